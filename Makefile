@@ -1,0 +1,69 @@
+# One environment, .venv, made by pip. On a fresh machine `make demo` or `make test` is all it takes.
+
+PYTHON ?= python3
+WORKERS ?= 2
+TORCH = torch==2.13.0
+
+BIN = .venv/bin
+# The stamp carries the content of what it was made from: after a checkout or a touch nothing is redone.
+STAMP = .venv/.ready-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL = help
+.PHONY: help setup lint types imports tests labelled test demo bench gpu-proof clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+setup: $(STAMP) ## Make the environment in .venv; does nothing when it is up to date.
+
+# torch goes first and alone, so that a CPU build is kept where the machine's pip is set up for one.
+$(STAMP):
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+	    { rm -rf .venv; echo "make: $(PYTHON) cannot make an environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing into .venv (the first time takes some minutes) ..."
+	@$(PIP) install $(TORCH)
+	@$(PIP) install -c constraints.txt hatchling
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
+	@rm -f .venv/.ready-*
+	@touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy --strict src
+
+imports: setup
+	$(BIN)/lint-imports
+
+tests: setup
+	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS)
+
+labelled: setup ## Run the programs whose bottleneck is known and check the verdicts.
+	$(BIN)/pytest tests/labelled
+
+# In this order and one after the other: the cheap checks first, then the tests side by side, then alone on
+# the machine those that measure. A folder that is not there yet is no failure; an empty one is.
+test: setup ## Lint, types, import rules and all tests.
+	@$(MAKE) lint
+	@$(MAKE) types
+	@$(MAKE) imports
+	@$(MAKE) tests
+	@if [ -d tests/labelled ]; then $(MAKE) labelled; fi
+
+demo: setup ## Watch a small training run and print what holds it back.
+	$(BIN)/paceline run examples/photos/train.py
+
+bench: setup ## Run every benchmark that needs no GPU, one after the other.
+	@set -e; for file in $(filter-out benchmarks/_% benchmarks/gpu_proof.py,$(wildcard benchmarks/*.py)); do \
+	    echo "== $$file"; $(BIN)/python "$$file"; done
+
+gpu-proof: setup ## Check on a machine with a GPU what only a GPU can show.
+	$(BIN)/python benchmarks/gpu_proof.py
+
+clean: ## Remove caches and build outputs; .venv and the records of runs stay.
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print | xargs rm -rf

@@ -1,0 +1,224 @@
+"""The nouns of an explanation: breakdown, evidence, remedy, finding, diagnosis. Frozen, in SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Safety = Literal["exact", "numeric", "semantic"]
+Severity = Literal["critical", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A quantity with the bounds it lies in (95 % unless said) and the number of observations behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Speed-up of the whole step to expect, as a factor: 1.5 means steps take two thirds of the time."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One number that speaks for a finding, and the sentence that carries it."""
+
+    text: str
+    value: float | None
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One change to how training runs."""
+
+    id: str  # such as loader.workers
+    safety: Safety
+    change: str  # in words, with the value to set
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A cause of lost time, or of a wrong result."""
+
+    code: str
+    name: str
+    severity: Severity
+    confidence: Confidence
+    time_share: float | None  # of step wall time; None where time is not what it costs
+    gain: Gain | None
+    ranks: Sequence[int]
+    evidence: Sequence[Evidence]
+    remedies: Sequence[Remedy]
+    summary: str  # one sentence: what is wrong, with its main number
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotFunction:
+    """A function of the user's in which samples of the stack were taken."""
+
+    function: str  # "augment (train.py:31)"
+    share: float  # of the samples of its kind
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderBreakdown:
+    """Where the time of the workers of one rank's training loader goes (of the training thread, with no workers).
+
+    on_cpu, blocked and runnable are shares of the time spent producing batches and sum to 1.
+    """
+
+    workers: int
+    loader: str  # "DataLoader over Photos (batch_size 64, 2 workers)"
+    batches: int
+    samples: int
+    produce_s: float  # worker time spent producing, over all workers
+    idle_s: float  # worker time spent waiting for orders
+    on_cpu: float
+    blocked: float
+    runnable: float
+    collate: float  # share of produce_s
+    hand_over: float  # CPU time of handing batches over, as a share of produce_s
+    batch_s: Interval  # time a worker takes for one batch
+    cpu_per_batch_s: float
+    read_bytes_per_s: float | None
+    hot: Sequence[HotFunction]
+    settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
+    per_worker: Sequence[WorkerRow] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRow:
+    """One worker in the report's table; seconds over its life."""
+
+    worker_id: int
+    pid: int
+    batches: int
+    produce_s: float
+    idle_s: float
+    on_cpu_s: float
+    blocked_s: float
+    runnable_s: float
+    collate_s: float
+    hand_over_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBreakdown:
+    """One rank's steady steps: how long, and on what."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    steps: int  # all applied updates
+    micro_steps: int
+    warmup: int  # steps at the start that are left out of every statistic
+    step_s: Interval  # median of steady steps
+    p95_s: float
+    seconds: Mapping[str, float]  # of the nine phases, over the steady steps
+    shares: Mapping[str, float]  # of the nine phases; sum to 1
+    samples_per_s: float | None
+    batch_size: float | None
+    peak_rss_bytes: float | None
+    peak_device_bytes: float | None
+    startup_s: float | None
+    host_functions: Sequence[HotFunction]  # in phase `other`
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """The loss over a rank's steps, thinned to at most some thousand points."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+    seconds: Sequence[float]  # since the first step began
+    samples: Sequence[float]
+    first: float | None  # median of the first steps
+    last: float | None  # median of the last steps
+    finite: bool
+    first_bad_step: int | None
+    target: float | None = None
+    target_reached: Mapping[str, float] | None = None  # {"step", "seconds", "samples"} of reaching the target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Money, where a price is known."""
+
+    price_per_hour: float
+    price_source: str
+    run: float
+    idle: float  # part of it spent while the device waited
+    idle_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelinePoint:
+    """A bucket of consecutive steps of one rank, for drawing."""
+
+    step: int  # first step of the bucket
+    seconds: float  # since the first step of the run began
+    steps: int  # how many steps are in the bucket
+    step_s: float  # mean wall time of a step in it
+    slowest_s: float  # the slowest step in it
+    shares: Sequence[float]  # of the nine phases, in the order of layout.PHASES
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaugeSeries:
+    """One reading over time on one host, thinned for drawing."""
+
+    host: str
+    name: str  # "cpu_own", "gpu0 utilization"
+    unit: str  # "%", "bytes", "W", "°C", "MHz", "bytes/s"
+    seconds: Sequence[float]  # since the command started
+    values: Sequence[float | None]
+    limit: float | None = None  # the physical limit, where there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that a report shows of a run. Reports format this; they compute nothing."""
+
+    run_id: str
+    command: str
+    exit_code: int | None
+    ended: str  # in words: "finished", "killed by SIGKILL (out of memory)", "still running", …
+    device: str
+    device_name: str
+    world: int
+    wall_s: float | None
+    ranks: Sequence[RankBreakdown]
+    shares: Mapping[str, float]  # the ranks' median, normalised to sum to 1
+    seconds: Mapping[str, float]  # the ranks' median
+    step_s: Interval | None
+    p95_s: float | None
+    samples_per_s: float | None  # over all ranks
+    batch_size: float | None  # of one rank
+    mfu: float | None
+    loader: LoaderBreakdown | None
+    loss: LossCurve | None
+    cost: Cost | None
+    verdict: str  # a finding's name; "too-short", "no-steps"
+    verdict_text: str  # one sentence
+    findings: Sequence[Finding]  # the verdict's first
+    unavailable: Mapping[str, str]  # what could not be measured: why
+    memory: Mapping[str, float | None]
+    timelines: Mapping[int, Sequence[TimelinePoint]]  # by rank
+    gauges: Sequence[GaugeSeries]
+    problems: Sequence[str] = ()
+    top_operators: Sequence[HotFunction] = ()  # from the profiler window
+    startup_s: float | None = None

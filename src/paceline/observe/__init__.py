@@ -1,0 +1,1 @@
+"""How we get into a program nobody edited: injection, the probe inside it, gauges beside it."""

@@ -1,0 +1,128 @@
+"""How long does making a batch take, where samples are made? Meters on torch's dataset fetchers.
+
+The same meter runs in a loader worker and, with no workers, in the training process. It counts; it does
+not change what is fetched.
+"""
+
+from __future__ import annotations
+
+import functools
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from paceline.observe.probe import guard
+from paceline.observe.probe.gate import gate
+from paceline.record.layout import BATCH_BOUNDS_S
+
+_BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
+
+
+class Meter:
+    """Cumulative counters of one maker of batches; times in ns."""
+
+    __slots__ = ("batches", "collate_cpu_ns", "collate_ns", "cpu_ns", "histogram", "max_ns", "produce_ns", "samples")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.samples = 0
+        self.produce_ns = 0
+        self.cpu_ns = 0
+        self.collate_ns = 0
+        self.collate_cpu_ns = 0
+        self.max_ns = 0
+        self.histogram = [0] * (len(_BOUNDS_NS) + 1)
+
+    def count(self, wall_ns: int, cpu_ns: int, samples: int) -> None:
+        """Add one batch."""
+        self.batches += 1
+        self.samples += samples
+        self.produce_ns += wall_ns
+        self.cpu_ns += cpu_ns
+        self.max_ns = max(self.max_ns, wall_ns)
+        # The bounds double: the bucket is the bit length of the ratio to the first.
+        self.histogram[min((wall_ns // _BOUNDS_NS[0]).bit_length(), len(_BOUNDS_NS))] += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counters with units in their names."""
+        return {
+            "batches": self.batches,
+            "samples": self.samples,
+            "produce_s": self.produce_ns / 1e9,
+            "cpu_s": self.cpu_ns / 1e9,
+            "collate_s": self.collate_ns / 1e9,
+            "collate_cpu_s": self.collate_cpu_ns / 1e9,
+            "max_batch_s": self.max_ns / 1e9,
+            "histogram": list(self.histogram),
+        }
+
+
+meters: dict[int, Meter] = {}  # by number of the loader; in a worker there is one, under -1
+
+
+def patch(torch: Any, in_worker: Any) -> None:
+    """Meter both kinds of fetcher. `in_worker` is called once in each worker process, with its WorkerInfo."""
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils import fetch
+
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        _patch_fetch(fetcher, get_worker_info, in_worker)
+
+
+def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
+    original = fetcher.fetch
+
+    def meter_of(self: Any) -> Meter:
+        info = get_worker_info()
+        number = gate.loader if info is None else -1
+        meter = meters.get(number)
+        if meter is None:
+            meter = meters[number] = Meter()
+            if info is not None:
+                in_worker(info, meter)
+        return meter
+
+    def prepare(self: Any) -> Meter:
+        meter = meter_of(self)
+        if not isinstance(self.collate_fn, _TimedCollate):
+            self.collate_fn = _TimedCollate(self.collate_fn, meter)
+        return meter
+
+    @functools.wraps(original)
+    def metered(self: Any, possibly_batched_index: Any) -> Any:
+        try:
+            meter = prepare(self)
+        except Exception as error:
+            guard.fault(error, "worker probe")
+            return original(self, possibly_batched_index)
+        cpu, begun = thread_time_ns(), perf_counter_ns()
+        try:
+            batch = original(self, possibly_batched_index)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        wall, cpu = perf_counter_ns() - begun, thread_time_ns() - cpu
+        meter.count(wall, cpu, len(possibly_batched_index) if isinstance(possibly_batched_index, (list, tuple)) else 1)
+        return batch
+
+    guard.replace(fetcher, "fetch", metered)
+
+
+class _TimedCollate:
+    """The fetcher's own reference to the collate function, timed. User code never sees it."""
+
+    __slots__ = ("_function", "_meter")
+
+    def __init__(self, function: Any, meter: Meter) -> None:
+        self._function = function
+        self._meter = meter
+
+    def __call__(self, data: Any) -> Any:
+        cpu, begun = thread_time_ns(), perf_counter_ns()
+        try:
+            return self._function(data)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        finally:
+            self._meter.collate_ns += perf_counter_ns() - begun
+            self._meter.collate_cpu_ns += thread_time_ns() - cpu

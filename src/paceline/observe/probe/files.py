@@ -1,0 +1,60 @@
+"""How does the probe write? Whole records appended in one call, whole files replaced by rename. Never partly, never locked."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+class Appender:
+    """An append-only file with one writer; opened at the first write."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def write(self, data: bytes) -> None:
+        """Append whole records. Raises OSError when the disk is full or read-only."""
+        if self._descriptor is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, 0o644)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def write_json(self, record: dict[str, Any]) -> None:
+        """Append one JSON line."""
+        self.write(to_json(record) + b"\n")
+
+    def close(self) -> None:
+        """Close the file, if it was opened."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def replace_json(path: str, record: dict[str, Any]) -> None:
+    """Write a JSON file so that a reader sees the old one or the new one, never a part."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(to_json(record))
+    os.replace(temporary, path)
+
+
+def to_json(record: dict[str, Any]) -> bytes:
+    """Encode as compact JSON; NaN and infinities become null, unknown objects their text."""
+    try:
+        return json.dumps(record, separators=(",", ":"), default=str, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(record), separators=(",", ":"), default=str).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

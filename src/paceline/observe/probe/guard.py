@@ -1,0 +1,76 @@
+"""What happens when something of ours fails? One warning line, every patch is undone, and the program goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_undo: list[Callable[[], None]] = []
+_after_fault: list[Callable[[str], None]] = []
+_faulted = False
+
+
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Put `new` at ``owner.name`` and remember how to take it back."""
+    old = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+
+    def undo() -> None:
+        if vars(owner).get(name) is new:  # unless the program has patched it since
+            setattr(owner, name, old)
+
+    setattr(owner, name, new)
+    _undo.append(undo)
+
+
+def on_undo(action: Callable[[], None]) -> None:
+    """Register what else has to be taken back when watching stops."""
+    _undo.append(action)
+
+
+def on_fault(action: Callable[[str], None]) -> None:
+    """Register who wants to know why watching stopped."""
+    _after_fault.append(action)
+
+
+def faulted() -> bool:
+    """Say whether watching was switched off by a fault."""
+    return _faulted
+
+
+def fault(error: BaseException, where: str) -> None:
+    """Switch watching off, once, with one line on stderr. Never raises."""
+    global _faulted
+    if _faulted:
+        return
+    _faulted = True
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    undo_all()
+    for action in _after_fault:
+        try:
+            action(f"{where}: {reason}")
+        except Exception:
+            continue
+    _warn(f"paceline: watching stopped ({where}: {reason}); the program goes on")
+
+
+def undo_all() -> None:
+    """Take every patch back."""
+    while _undo:
+        try:
+            _undo.pop()()
+        except Exception:
+            continue
+
+
+def _warn(line: str) -> None:
+    try:
+        os.write(2, (line.replace("\n", " ") + "\n").encode("utf-8", "replace"))
+    except OSError:
+        sys.exc_info()
+
+
+def forget() -> None:
+    """Drop the listeners, in a process that was forked."""
+    _after_fault.clear()

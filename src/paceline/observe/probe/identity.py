@@ -1,0 +1,29 @@
+"""What do we know about an object of the user's? A map by identity that needs no hash and keeps nothing alive."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class IdentityMap(Generic[Value]):
+    """Values for objects, by ``id``; an entry counts only while its object lives."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Value]] = {}
+
+    def get(self, key: object) -> Value | None:
+        """Return the value for this very object, or None."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def set(self, key: object, value: Value) -> Value:
+        """Remember a value for this very object and return it."""
+        if len(self._entries) > 4096:
+            self._entries = {i: entry for i, entry in self._entries.items() if entry[0]() is not None}
+        self._entries[id(key)] = (weakref.ref(key), value)
+        return value

@@ -1,0 +1,148 @@
+"""How long does the training thread wait for batches? Marks around ``iter(loader)`` and ``next(iterator)``.
+
+``DataLoader.__iter__`` and ``_BaseDataLoaderIter.__next__`` stay ordinary methods that return what they
+returned; the iterator keeps its type and its length.
+"""
+
+from __future__ import annotations
+
+import functools
+from _thread import get_ident
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from paceline.observe.probe import guard
+from paceline.observe.probe.gate import FETCH, ITER, gate
+from paceline.observe.probe.identity import IdentityMap
+from paceline.observe.probe.modules import first_tensor, leading_dimension
+
+_numbers: IdentityMap[int] = IdentityMap()  # loader -> number
+_iterators: IdentityMap[int] = IdentityMap()  # iterator -> number of its loader
+UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
+described: list[dict[str, Any]] = []  # by number
+epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of its workers), not yet written
+
+
+def patch(torch: Any) -> None:
+    """Mark torch's own loader."""
+    from torch.utils.data import dataloader
+
+    patch_classes(torch, dataloader.DataLoader, dataloader._BaseDataLoaderIter)
+
+
+def patch_classes(torch: Any, loader_class: Any, iterator_class: Any) -> None:
+    """Mark a loader class and the class its iterators share."""
+    _patch_iter(loader_class)
+    _patch_next(torch, iterator_class)
+
+
+def number_of(loader: Any) -> int:
+    """Return the loader's number, describing it when it is new."""
+    number = _numbers.get(loader)
+    if number is None:
+        number = _numbers.set(loader, len(described))
+        described.append(describe(loader))
+    return number
+
+
+def describe(loader: Any) -> dict[str, Any]:
+    """Return what a report says of a loader; never calls user code but ``type``."""
+    collate = getattr(loader, "collate_fn", None)
+    return {
+        "class": type(loader).__name__,
+        "dataset": type(loader.dataset).__name__,
+        "iterable": hasattr(type(loader.dataset), "__iter__") and not hasattr(type(loader.dataset), "__getitem__"),
+        "num_workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "prefetch_factor": loader.prefetch_factor,
+        "drop_last": bool(loader.drop_last),
+        "sampler": type(loader.sampler).__name__ if hasattr(loader, "sampler") else None,
+        "collate_fn": getattr(collate, "__qualname__", type(collate).__name__),
+        "start_method": getattr(loader.multiprocessing_context, "_name", None),
+        "epochs": 0,
+    }
+
+
+def _patch_iter(loader_class: Any) -> None:
+    original = loader_class.__iter__
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if gate.nested or get_ident() != gate.owner:
+            return original(self)
+        if not gate.scribe_started:
+            gate.start_scribe()
+        begun = perf_counter_ns()
+        gate.put((begun, ITER))
+        try:
+            iterator = original(self)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        finally:
+            gate.put((perf_counter_ns(), ITER + 1))
+        try:
+            _note_epoch(self, iterator, begun)
+        except Exception as error:
+            guard.fault(error, "loader probe")
+        return iterator
+
+    guard.replace(loader_class, "__iter__", __iter__)
+
+
+def _note_epoch(loader: Any, iterator: Any, begun: int) -> None:
+    number = number_of(loader)
+    if hasattr(type(iterator), "_next_data"):  # not a subclass's generator
+        _iterators.set(iterator, number)
+    described[number]["epochs"] += 1
+    epochs.append((begun, number, getattr(iterator, "_base_seed", 0)))
+
+
+def _loader_of(iterator: Any) -> int:
+    number = _iterators.get(iterator)
+    return UNKNOWN_LOADER if number is None else number
+
+
+def _patch_next(torch: Any, iterator_class: Any) -> None:
+    original = iterator_class.__next__
+    tensor_type = torch.Tensor
+
+    def samples_in(batch: Any) -> float | None:
+        if isinstance(batch, tensor_type):
+            return leading_dimension(batch)
+        values = batch.values() if hasattr(batch, "values") and not isinstance(batch, type) else batch
+        return leading_dimension(first_tensor(values, tensor_type)) if isinstance(values, _COLLECTIONS) else None
+
+    def end(number: int, batch: Any, cpu: int) -> None:
+        now = perf_counter_ns()
+        spent = thread_time_ns() - cpu
+        gate.put((now, FETCH + 1, number, samples_in(batch), spent))
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if gate.nested or get_ident() != gate.owner:
+            return original(self)
+        gate.nested = True
+        gate.loader = number = _loader_of(self)
+        cpu = thread_time_ns()
+        gate.put((perf_counter_ns(), FETCH))
+        try:
+            batch = original(self)
+        except BaseException as error:
+            gate.put((perf_counter_ns(), FETCH + 1, -1, None, None))
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        finally:
+            gate.nested = False
+        try:
+            end(number, batch, cpu)
+        except Exception as error:
+            guard.fault(error, "loader probe")
+        return batch
+
+    guard.replace(iterator_class, "__next__", __next__)
+
+
+_COLLECTIONS = (list, tuple, type({}.values()))

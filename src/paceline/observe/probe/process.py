@@ -1,0 +1,59 @@
+"""What does the kernel say about this process and its threads? Small readers of /proc; None where it says nothing."""
+
+from __future__ import annotations
+
+import os
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def thread_times_s(thread_id: int) -> tuple[float, float] | None:
+    """Return the seconds a thread spent on a CPU and ready but without one (``schedstat``)."""
+    text = _read(f"/proc/self/task/{thread_id}/schedstat")
+    if not text:
+        return None
+    on_cpu, runnable = text.split()[:2]
+    return int(on_cpu) / 1e9, int(runnable) / 1e9
+
+
+def thread_ids() -> list[int]:
+    """Return the native ids of all threads of this process."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/task")]
+    except OSError:
+        return []
+
+
+def resident_bytes() -> float | None:
+    """Return the resident memory of this process."""
+    text = _read("/proc/self/statm")
+    return float(text.split()[1]) * _PAGE if text else None
+
+
+def read_bytes() -> float | None:
+    """Return the bytes that this process had fetched from storage, or None where the kernel does not count them."""
+    for line in _read("/proc/self/io").splitlines():
+        if line.startswith("read_bytes:"):
+            return float(line.split()[1])
+    return None
+
+
+def started_unix_s() -> float | None:
+    """Return when this process was started, in seconds since 1970."""
+    stat = _read("/proc/self/stat")
+    uptime = _read("/proc/uptime")
+    if not stat or not uptime:
+        return None
+    import time
+
+    since_boot = int(stat.rpartition(")")[2].split()[19]) / _TICKS
+    return time.time() - float(uptime.split()[0]) + since_boot
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,213 @@
+"""Who turns moments into a record? One background thread per training process.
+
+Every 20 ms it drains the moments into the automaton and takes a stack sample; twice a second it appends the
+finished rows; once a second it appends a tick; now and then it replaces the summary. The thread is a bare
+``_thread``, so ``threading.enumerate()`` stays the program's own, and it is stopped around every fork.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from paceline.observe.probe import fetchers, guard, loaders, optimizers, process
+from paceline.observe.probe import gate as g
+from paceline.observe.probe.automaton import Automaton, StepRow
+from paceline.observe.probe.files import Appender, replace_json
+from paceline.observe.probe.gate import gate
+from paceline.observe.probe.rows import pack_step
+from paceline.observe.probe.stacks import Sampler
+from paceline.record import layout
+
+_PERIOD_S = 0.02
+_FLUSH_S = 0.4
+_NAN = float("nan")
+
+
+class Scribe:
+    """The record of this process, while it is being written."""
+
+    def __init__(self, folder: str, describe: Callable[[], dict[str, Any]], device: Any) -> None:
+        self._folder = folder
+        self._describe = describe
+        self._device = device
+        self.sampler = Sampler()
+        self.automaton = Automaton(self._on_row)
+        self._steps = Appender(os.path.join(folder, layout.STEPS_FILE))
+        self._ticks = Appender(os.path.join(folder, layout.TICKS_FILE))
+        self._notes = Appender(os.path.join(folder, layout.NOTES_FILE))
+        self._packed: list[bytes] = []
+        self._pending_notes: list[dict[str, Any]] = []
+        self.step = 0
+        self._described: dict[str, Any] = {}
+        self._next_flush = self._next_tick = self._next_summary = 0.0
+        self._tick_s = self._summary_s = 1.0
+        self._begun = time.monotonic()
+        self._wake = _thread.allocate_lock()
+        self._ended = _thread.allocate_lock()
+        self._running = False
+        self.on_step: Callable[[int], None] = lambda _: None
+
+    # -- the thread ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self._running:
+            return
+        self._running = True
+        self._wake = _thread.allocate_lock()
+        self._wake.acquire()
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        _thread.start_new_thread(self._loop, (self._wake, self._ended))
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Ask the thread to end and wait for it, at most so long."""
+        if not self._running:
+            return
+        self._running = False
+        self._wake.release()
+        self._ended.acquire(timeout=timeout_s)
+
+    def _loop(self, wake: Any, ended: Any) -> None:
+        try:
+            while not wake.acquire(timeout=_PERIOD_S):
+                self.turn()
+        except Exception as error:
+            guard.fault(error, "recorder")
+        finally:
+            ended.release()
+
+    def turn(self) -> None:
+        """Do what is due."""
+        self.drain()
+        self.sampler.sample(gate.owner, self.automaton.slot)
+        now = time.monotonic()
+        if now >= self._next_flush:
+            self.flush()
+            self._next_flush = now + _FLUSH_S
+        if now >= self._next_tick:
+            self._tick()
+            self._next_tick = now + self._tick_s
+            self._tick_s = 1.0 if now - self._begun < 120 else 5.0
+        if now >= self._next_summary:
+            self.write_summary()
+            self._next_summary = now + self._summary_s
+            self._summary_s = min(10.0, self._summary_s * 1.3)
+
+    # -- moments ------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Feed all moments noted so far to the automaton."""
+        moments = gate.moments
+        feed = self.automaton.feed
+        while moments:
+            moment = moments.popleft()
+            feed(moment)
+            if moment[1] == g.FORWARD and moment[2].frames:
+                self.sampler.slices.learn("input", moment[2].frames)
+            elif moment[1] == g.BACKWARD and moment[3]:
+                self.sampler.slices.learn("loss", moment[3])
+
+    def _on_row(self, row: StepRow) -> None:
+        flags = row.flags | self._device.flags()
+        loss = _NAN if row.loss is None else row.loss
+        self._packed.append(pack_step(self.step, row, flags, loss, self._device.allocated_bytes()))
+        if not row.flags & layout.FLAG_TAIL:
+            self.step += 1
+            self.on_step(self.step)
+
+    # -- writing ------------------------------------------------------------------------------------
+
+    def note(self, kind: str, **details: Any) -> None:
+        """Write a rare event at the next flush."""
+        self._pending_notes.append({"kind": kind, "time_ns": time.monotonic_ns(), **details})
+
+    def flush(self) -> None:
+        """Append all finished rows and notes."""
+        if self.automaton.first_ns is None and not self._pending_notes:
+            return
+        self._refresh_meta()
+        if self._packed:
+            packed, self._packed = self._packed, []
+            self._steps.write(b"".join(packed))
+        while loaders.epochs:
+            begun, loader, seed = loaders.epochs.pop(0)
+            self._notes.write_json({"kind": "epoch", "time_ns": begun, "loader": loader, "base_seed": seed})
+        notes, self._pending_notes = self._pending_notes, []
+        for record in notes:
+            self._notes.write_json(record)
+
+    def _refresh_meta(self) -> None:
+        described = {**self._describe(), "first_ns": self.automaton.first_ns}
+        if described != self._described:
+            os.makedirs(self._folder, exist_ok=True)
+            replace_json(os.path.join(self._folder, layout.META_FILE), described)
+            self._described = described
+
+    def _tick(self) -> None:
+        if not self._described:
+            return
+        thread = process.thread_times_s(self._describe()["thread_id"]) or (_NAN, _NAN)
+        times = os.times()
+        row = (
+            time.monotonic_ns(),
+            self.step & 0xFFFFFFFF,
+            len(process.thread_ids()),
+            process.resident_bytes() or _NAN,
+            times.user + times.system,
+            *thread,
+            _or_nan(process.read_bytes()),
+            _NAN,
+            *self._device.memory(),
+        )
+        self._ticks.write(layout.TICK.pack(*row))
+
+    def write_summary(self) -> None:
+        """Replace the summary of what was counted."""
+        if not self._described:
+            return
+        automaton = self.automaton
+        summary = {
+            "steps": self.step,
+            "ungraded_forwards": automaton.ungraded_forwards,
+            "hot": self.sampler.as_json(),
+            "samples": self.sampler.totals_json(),
+            "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.described)],
+            "optimizers": list(optimizers.described.values())[-8:],
+            "sample_period_s": _PERIOD_S,
+        }
+        replace_json(os.path.join(self._folder, layout.SUMMARY_FILE), summary)
+
+    def end(self, **details: Any) -> None:
+        """Write all that is left. Called once, at the program's end, with the thread stopped."""
+        self.drain()
+        self.automaton.finish(time.perf_counter_ns())
+        self.note("end", **details)
+        if self.automaton.first_ns is not None:
+            self.flush()
+            self._tick()
+            self.write_summary()
+
+
+def _or_nan(value: float | None) -> float:
+    return _NAN if value is None else value
+
+
+def _use(automaton: Automaton, number: int) -> dict[str, Any]:
+    """Return how a loader was used, with the counters of its in-process meter if it has one."""
+    use = automaton.loaders.get(number)
+    meter = fetchers.meters.get(number)
+    found: dict[str, Any] = {"meter": meter.as_json() if meter else None}
+    if use is not None:
+        found |= {
+            "train_fetches": use.train_fetches,
+            "train_wait_s": use.train_wait_ns / 1e9,
+            "eval_fetches": use.eval_fetches,
+            "eval_wait_s": use.eval_wait_ns / 1e9,
+            "samples": use.samples,
+        }
+    return found

@@ -1,0 +1,161 @@
+"""In which of the user's functions is time spent? A light sampler of one thread's Python stack.
+
+Each sample is counted under the slot the thread was in and under its *side*: ``input`` when the line makes the next
+forward's input, ``loss`` when it makes the loss of the next backward, ``host`` when it makes neither, ``unknown``
+when no source could be read.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
+
+from paceline.observe.probe.slices import producing_lines
+
+Frames = list[tuple[CodeType, int]]
+
+_STDLIB = tuple(
+    {os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))}
+)
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_DEEP = 64
+_kinds: dict[str, str] = {}
+
+
+def kind_of(filename: str) -> str:
+    """Say whose code a file is: ``user``, ``library``, ``torch``, ``python`` or ``ours``."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _classify(filename)
+    return kind
+
+
+def _classify(filename: str) -> str:
+    path = os.path.realpath(filename)
+    if path.startswith(_HERE):
+        return "ours"
+    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
+        return "torch" if f"{os.sep}torch{os.sep}" in path else "library"
+    if filename.startswith("<frozen") or path.startswith(_STDLIB):
+        return "python"
+    return "user"
+
+
+def label(code: CodeType, line: int) -> str:
+    """Name a function for a report: ``augment (train.py:31)``."""
+    name = code.co_qualname.replace(".<locals>", "")
+    return f"{name} ({os.path.basename(code.co_filename)}:{line})"
+
+
+class Slices:
+    """The producing lines of every function on the stacks of forwards and backwards seen so far."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}}
+        self._calls: dict[CodeType, set[int]] = {}
+        self._done: dict[CodeType, set[tuple[int, str]]] = {}
+
+    def learn(self, side: str, frames: Frames) -> None:
+        """Take the stack of one forward (``input``) or backward (``loss``), innermost first."""
+        for code, line in frames:
+            if kind_of(code.co_filename) in ("python", "ours", "torch"):
+                continue
+            lines = self._lines[side].setdefault(code, set())
+            if (line, side) in self._done.setdefault(code, set()):
+                continue
+            self._done[code].add((line, side))
+            self._calls.setdefault(code, set()).add(line)
+            source = "".join(linecache.getlines(code.co_filename))
+            first = 1 if code.co_name == "<module>" else code.co_firstlineno
+            lines |= producing_lines(source, first, line)
+
+    def side_of(self, frames: Frames) -> str:
+        """Say what a sampled stack (innermost first) is working on."""
+        for code, line in frames:
+            if code not in self._calls:
+                continue
+            for side in ("input", "loss"):
+                if line in self._lines[side].get(code, ()):
+                    return side
+            if line not in self._calls[code]:
+                return "host"
+        return "unknown"
+
+
+
+
+
+class Sampler:
+    """Counts samples of one thread's stack by slot, side and user function."""
+
+    def __init__(self) -> None:
+        self.slices = Slices()
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, CodeType]] = Counter()
+        self._lines: dict[CodeType, Counter[int]] = {}
+        self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
+
+    def sample(self, thread: int, slot: str) -> None:
+        """Take one sample of a thread, by its ident."""
+        frame = sys._current_frames().get(thread)
+        if frame is not None:
+            self.count(_walk(frame), slot)
+
+    def sample_inside(self, thread: int, slot: str, function: str) -> None:
+        """Take a sample only if the thread is inside one of our functions, and only of what that one called."""
+        frames: Frames = []
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            if kind_of(frame.f_code.co_filename) != "ours":
+                frames.append((frame.f_code, frame.f_lineno))
+            elif frame.f_code.co_name == function:
+                self.count(frames, slot)
+                return
+            frame = frame.f_back
+
+    def count(self, frames: Frames, slot: str) -> None:
+        """Count one stack, innermost first."""
+        side = self.slices.side_of(frames) if slot in ("gap", "mid", "other") else ""
+        self.totals[slot, side] += 1
+        user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "user"), None)
+        if user is None:
+            user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)
+        if user is None:
+            return
+        code, line = user
+        key = (slot, side, code)
+        self._counts[key] += 1
+        self._lines.setdefault(code, Counter())[line] += 1
+        leaf = frames[0][0]
+        if leaf is not code and kind_of(leaf.co_filename) != "ours":
+            self._leaves.setdefault(key, Counter())[label(leaf, frames[0][1])] += 1
+
+    def as_json(self, most: int = 40) -> list[dict[str, Any]]:
+        """Return the most frequent (slot, side, function) with their counts."""
+        found = []
+        for key, count in self._counts.most_common(most):
+            slot, side, code = key
+            line = self._lines[code].most_common(1)[0][0]
+            leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
+            found.append(
+                {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
+            )
+        return found
+
+    def totals_json(self) -> list[dict[str, Any]]:
+        """Return the number of samples by slot and side."""
+        return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(self.totals.items())]
+
+
+def _walk(frame: FrameType | None) -> Frames:
+    found: Frames = []
+    while frame is not None and len(found) < _DEEP:
+        if kind_of(frame.f_code.co_filename) != "ours":
+            found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return found

@@ -1,0 +1,110 @@
+"""What does a loader worker do all day? A ticker in each worker process writes its counters, split by kind of time."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from collections import Counter
+from typing import Any
+
+from paceline.observe.probe import guard, process
+from paceline.observe.probe.fetchers import Meter
+from paceline.observe.probe.files import Appender
+from paceline.observe.probe.stacks import Sampler
+
+_PERIOD_S = 0.02
+_MOST_GENERATIONS = 200  # worker processes of one rank beyond which only a few write, so that files stay few
+
+
+class Ticker:
+    """Writes one worker's identity and, at growing intervals, its cumulative counters."""
+
+    def __init__(self, path: str, identity: dict[str, Any], meter: Meter) -> None:
+        self._file = Appender(path)
+        self._identity = identity
+        self._meter = meter
+        self._main = _thread.get_native_id()
+        self._ident = _thread.get_ident()
+        self._sampler = Sampler()
+        self._begun_ns = time.perf_counter_ns()
+        self._own: int | None = None
+        self._interval_s = 0.1
+
+    def start(self) -> None:
+        """Write the identity and start ticking."""
+        self._file.write_json(self._identity)
+        _thread.start_new_thread(self._loop, ())
+
+    def _loop(self) -> None:
+        self._own = _thread.get_native_id()
+        due = 0.0
+        try:
+            while True:
+                time.sleep(_PERIOD_S)
+                self._sampler.sample_inside(self._ident, "produce", "metered")
+                if time.monotonic() >= due:
+                    self.write()
+                    due = time.monotonic() + self._interval_s
+                    self._interval_s = min(5.0, self._interval_s * 1.3)
+        except Exception as error:
+            guard.fault(error, "worker recorder")
+
+    def write(self) -> None:
+        """Append the counters as they stand now."""
+        on_cpu, runnable = process.thread_times_s(self._main) or (None, None)
+        others = [process.thread_times_s(t) for t in process.thread_ids() if t not in (self._main, self._own)]
+        self._file.write_json(
+            {
+                "kind": "tick",
+                "time_ns": time.monotonic_ns(),
+                "life_s": (time.perf_counter_ns() - self._begun_ns) / 1e9,
+                **self._meter.as_json(),
+                "on_cpu_s": on_cpu,
+                "runnable_s": runnable,
+                "hand_over_cpu_s": sum(t[0] for t in others if t),
+                "read_bytes": process.read_bytes(),
+                "rss_bytes": process.resident_bytes(),
+                "hot": _producing(self._sampler),
+            }
+        )
+
+    def last(self) -> None:
+        """Append the final counters; called as the worker ends."""
+        try:
+            self.write()
+        except OSError as error:
+            guard.fault(error, "worker recorder")
+
+
+def _producing(sampler: Sampler) -> list[dict[str, Any]]:
+    """Return the hot functions of making batches, most samples first."""
+    merged: Counter[str] = Counter()
+    for entry in sampler.as_json():
+        merged[entry["function"]] += entry["count"]
+    return [{"function": name, "count": count} for name, count in merged.most_common(8)]
+
+
+def begin(run_dir: str, host: str, generation: int, info: Any, meter: Meter) -> None:
+    """Start the ticker of this worker process. Registers the last write with multiprocessing's own finalizers."""
+    from multiprocessing import parent_process, util
+
+    if generation > _MOST_GENERATIONS and generation % 16:
+        return
+    parent = parent_process()
+    identity = {
+        "kind": "worker",
+        "schema": 1,
+        "host": host,
+        "pid": os.getpid(),
+        "parent_pid": parent.pid if parent is not None else os.getppid(),
+        "worker_id": info.id,
+        "num_workers": info.num_workers,
+        "base_seed": info.seed - info.id,
+        "time_ns": time.monotonic_ns(),
+    }
+    folder = os.path.join(run_dir, "workers")
+    os.makedirs(folder, exist_ok=True)
+    ticker = Ticker(os.path.join(folder, f"{host}-{os.getpid()}.jsonl"), identity, meter)
+    ticker.start()
+    util.Finalize(None, ticker.last, exitpriority=100)

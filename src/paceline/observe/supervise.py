@@ -1,0 +1,126 @@
+"""How is the user's command run so that it notices nothing? Started with our environment, its streams its own.
+
+Signals sent to us are passed on; those that the terminal sends have reached the program already. If we are
+killed, the kernel ends the program (it would have been ours to end), so nothing is orphaned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import UsageError
+
+INJECT = Path(__file__).parent / "inject"
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
+_SI_KERNEL = 0x80
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How the command ended."""
+
+    exit_code: int  # its own; 128 + N for a signal, as a shell reports it
+    signal: str | None
+    wall_s: float
+    oom_kills: int | None  # kills by the kernel for lack of memory meanwhile; None: not counted here
+
+
+def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which every Python process below watches itself."""
+    inherited = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(INJECT)]
+    return {
+        **environment,
+        "PACELINE_RUN_DIR": str(run_dir.resolve()),
+        "PYTHONPATH": os.pathsep.join([str(INJECT), *inherited]),
+    }
+
+
+def supervise(
+    command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None] = lambda _: None
+) -> Ending:
+    """Run a command to its end, passing signals on.
+
+    Args:
+        command: Program and arguments.
+        environment: Its whole environment.
+        started: Called with the process id once it runs.
+
+    Raises:
+        UsageError: The program does not exist or may not be executed.
+    """
+    relayed = {*_PASSED_ON, signal.SIGCHLD}
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
+    begun, oom_before = time.monotonic(), oom_kills()
+    try:
+        process = _spawn(command, environment, previous)
+        started(process.pid)
+        code = _wait(process, relayed)
+    finally:
+        _drop_pending(relayed)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    oom_after = oom_kills()
+    return Ending(
+        exit_code=code if code >= 0 else 128 - code,
+        signal=signal.Signals(-code).name if code < 0 else None,
+        wall_s=time.monotonic() - begun,
+        oom_kills=None if oom_before is None or oom_after is None else oom_after - oom_before,
+    )
+
+
+def _spawn(
+    command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals | int]
+) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    parent = os.getpid()
+
+    def prepare() -> None:
+        """Between fork and exec: die with the parent, and see signals as they were."""
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    try:
+        return subprocess.Popen(command, env=dict(environment), preexec_fn=prepare, close_fds=False)  # noqa: PLW1509
+    except FileNotFoundError as error:
+        raise UsageError(f"no program {command[0]!r}: it is neither a file nor on PATH") from error
+    except PermissionError as error:
+        raise UsageError(f"{command[0]!r} may not be executed; for a Python file leave out the `--`") from error
+
+
+def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> int:
+    """Wait for the end of the process and pass signals on until then."""
+    while (code := process.poll()) is None:
+        info = signal.sigtimedwait(relayed, _POLL_S)
+        if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
+            continue
+        process.send_signal(info.si_signo)
+    return code
+
+
+def _drop_pending(relayed: set[signal.Signals]) -> None:
+    """Forget signals that came while the program was ending: they were meant for it."""
+    while signal.sigpending() & relayed:
+        signal.sigtimedwait(relayed, 0)
+
+
+def oom_kills() -> int | None:
+    """Return how many processes this host's kernel has killed for lack of memory, or None where it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        return None
+    return None

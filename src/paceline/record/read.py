@@ -1,0 +1,184 @@
+"""How is a run read back, also while it is being written, and also after anything was killed? Torn tails are cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.errors import NewerSchemaError, RecordError
+from paceline.record import layout
+from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
+
+_FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
+
+
+def rows_type(fields: Sequence[str], packing: Struct) -> np.dtype[Any]:
+    """Return the numpy type of rows packed with a struct."""
+    letters = packing.format.removeprefix("<")
+    return np.dtype([(name, _FORMATS[letter]) for name, letter in zip(fields, letters, strict=True)])
+
+
+STEP_TYPE = rows_type(layout.STEP_FIELDS, layout.STEP)
+TICK_TYPE = rows_type(layout.TICK_FIELDS, layout.TICK)
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder as it stands now.
+
+    Raises:
+        RecordError: The folder is missing or holds no run.
+        NewerSchemaError: It was written by a newer Paceline.
+    """
+    if not folder.is_dir():
+        raise RecordError(
+            f"there is no run folder at {folder}; `paceline report` without a path lists the runs that there are"
+        )
+    problems: list[str] = []
+    launches = tuple(_launches(folder, problems))
+    ranks = list(_ranks(folder, problems))
+    if not launches and not ranks:
+        raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
+    current, earlier = _lives(ranks)
+    return Run(
+        run_id=folder.name,
+        folder=folder,
+        launches=launches,
+        ranks=current,
+        earlier=earlier,
+        workers=tuple(_workers(folder, problems)),
+        gauges={path.stem: tuple(_json_lines(path, problems)) for path in _files(folder / layout.GAUGES_DIR, "*.jsonl")},
+        problems=tuple(problems),
+    )
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern)) if folder.is_dir() else []
+
+
+def _check_schema(record: JsonObject, path: Path) -> None:
+    schema = record.get("schema", 0)
+    if isinstance(schema, int) and schema > layout.SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path} has record schema {schema}; this Paceline reads up to {layout.SCHEMA_VERSION}: "
+            "upgrade with `pip install -U paceline`"
+        )
+
+
+def _json(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        record = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        problems.append(f"{path.name} in {path.parent.name} could not be read: {error}")
+        return None
+    if not isinstance(record, dict):
+        problems.append(f"{path.name} in {path.parent.name} is not a JSON object")
+        return None
+    _check_schema(record, path)
+    return record
+
+
+def _json_lines(path: Path, problems: list[str]) -> Iterator[JsonObject]:
+    """Yield the records of a file of JSON lines; a torn last line is no problem, another is skipped and told."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        problems.append(f"{path.name} could not be read: {error}")
+        return
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            record = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            if number < len(lines):
+                problems.append(f"line {number} of {path.name} is damaged; it was skipped")
+            continue
+        if isinstance(record, dict):
+            if number == 1:
+                _check_schema(record, path)
+            yield record
+
+
+def _launches(folder: Path, problems: list[str]) -> Iterator[Launch]:
+    for path in _files(folder, "launch-*.json"):
+        record = _json(path, problems)
+        if record is None:
+            continue
+        ended = _json(folder / path.name.replace("launch-", "end-", 1), problems) or {}
+        try:
+            yield msgspec.convert({**record, **ended}, Launch, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{path.name} is not a launch record: {error}")
+
+
+def _read_rows(path: Path, row_type: np.dtype[Any], problems: list[str]) -> Rows:
+    """Read whole rows; what a kill cut off at the end is left out."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    except OSError as error:
+        problems.append(f"{path.name} in {path.parent.name} could not be read: {error}")
+        data = b""
+    whole = len(data) - len(data) % row_type.itemsize
+    return np.frombuffer(data[:whole], dtype=row_type)
+
+
+def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
+    for path in _files(folder / layout.RANKS_DIR, "*"):
+        meta = _json(path / layout.META_FILE, problems)
+        if meta is None:
+            continue
+        rows = _read_rows(path / layout.STEPS_FILE, STEP_TYPE, problems)
+        tail = (rows["flags"] & layout.FLAG_TAIL) != 0
+        trace = path / layout.TRACE_FILE
+        yield Rank(
+            folder=path,
+            host=str(meta.get("host", "")),
+            pid=int(meta.get("pid", 0)),
+            rank=int(meta.get("rank", 0)),
+            world=int(meta.get("world", 1)),
+            meta=meta,
+            steps=rows[~tail],
+            tail=rows[tail],
+            ticks=_read_rows(path / layout.TICKS_FILE, TICK_TYPE, problems),
+            notes=tuple(_json_lines(path / layout.NOTES_FILE, problems)) if (path / layout.NOTES_FILE).exists() else (),
+            summary=_json(path / layout.SUMMARY_FILE, problems) or {},
+            trace_file=trace if trace.exists() else None,
+        )
+
+
+def _lives(ranks: Sequence[Rank]) -> tuple[tuple[Rank, ...], tuple[Rank, ...]]:
+    """Split ranks into last lives and earlier ones, and renumber unrelated processes that all call themselves rank 0."""
+    trained = sorted((r for r in ranks if len(r.steps)), key=lambda r: float(r.meta.get("started_unix_s") or 0.0))
+    if not any(r.meta.get("distributed") or r.world > 1 for r in trained):
+        return tuple(replace(r, rank=i) for i, r in enumerate(trained)), ()
+    last: dict[int, Rank] = {r.rank: r for r in trained}
+    current = tuple(last[number] for number in sorted(last))
+    return current, tuple(r for r in trained if last[r.rank] is not r)
+
+
+def _workers(folder: Path, problems: list[str]) -> Iterator[Worker]:
+    for path in _files(folder / layout.WORKERS_DIR, "*.jsonl"):
+        records = list(_json_lines(path, problems))
+        if not records or records[0].get("kind") != "worker":
+            continue
+        head = records[0]
+        yield Worker(
+            host=str(head.get("host", "")),
+            pid=int(head.get("pid", 0)),
+            parent_pid=int(head.get("parent_pid", 0)),
+            worker_id=int(head.get("worker_id", 0)),
+            num_workers=int(head.get("num_workers", 0)),
+            base_seed=int(head.get("base_seed", 0)),
+            meta=head,
+            ticks=tuple(r for r in records[1:] if r.get("kind") == "tick"),
+        )

@@ -1,0 +1,50 @@
+"""How does the parent side of a run write? One folder per run, files replaced whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.errors import EnvironmentFault
+from paceline.record import layout
+
+RUNS = Path(".paceline") / "runs"
+
+
+def new_run_id(stem: str) -> str:
+    """Return a run id that sorts by time and names the program: ``20261121-031500-train-3fa2``."""
+    safe = "".join(c if c.isalnum() or c in "_." else "-" for c in stem)[:32].strip("-.") or "run"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}-{secrets.token_hex(2)}"
+
+
+def make_run_folder(base: Path, run_id: str) -> Path:
+    """Create the folder of a run, and a ``.gitignore`` beside the runs so that none is ever committed.
+
+    Raises:
+        EnvironmentFault: The folder cannot be written (read-only, full, no permission).
+    """
+    folder = base / run_id
+    try:
+        for part in (layout.RANKS_DIR, layout.WORKERS_DIR, layout.GAUGES_DIR):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        ignore = base.parent / ".gitignore"
+        if base.parent.name == ".paceline" and not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write the record of the run to {base}: {error.strerror or error}; "
+            "name another folder with --dir DIR (or PACELINE_RUN_DIRECTORY=DIR)"
+        ) from error
+    return folder
+
+
+def replace_json(path: Path, record: dict[str, Any]) -> None:
+    """Write a JSON file so that readers see the old one or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(msgspec.json.encode(record))
+    temporary.replace(path)

@@ -1,0 +1,173 @@
+"""Which words and numbers do all reports share? Quantities with units, intervals, states, in plain text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from paceline import units
+from paceline.explain.model import Diagnosis, Finding, Gain, Interval, RankBreakdown
+from paceline.record.layout import PHASES
+from paceline.report.phases import STYLES
+
+CORRECTNESS = "CONV"  # codes of findings about results; they go before any finding about speed
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Make text one line without control characters: a hostile name must not move the cursor or turn the text."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\n", " ").replace("\t", " "))
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value, or None where it is missing, NaN or infinite."""
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else units.significant(value)
+
+
+_BY_UNIT: Mapping[str, Callable[[float], str]] = {
+    "s": units.seconds,
+    "bytes": units.size,
+    "B": units.size,
+    "bytes/s": lambda value: f"{units.size(value)}/s",
+    "share": units.percent,
+    "fraction": units.percent,
+    "%": lambda value: units.percent(value / 100),
+    "x": units.factor,
+    "factor": units.factor,
+    "USD": units.money,
+    "": _number,
+}
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Print a number with its unit; ``share`` is a fraction of one, ``%`` a number out of a hundred."""
+    if value is None or not math.isfinite(value):
+        return units.MISSING
+    known = _BY_UNIT.get(unit)
+    return known(value) if known else f"{_number(value)} {unit}"
+
+
+def count(number: float, noun: str) -> str:
+    """Print a number of things: ``1 step``, ``1,240 steps``."""
+    return f"{number:,.0f} {noun}" if number == 1 else f"{number:,.0f} {noun}{_plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    return "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
+
+
+def span(low: float, high: float, unit: str = "s") -> str:
+    """Print the bounds of a quantity: ``405 to 420 ms``; one number where both print alike."""
+    first, second = quantity(low, unit), quantity(high, unit)
+    if first == second:
+        return first
+    number, _, suffix = first.rpartition(" ")
+    return f"{number} to {second}" if number and second.endswith(" " + suffix) else f"{first} to {second}"
+
+
+def interval(value: Interval, unit: str = "s") -> str:
+    """Print a quantity with its bounds: ``412 ms (405 to 420 ms)``."""
+    return f"{quantity(value.value, unit)} ({span(value.low, value.high, unit)})"
+
+
+def gain(value: Gain) -> str:
+    """Print a speed-up to expect: ``1.55x to 2.10x``, or ``up to 1.20x`` where it may be nothing."""
+    if value.low <= 1.0:
+        return f"up to {units.factor(value.high)}" if value.high > 1.0 else "none"
+    return span(value.low, value.high, "x")
+
+
+def device(diagnosis: Diagnosis) -> str:
+    """Name what the run ran on: ``8 x NVIDIA H100``."""
+    name = printable(diagnosis.device_name or diagnosis.device)
+    return f"{diagnosis.world} × {name}" if diagnosis.world > 1 else name
+
+
+def steps_of(ranks: Sequence[RankBreakdown]) -> int:
+    """Return how many steps the run took: those of the rank that took most."""
+    return max((rank.steps for rank in ranks), default=0)
+
+
+def speed(diagnosis: Diagnosis) -> list[str]:
+    """Say how fast the run was: steps, time of one with its bounds, samples a second."""
+    parts = []
+    steps = steps_of(diagnosis.ranks)
+    if steps:
+        parts.append(count(steps, "step"))
+    if diagnosis.step_s is not None:
+        parts.append(f"{interval(diagnosis.step_s)} each")
+    if finite(diagnosis.samples_per_s) is not None:
+        parts.append(units.rate(diagnosis.samples_per_s, "samples/s"))
+    return parts
+
+
+def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
+    """Return the finding that the verdict names, if it names one."""
+    named = (finding for finding in diagnosis.findings if finding.name == diagnosis.verdict)
+    return next(named, None)
+
+
+def ended_badly(diagnosis: Diagnosis) -> bool:
+    """Say whether the program ended by itself or otherwise with an error."""
+    return diagnosis.exit_code not in (None, 0)
+
+
+def running(diagnosis: Diagnosis) -> bool:
+    """Say whether the program had not ended when the record was read."""
+    return diagnosis.exit_code is None and "running" in diagnosis.ended
+
+
+def ending(diagnosis: Diagnosis) -> str:
+    """Say how the program ended: ``finished``, ``killed by SIGKILL (out of memory), exit code 137``."""
+    text = printable(diagnosis.ended)
+    if ended_badly(diagnosis) and str(diagnosis.exit_code) not in text:
+        text += f", exit code {diagnosis.exit_code}"
+    return text
+
+
+def mood(diagnosis: Diagnosis) -> str:
+    """Return how the verdict is to be shown: ``critical``, ``warning``, ``good`` or ``info``."""
+    finding = verdict_finding(diagnosis)
+    if finding is not None and finding.severity != "info":
+        return finding.severity
+    if ended_badly(diagnosis):
+        return "critical"
+    return "info" if finding is None else "good"
+
+
+def rank_spread(ranks: Sequence[RankBreakdown], floor: float = 0.05) -> str:
+    """Say where ranks differ most: ``data wait 2.1 % (rank 0) to 38 % (rank 5)``; empty if they do not."""
+    if len(ranks) < 2:
+        return ""
+    parts = sorted(((*_extremes(ranks, name), STYLES[name].label) for name in PHASES), reverse=True)
+    return ", ".join(f"{label} {text}" for width, text, label in parts[:2] if width >= floor)
+
+
+def _extremes(ranks: Sequence[RankBreakdown], phase: str) -> tuple[float, str]:
+    low = min(ranks, key=lambda rank: rank.shares.get(phase, 0.0))
+    high = max(ranks, key=lambda rank: rank.shares.get(phase, 0.0))
+    first, last = low.shares.get(phase, 0.0), high.shares.get(phase, 0.0)
+    text = f"{units.percent(first)} (rank {low.rank}) to {units.percent(last)} (rank {high.rank})"
+    return last - first, text
+
+
+def number_list(numbers: Sequence[int], most: int = 8) -> str:
+    """Print a list of whole numbers, runs of them as a range: ``0–3, 7``; only so many pieces."""
+    pieces = _ranges(sorted(set(numbers)))
+    text = ", ".join(pieces[:most])
+    return text if len(pieces) <= most else f"{text} and more"
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]

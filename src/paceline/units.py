@@ -1,0 +1,83 @@
+"""How are quantities printed? One function per unit; a missing value prints as ``n/a``.
+
+All inputs are SI base units (seconds, bytes, fractions); the unit shown is chosen by size.
+"""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "n/a"
+_TIME_STEPS = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def is_missing(value: float | None) -> bool:
+    """Say whether a quantity was not measured (None or NaN)."""
+    return value is None or math.isnan(value)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Print a number with so many significant digits and no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def seconds(value: float | None) -> str:
+    """Print a duration: ``1.24 ms``, ``3.1 s``, ``2 min 05 s``, ``3 h 07 min``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if value >= 3600:
+        minutes = round(value / 60)
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    if value >= 120:
+        whole = round(value)
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if value == 0:
+        return "0 s"
+    for floor, factor, unit in _TIME_STEPS:
+        if abs(value) >= floor:
+            return f"{significant(value * factor)} {unit}"
+    return f"{significant(value * 1e9)} ns"
+
+
+def size(value: float | None) -> str:
+    """Print an amount of bytes in binary units: ``1.5 GiB``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    unit = 0
+    while abs(value) >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{significant(value)} {_BYTE_UNITS[unit]}"
+
+
+def percent(value: float | None) -> str:
+    """Print a fraction as a percentage: 0.256 is ``26 %``, 0.034 is ``3.4 %``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    scaled = value * 100
+    return f"{scaled:.0f} %" if abs(scaled) >= 10 else f"{scaled:.1f} %"
+
+
+def factor(value: float | None) -> str:
+    """Print a speed-up: ``1.85x``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value:.2f}x" if value < 10 else f"{value:.0f}x"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """Print a rate: ``1,240 samples/s``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{significant(value)} {unit}"
+
+
+def money(value: float | None, currency: str = "USD") -> str:
+    """Print an amount of money with cents, or more digits below a cent."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value:,.2f} {currency}" if abs(value) >= 0.01 or value == 0 else f"{significant(value, 2)} {currency}"

@@ -1,0 +1,50 @@
+"""Graph network over molecules; graphs differ in size and go through the model one after another."""
+
+import argparse
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--molecules", type=int, default=24, help="molecules in a batch")
+parser.add_argument("--rounds", type=int, default=4, help="rounds of message passing")
+parser.add_argument("--iterations", type=int, default=80)
+args = parser.parse_args()
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Messages(nn.Module):
+    def __init__(self, width=6):
+        super().__init__()
+        self.send, self.keep, self.read = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 1)
+
+    def forward(self, atoms, bonds):
+        for _ in range(args.rounds):
+            atoms = torch.tanh(self.keep(atoms) + bonds @ self.send(atoms))
+        return self.read(atoms).sum()
+
+
+def molecule():
+    size = int(torch.randint(3, 9, ()))
+    bonds = (torch.rand(size, size) < 0.3).float()
+    atoms = torch.rand(size, 6)
+    return atoms, bonds / size, atoms[:, 0].sum()
+
+
+model = Messages()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.002)
+pool = [molecule() for _ in range(300)]
+for iteration in range(args.iterations):
+    picked = torch.randint(0, len(pool), (args.molecules,)).tolist()
+    loss = 0.0
+    for index in picked:
+        atoms, bonds, energy = pool[index]
+        loss = loss + (model(atoms, bonds) - energy) ** 2
+    loss = loss / args.molecules
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if iteration % 20 == 0:
+        print(f"iteration {iteration} energy error {loss.item():.3f}")
