@@ -17,6 +17,7 @@ help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 setup: $(STAMP) ## Make the environment in .venv; does nothing when it is up to date.
+	@:
 
 # torch goes first and alone, so that a CPU build is kept where the machine's pip is set up for one.
 $(STAMP):
@@ -37,7 +38,7 @@ types: setup
 	$(BIN)/mypy --strict src
 
 imports: setup
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 tests: setup
 	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS)

@@ -281,9 +281,7 @@ def gauge(name: str, unit: str, level: float, limit: float | None, host: str = "
     values = [max(0.0, level * noise.lognormvariate(0, 0.08)) for _ in range(240)]
     values = [min(value, limit) if limit else value for value in values]
     gaps: list[float | None] = [None if 100 <= i < 104 else value for i, value in enumerate(values)]
-    return GaugeSeries(
-        host=host, name=name, unit=unit, seconds=[i * 2.2 for i in range(240)], values=gaps, limit=limit
-    )
+    return GaugeSeries(host=host, name=name, unit=unit, seconds=[i * 2.2 for i in range(240)], values=gaps, limit=limit)
 
 
 def host_gauges(host: str = "laptop") -> list[GaugeSeries]:
@@ -330,14 +328,12 @@ def diagnosis(**changes: object) -> Diagnosis:
         "mfu": None,
         "loader": loader(),
         "loss": loss(),
-        "cost": Cost(
-            price_per_hour=0.34, price_source="--price", run=0.0511, idle=0.0312, idle_share=0.61
-        ),
+        "cost": Cost(price_per_hour=0.34, price_source="--price", run=0.0511, idle=0.0312, idle_share=0.61),
         "verdict": "loader-cpu-bound",
         "verdict_text": "The loader's workers use every core there is: training waits for data 61 % of the time.",
         "findings": (CPU_BOUND, CHECKPOINT, RESTART),
         "unavailable": {"gpu": "no NVIDIA driver", "mfu": "the peak of this CPU is not known"},
-        "memory": {"peak_rss_bytes": 2.31 * GIB, "peak_device_bytes": None, "host_total_bytes": 15.6 * GIB},
+        "memory": {"peak_rss_bytes": 2.31 * GIB, "peak_device_bytes": None, "host_limit_bytes": 15.6 * GIB},
         "timelines": {0: timeline(1240, base.shares, 0.43)},
         "gauges": host_gauges(),
         "startup_s": 4.2,

@@ -40,7 +40,7 @@ def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[s
     inherited = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(INJECT)]
     return {
         **environment,
-        "PACELINE_RUN_DIR": str(run_dir.resolve()),
+        "PACELINE_WATCH_DIR": str(run_dir.resolve()),
         "PYTHONPATH": os.pathsep.join([str(INJECT), *inherited]),
     }
 

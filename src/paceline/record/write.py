@@ -38,7 +38,7 @@ def make_run_folder(base: Path, run_id: str) -> Path:
     except OSError as error:
         raise EnvironmentFault(
             f"cannot write the record of the run to {base}: {error.strerror or error}; "
-            "name another folder with --dir DIR (or PACELINE_RUN_DIRECTORY=DIR)"
+            "name another folder with --dir DIR (or PACELINE_RUN_DIR=DIR)"
         ) from error
     return folder
 

@@ -106,8 +106,7 @@ def _phases(shares: Mapping[str, float], seconds: Mapping[str, float]) -> Json:
     whole = sum(shares.get(name, 0.0) for name in PHASES)
     known = finite(whole) is not None and whole > 0
     return {
-        name: {"share": shares.get(name, 0.0) / whole if known else None, "s": seconds.get(name)}
-        for name in PHASES
+        name: {"share": shares.get(name, 0.0) / whole if known else None, "s": seconds.get(name)} for name in PHASES
     }
 
 

@@ -6,12 +6,12 @@ prefix to search for. `NO_COLOR` and the like are rich's business; without colou
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from paceline import units
@@ -25,7 +25,8 @@ MAX_EVIDENCE = 2
 MAX_ALSO = 3
 MAX_WIDTH = 100
 LABEL_WIDTH = 8
-_MARKS = {"critical": ("✗", "bold red"), "warning": ("▲", "bold yellow"), "good": ("✓", "bold green")}
+IF_FIXED = "faster if fixed"
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "good": "bold green", "info": "bold cyan"}
 _ASCII = str.maketrans(
     {"×": "x", "·": "-", "■": "#", "█": "#", "▓": "%", "▒": "=", "░": ".", "✗": "x", "▲": "!", "✓": "+"}
     | {"–": "-", "µ": "u", "\N{REPLACEMENT CHARACTER}": "?", "\N{NO-BREAK SPACE}": " ", "●": "*", "°": " "}
@@ -59,75 +60,81 @@ def render(diagnosis: Diagnosis, *, report_path: str, next_command: str, console
 
 
 def _print_plain(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) -> None:
-    head = ", ".join(_head(diagnosis))
     title = f"verdict: {words.printable(diagnosis.verdict)}"
     details = ", ".join(_details(diagnosis))
     phases = ", ".join(f"{style.label} {units.percent(share)}" for style, share in shown(diagnosis.shares))
-    texts = [head, f"{title} ({details})" if details else title, words.printable(diagnosis.verdict_text)]
+    texts = [_head(diagnosis), f"{title} ({details})" if details else title]
+    texts += [words.headline(diagnosis.verdict_text)]
     texts += [f"phases: {phases}"] if phases else []
     texts += [f"{line.label}: {line.text}" for line in lines]
     for text in texts:
-        console.print(Text(PREFIX + _encodable(text, console)), soft_wrap=True)
+        console.print(Text(PREFIX + _encodable(text, console=console)), soft_wrap=True)
 
 
 def _print_rich(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) -> None:
     encoded: Encode = partial(_encodable, console=console)
-    console.print()
-    console.print(Text.assemble(("paceline", "bold"), ("  " + encoded(" · ".join(_head(diagnosis))), "dim")))
-    console.print(_title(diagnosis, encoded))
-    console.print(_beside("", Text(encoded(words.printable(diagnosis.verdict_text))), width=0))
-    console.print()
-    _print_phases(diagnosis, console, encoded)
-    for line in lines:
-        _print_line(line, console, encoded)
-    console.print()
+    width = min(console.width, MAX_WIDTH)
+    blocks = [
+        _head_line(diagnosis, width, encoded),
+        _title(diagnosis, width, encoded),
+        _indented("", words.headline(diagnosis.verdict_text), width, encoded),
+        Text(),
+        *_phase_lines(diagnosis, width, console, encoded),
+        *(_line(line, before, width, encoded) for line, before in zip(lines, [None, *lines], strict=False)),
+    ]
+    for block in [Text(), *blocks, Text()]:
+        console.print(block, soft_wrap=True)
 
 
-def _print_phases(diagnosis: Diagnosis, console: Console, encoded: Encode) -> None:
+def _phase_lines(diagnosis: Diagnosis, width: int, console: Console, encoded: Encode) -> list[Text]:
     phases = shown(diagnosis.shares)
     if not phases:
-        return
+        return []
     coloured = console.color_system is not None and not console.no_color
-    width = min(console.width, MAX_WIDTH) - 4
-    console.print(_beside("", bar(phases, width, coloured, encoded), width=0))
-    console.print(_beside("", legend(phases, coloured, encoded), width=0))
-    console.print()
+    lines = [bar(phases, width - 4, coloured, encoded), *legend(phases, width - 4, coloured, encoded)]
+    return [*(Text("  ").append_text(line) for line in lines), Text()]
 
 
-def _beside(label: str, text: Text, width: int = LABEL_WIDTH) -> Table:
-    """Lay text out to the right of its label, so that lines after the first are indented alike."""
-    grid = Table.grid()
-    grid.add_column(width=width + 2, no_wrap=True)
-    grid.add_column(max_width=MAX_WIDTH, overflow="fold")
-    grid.add_row(Text("  " + label, style="dim"), text)
-    return grid
-
-
-def _title(diagnosis: Diagnosis, encoded: Encode) -> Text:
-    mark, style = _MARKS.get(words.mood(diagnosis), ("●", "bold cyan"))
-    title = Text.assemble((f"{encoded(mark)} {encoded(words.printable(diagnosis.verdict))}", style))
-    for detail in _details(diagnosis):
-        title.append("  " + encoded(detail), style="dim")
-    return title
-
-
-def _print_line(line: Line, console: Console, encoded: Encode) -> None:
-    text = Text(encoded(line.text), style=line.style)
+def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
+    repeated = before is not None and before.label == line.label
+    label = ("" if repeated else line.label).ljust(LABEL_WIDTH)
     if line.copied:
-        label = ("  " + line.label.ljust(LABEL_WIDTH), "dim")
-        console.print(Text.assemble(label, text), soft_wrap=True)
-    else:
-        console.print(_beside(line.label, text))
+        return Text.assemble(("  " + label, "dim"), (encoded(line.text), line.style))
+    return _indented(label, line.text, width, encoded, style=line.style)
+
+
+def _indented(label: str, text: str, width: int, encoded: Encode, *, style: str = "") -> Text:
+    """Lay text out to the right of its label, lines after the first indented alike."""
+    margin = " " * (len(label) + 2)
+    rows = textwrap.wrap(encoded(text), max(20, width - len(margin)), break_on_hyphens=False)
+    return Text.assemble(("  " + label, "dim"), (f"\n{margin}".join(rows), style))
+
+
+def _title(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
+    """Print the verdict's name and beside it what fits of its details."""
+    name = f"{words.mark(diagnosis)} {words.printable(diagnosis.verdict)}"
+    title = Text(encoded(name), style=_STYLES[words.mood(diagnosis)])
+    for detail in _details(diagnosis):
+        if title.cell_len + len(detail) + 2 <= width:
+            shade = "green" if detail.endswith(IF_FIXED) else "dim"
+            title = Text.assemble(title, ("  " + encoded(detail), shade))
+    return title
 
 
 def _encodable(text: str, *, console: Console) -> str:
     return text.translate(_ASCII) if console.options.ascii_only else text
 
 
-def _head(diagnosis: Diagnosis) -> list[str]:
-    ended = words.ending(diagnosis)
-    parts = [ended if diagnosis.wall_s is None else f"{ended} after {units.seconds(diagnosis.wall_s)}"]
-    return [*parts, words.device(diagnosis)]
+def _head(diagnosis: Diagnosis) -> str:
+    after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
+    device = words.device(diagnosis)
+    return f"{words.ending(diagnosis)}{after}" + (f" · {device}" if device else "")
+
+
+def _head_line(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
+    rows = textwrap.wrap(encoded(_head(diagnosis)), width, initial_indent=" " * 10, subsequent_indent="  ")
+    style = "red" if words.ended_badly(diagnosis) else "dim"
+    return Text.assemble(("paceline", "bold"), ("\n".join(rows)[8:], style))
 
 
 def _details(diagnosis: Diagnosis) -> list[str]:
@@ -137,7 +144,7 @@ def _details(diagnosis: Diagnosis) -> list[str]:
         return []
     parts = [words.printable(finding.code)]
     if finding.gain is not None and finding.gain.high > 1.0:
-        parts.append(f"{words.gain(finding.gain)} faster steps if fixed")
+        parts.append(f"{words.gain(finding.gain)} {IF_FIXED}")
     return [*parts, f"{finding.confidence} confidence"]
 
 
@@ -161,7 +168,7 @@ def _lines(diagnosis: Diagnosis, report_path: str, next_command: str) -> list[Li
 
 def _finding_lines(finding: Finding) -> list[Line]:
     texts = [words.printable(one.text) for one in finding.evidence[:MAX_EVIDENCE]]
-    lines = [Line(label="" if i else "why", text=text) for i, text in enumerate(texts)]
+    lines = [Line(label="why", text=text) for text in texts]
     if finding.remedies:
         lines.append(Line(label="do", text=_remedy(finding.remedies[0]), style="bold"))
     return lines
@@ -174,9 +181,10 @@ def _remedy(remedy: Remedy) -> str:
 
 def _reasons(diagnosis: Diagnosis) -> list[Line]:
     """Return why there is no verdict, where anything is known about it."""
-    reasons = [*diagnosis.problems, *(f"{what}: {why}" for what, why in diagnosis.unavailable.items())]
+    why = diagnosis.unavailable.get("steps")
+    reasons = [*([why] if why else []), *diagnosis.problems]
     texts = [words.printable(reason) for reason in reasons[:MAX_EVIDENCE]]
-    return [Line(label="" if i else "note", text=text) for i, text in enumerate(texts)]
+    return [Line(label="note", text=text) for text in texts]
 
 
 def _also(diagnosis: Diagnosis, verdict: Finding | None) -> list[Line]:
@@ -190,7 +198,5 @@ def _also(diagnosis: Diagnosis, verdict: Finding | None) -> list[Line]:
 
 
 def _cost(cost: Cost) -> str:
-    price = f"{units.money(cost.price_per_hour)}/h"
-    source = f", {words.printable(cost.price_source)}" if cost.price_source else ""
-    idle = f"{units.money(cost.idle)} of it ({units.percent(cost.idle_share)}) while the device waited"
-    return f"{units.money(cost.run)}, {idle} ({price}{source})"
+    price = f"{units.money(cost.run)} at {units.money(cost.price_per_hour)}/h"
+    return f"{price}, {units.percent(cost.idle_share)} of it while the device waited"

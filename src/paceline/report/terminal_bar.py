@@ -36,14 +36,17 @@ def bar(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], str
     return text.append(encoded(_REST) * dots, style="dim")
 
 
-def legend(phases: Shares, coloured: bool, encoded: Callable[[str], str]) -> Text:
-    """Name the phases in the order of the bar; lines break between them only."""
-    entries = []
+def legend(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], str]) -> list[Text]:
+    """Name the phases in the order of the bar; lines break between phases only."""
+    lines: list[Text] = []
     for (style, share), glyph in zip(phases, _glyphs(phases, coloured), strict=True):
-        label = f" {style.label} {units.percent(share)}".replace(" ", "\N{NO-BREAK SPACE}")
-        swatch = encoded("■" if coloured else glyph)
-        entries.append(Text.assemble((swatch, style.dark if coloured else ""), encoded(label)))
-    return Text("   ").join(entries)
+        swatch = (encoded("■" if coloured else glyph), style.dark if coloured else "")
+        entry = Text.assemble(swatch, f" {style.label} {units.percent(share)}")
+        if lines and lines[-1].cell_len + 3 + entry.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "   ", entry)
+        else:
+            lines.append(entry)
+    return lines
 
 
 def _glyphs(phases: Shares, coloured: bool) -> list[str]:

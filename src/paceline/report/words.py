@@ -11,7 +11,7 @@ from paceline.explain.model import Diagnosis, Finding, Gain, Interval, RankBreak
 from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
 
-CORRECTNESS = "CONV"  # codes of findings about results; they go before any finding about speed
+HEALTHY = ("compute-bound", "balanced")  # verdicts that ask for nothing
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -117,11 +117,6 @@ def ended_badly(diagnosis: Diagnosis) -> bool:
     return diagnosis.exit_code not in (None, 0)
 
 
-def running(diagnosis: Diagnosis) -> bool:
-    """Say whether the program had not ended when the record was read."""
-    return diagnosis.exit_code is None and "running" in diagnosis.ended
-
-
 def ending(diagnosis: Diagnosis) -> str:
     """Say how the program ended: ``finished``, ``killed by SIGKILL (out of memory), exit code 137``."""
     text = printable(diagnosis.ended)
@@ -137,7 +132,23 @@ def mood(diagnosis: Diagnosis) -> str:
         return finding.severity
     if ended_badly(diagnosis):
         return "critical"
-    return "info" if finding is None else "good"
+    return "good" if diagnosis.verdict in HEALTHY else "info"
+
+
+def mark(diagnosis: Diagnosis) -> str:
+    """Return the sign before the verdict: a cross for what failed, a triangle for time lost, a tick, a dot."""
+    finding = verdict_finding(diagnosis)
+    shown = mood(diagnosis)
+    if shown == "critical":
+        return "▲" if finding is not None and finding.gain is not None else "✗"
+    return {"warning": "▲", "good": "✓"}.get(shown, "●")
+
+
+def headline(text: str) -> str:
+    """Begin a sentence with a capital letter, unless its first word is a name such as ``torch.save``."""
+    clean = printable(text)
+    first = clean.partition(" ")[0]
+    return clean[0].upper() + clean[1:] if first.isalpha() and first.islower() else clean
 
 
 def rank_spread(ranks: Sequence[RankBreakdown], floor: float = 0.05) -> str:

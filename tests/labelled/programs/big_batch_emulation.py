@@ -47,12 +47,12 @@ def rings(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--accumulate", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(32, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 4))
-    loader = DataLoader(TensorDataset(*rings(2048)), batch_size=32, shuffle=True)
+    model = nn.Sequential(nn.Linear(32, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 4))
+    loader = DataLoader(TensorDataset(*rings(2560)), batch_size=32, shuffle=True)
     Trainer(model, loader, lr=0.05, accumulate=args.accumulate).fit(args.epochs)
 
 

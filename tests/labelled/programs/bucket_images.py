@@ -62,7 +62,7 @@ def main():
     address = here.recv()
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 256), nn.ReLU(), nn.Linear(256, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step, (x, y) in enumerate(DataLoader(Bucket(address, args.keys), batch_size=8, num_workers=args.workers)):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()

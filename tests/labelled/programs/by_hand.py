@@ -11,11 +11,12 @@ w2 = torch.randn(H, D_OUT) * 0.05
 w1.requires_grad_()
 w2.requires_grad_()
 truth = torch.randn(D_IN, D_OUT) / 20
+inputs = torch.randn(20, N, D_IN)
+targets = torch.tanh(inputs @ truth)
 
-learning_rate = 0.02
+learning_rate = 0.004
 for t in range(300):
-    x = torch.randn(N, D_IN)
-    y = torch.tanh(x @ truth)
+    x, y = inputs[t % 20], targets[t % 20]
     y_pred = x.mm(w1).clamp(min=0).mm(w2)
     loss = (y_pred - y).pow(2).sum(1).mean()
     loss.backward()

@@ -19,8 +19,8 @@ def cells(batch, side):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)

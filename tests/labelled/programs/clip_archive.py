@@ -52,7 +52,7 @@ def main():
         write_archive(path, record, 40)
         loader = DataLoader(Archive(path, record, 40, args.clips), batch_size=8, num_workers=args.workers)
         model = nn.Sequential(nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for clips, target in loader:
             optimizer.zero_grad()
             loss = (model(clips) - target).pow(2).mean()

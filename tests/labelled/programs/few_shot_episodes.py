@@ -31,7 +31,7 @@ def main():
         persistent_workers=args.persistent,
     )
     embed = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
-    optimizer = torch.optim.SGD(embed.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(embed.parameters(), lr=0.01)
     for epoch in range(args.epochs):
         total = 0.0
         for x, y in loader:

@@ -23,7 +23,7 @@ class Curves(nn.Module):
 def main():
     torch.manual_seed(0)
     model = Curves()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x = torch.linspace(-2, 2, 400_000)
     recording = torch.where(x > 0, 1.3 * x, 0.2 * x)
     for step in range(60):

@@ -37,7 +37,7 @@ def main():
         truth.a += 0.1
         truth.b += 0.3
         truth.c += 0.2
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     field = torch.rand(args.side, args.side)
     with torch.no_grad():
         wanted = truth(field)

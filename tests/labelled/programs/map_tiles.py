@@ -40,7 +40,7 @@ def main(args):
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)
     )
-    optimiser = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimiser = optim.SGD(model.parameters(), lr=0.1)
     seen = 0
     for images, cover in tiles:
         optimiser.zero_grad()

@@ -12,7 +12,7 @@ class MeterTable(Dataset):
     def __init__(self, rows, round_trip):
         torch.manual_seed(1)
         self.x = torch.randn(rows, 48)
-        self.y = torch.sin(self.x[:, :4].sum(1, keepdim=True))
+        self.y = self.x[:, :4].sum(1, keepdim=True)
         self.round_trip = round_trip
 
     def query(self, row):

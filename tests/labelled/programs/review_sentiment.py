@@ -61,8 +61,10 @@ class Trainer:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--reviews", type=int, default=800)
+    parser.add_argument("--reviews", type=int, default=720)
     parser.add_argument("--batch", type=int, default=8)
     Trainer(parser.parse_args()).fit()

@@ -43,7 +43,7 @@ def main(args):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net = TextureNet()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     loader = DataLoader(Scans(args.scans, args.huge_every, args.huge_side), batch_size=8, num_workers=args.workers)
     for number, (scan, label) in enumerate(loader, 1):
         optimizer.zero_grad()

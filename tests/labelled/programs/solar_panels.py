@@ -38,7 +38,7 @@ def run():
     cli = argparse.ArgumentParser()
     cli.add_argument("--workers", type=int, default=1)
     cli.add_argument("--panels", type=int, default=1300)
-    cli.add_argument("--lr", type=float, default=0.02)
+    cli.add_argument("--lr", type=float, default=0.005)
     flags = cli.parse_args()
 
     torch.set_num_threads(1)

@@ -51,5 +51,5 @@ if __name__ == "__main__":
     a = p.parse_args()
     torch.set_num_threads(1)
     net = nn.Sequential(nn.Conv2d(3, 8, 5, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1))
-    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.03)
     train_one_epoch(net, sgd, DataLoader(Streets(a.images), a.batch, num_workers=a.workers, collate_fn=collate))

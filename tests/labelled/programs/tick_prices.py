@@ -49,7 +49,7 @@ def read_batches(path):
 torch.set_num_threads(1)
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(opts.window, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
-adam = torch.optim.Adam(net.parameters(), lr=1e-3)
+adam = torch.optim.Adam(net.parameters(), lr=2e-4)
 handle, ticks = tempfile.mkstemp(suffix=".csv")
 os.close(handle)
 write_ticks(ticks)

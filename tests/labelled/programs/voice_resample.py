@@ -8,12 +8,13 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Voices(Dataset):
-    """Each voice is filtered by a bank of windowed sinc kernels, then averaged."""
+    """Each voice is split by a bank of windowed sinc kernels, smoothed, then averaged."""
 
-    def __init__(self, count, samples=16000):
+    def __init__(self, count, samples=5000):
         self.count, self.samples = count, samples
         taps = torch.arange(-32, 33).float()
         self.bank = torch.stack([torch.sinc(taps * c) * torch.hann_window(65) for c in torch.linspace(0.05, 0.9, 12)])
+        self.smooth = torch.eye(12).unsqueeze(2) * torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])
 
     def __len__(self):
         return self.count
@@ -22,14 +23,14 @@ class Voices(Dataset):
         g = torch.Generator().manual_seed(i)
         speaker = i % 4
         voice = torch.randn(1, 1, self.samples, generator=g)
-        voice[..., :: speaker + 2] *= 2
+        voice = (0.5 + speaker) * voice
         bands = nn.functional.conv1d(voice, self.bank.unsqueeze(1))[0]
-        for _ in range(6):
-            bands = bands - 0.01 * torch.sin(bands)
+        for _ in range(20):
+            bands = nn.functional.conv1d(bands.unsqueeze(0), self.smooth, padding=2)[0]
         return bands.square().unfold(1, 400, 400).mean(2), speaker
 
 
-THREADS = 8
+THREADS = 16
 
 
 def start_worker(worker_id):
@@ -40,13 +41,13 @@ def main():
     global THREADS
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--loader-threads", type=int, default=8)
-    parser.add_argument("--voices", type=int, default=960)
+    parser.add_argument("--loader-threads", type=int, default=16)
+    parser.add_argument("--voices", type=int, default=560)
     args = parser.parse_args()
     THREADS = args.loader_threads
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loader = DataLoader(Voices(args.voices), batch_size=12, num_workers=args.workers, worker_init_fn=start_worker)
+    loader = DataLoader(Voices(args.voices), batch_size=8, num_workers=args.workers, worker_init_fn=start_worker)
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, 4))
     optimizer = None
     for step, (bands, speaker) in enumerate(loader):

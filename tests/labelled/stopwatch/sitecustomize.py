@@ -18,30 +18,34 @@ class Stopwatch:
     """Exclusive seconds per phase between the first and the last step of one process."""
 
     def __init__(self):
-        self.stack, self.spent, self.since = ["other"], {}, BORN
-        self.marks, self.losses, self.resident, self.first_call, self.batches = [], [], [], None, []
+        self.stack, self.spent, self.since, self.fresh = ["other"], {}, BORN, False
+        self.marks, self.backwards, self.losses, self.resident = [], [], [], []
 
     def push(self, phase):
         self._charge()
         self.stack.append(phase)
+        self.fresh = self.fresh and phase != "forward"
 
     def pop(self):
         self._charge()
         self.stack.pop()
 
     def _charge(self):
-        now = time.perf_counter()
-        self.spent[self.stack[-1]] = self.spent.get(self.stack[-1], 0.0) + now - self.since
+        now, phase = time.perf_counter(), self.stack[-1]
+        if phase == "other" and self.fresh:
+            phase = "between"  # a step has ended and no forward has begun: logging, or a reader written by hand
+        self.spent[phase] = self.spent.get(phase, 0.0) + now - self.since
         self.since = now
 
     def within(self, phase):
         return phase in self.stack
 
-    def step_done(self):
+    def mark(self, marks):
         self._charge()
-        self.marks.append((time.perf_counter(), time.process_time(), dict(self.spent)))
         with open("/proc/self/statm") as f:
-            self.resident.append(int(f.read().split()[1]) * 4096)
+            resident = int(f.read().split()[1]) * 4096
+        marks.append((time.perf_counter(), time.process_time(), dict(self.spent), resident))
+        self.fresh = True
 
 
 WATCH = Stopwatch()
@@ -87,6 +91,8 @@ def install():
         first = tensors if isinstance(tensors, torch.Tensor) else tensors[0]
         if first.numel() == 1:
             WATCH.losses.append(float(first.detach()))
+        if not WATCH.marks:
+            WATCH.mark(WATCH.backwards)  # the steps of a program that has no optimizer
         return original(tensors, *args, **kwargs)
 
     torch.autograd.backward = timed("backward", backward)
@@ -97,7 +103,7 @@ def install():
 
     def after(*_):
         WATCH.pop()
-        WATCH.step_done()
+        WATCH.mark(WATCH.marks)
 
     register_optimizer_step_post_hook(after)
 
@@ -107,11 +113,11 @@ def install():
 
 
 def write():
-    marks, children = WATCH.marks, resource.getrusage(resource.RUSAGE_CHILDREN)
+    marks, children = WATCH.marks or WATCH.backwards, resource.getrusage(resource.RUSAGE_CHILDREN)
     if len(marks) < 3:
         return
     skip = 1
-    (t0, c0, spent0), (t1, c1, spent1) = marks[skip], marks[-1]
+    (t0, c0, spent0, _), (t1, c1, spent1, _) = marks[skip], marks[-1]
     gaps = sorted(b[0] - a[0] for a, b in zip(marks[skip:], marks[skip + 1 :]))
     order = [b[0] - a[0] for a, b in zip(marks[skip:], marks[skip + 1 :])]
     half = len(order) // 2
@@ -126,7 +132,7 @@ def write():
         "median_ms": 1e3 * gaps[len(gaps) // 2],
         "p95_ms": 1e3 * gaps[int(len(gaps) * 0.95)],
         "drift": sum(order[half:]) / max(sum(order[:half]), 1e-9) * half / max(len(order) - half, 1),
-        "rss_mb": [r / 1e6 for r in (WATCH.resident[len(marks) // 4], WATCH.resident[-1])],
+        "rss_mb": [m[3] / 1e6 for m in (marks[len(marks) // 4], marks[-1])],
         "loss": quarters(WATCH.losses),
         "share": {k: (v - spent0.get(k, 0.0)) / (t1 - t0) for k, v in spent1.items()},
     }

@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _watch() -> None:
-    run_dir = os.environ.get("PACELINE_RUN_DIR")
+    run_dir = os.environ.get("PACELINE_WATCH_DIR")
     if not run_dir or os.environ.get("PACELINE_DISABLE", "0") not in ("", "0") or sys.version_info < (3, 11):
         return
     package = os.path.dirname(os.path.dirname(_HERE))

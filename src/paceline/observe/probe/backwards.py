@@ -6,7 +6,7 @@ from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from paceline.observe.probe import guard
+from paceline.observe.probe import guard, optimizers
 from paceline.observe.probe.gate import BACKWARD, gate
 from paceline.observe.probe.modules import wanted_stack
 
@@ -53,6 +53,8 @@ def _patch_engine(torch: Any) -> None:
     def end(begun_cpu: int | None) -> None:
         now = perf_counter_ns()
         gate.put((now, BACKWARD + 1, None if begun_cpu is None else thread_time_ns() - begun_cpu))
+        if gate.window is not None and not optimizers.described:
+            gate.window()
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if gate.nested:

@@ -42,6 +42,7 @@ class Gate:
         "scribe_started",
         "stamp",
         "start_scribe",
+        "window",
     )
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class Gate:
         self.rank: tuple[int, int] | None = None  # rank and world size, once a process group is made
         self.frames_wanted = 6  # so many more forwards and backwards shall bring their stack
         self.scribe_started = False
+        self.window: Callable[[], None] | None = None  # called at each step end while a profiler window is due
         self.start_scribe: Callable[[], None] = lambda: None
         self.stamp: Callable[[], Any] = perf_counter_ns
 

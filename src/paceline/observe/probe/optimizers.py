@@ -30,6 +30,8 @@ def patch(torch: Any) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling() and get_ident() == gate.owner:
             gate.put((perf_counter_ns(), OPTIMIZER + 1, id(optimizer)))
+            if gate.window is not None:
+                gate.window()
 
     guard.on_undo(register_optimizer_step_pre_hook(before).remove)
     guard.on_undo(register_optimizer_step_post_hook(after).remove)

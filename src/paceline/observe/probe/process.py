@@ -31,12 +31,11 @@ def resident_bytes() -> float | None:
     return float(text.split()[1]) * _PAGE if text else None
 
 
-def read_bytes() -> float | None:
-    """Return the bytes that this process had fetched from storage, or None where the kernel does not count them."""
-    for line in _read("/proc/self/io").splitlines():
-        if line.startswith("read_bytes:"):
-            return float(line.split()[1])
-    return None
+def input_counters() -> dict[str, float | None]:
+    """Return what this process has read: calls, bytes asked for, bytes fetched from storage; None where not counted."""
+    found = dict(line.split(": ") for line in _read("/proc/self/io").splitlines() if ": " in line)
+    names = {"read_calls": "syscr", "asked_bytes": "rchar", "read_bytes": "read_bytes"}
+    return {ours: float(found[theirs]) if theirs in found else None for ours, theirs in names.items()}
 
 
 def started_unix_s() -> float | None:

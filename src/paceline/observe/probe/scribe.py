@@ -20,17 +20,22 @@ from paceline.observe.probe.files import Appender, replace_json
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.rows import pack_step
 from paceline.observe.probe.stacks import Sampler
+from paceline.observe.probe.window import OperatorWindow, summarise
 from paceline.record import layout
 
 _PERIOD_S = 0.02
 _FLUSH_S = 0.4
+_WINDOW_AFTER = 10  # steps after which the profiler window is offered
 _NAN = float("nan")
 
 
 class Scribe:
     """The record of this process, while it is being written."""
 
-    def __init__(self, folder: str, describe: Callable[[], dict[str, Any]], device: Any) -> None:
+    def __init__(
+        self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: OperatorWindow | None
+    ) -> None:
+        self._window = window
         self._folder = folder
         self._describe = describe
         self._device = device
@@ -49,7 +54,7 @@ class Scribe:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
-        self.on_step: Callable[[int], None] = lambda _: None
+        self._walls: list[int] = []
 
     # -- the thread ---------------------------------------------------------------------------------
 
@@ -87,6 +92,7 @@ class Scribe:
         self.sampler.sample(gate.owner, self.automaton.slot)
         now = time.monotonic()
         if now >= self._next_flush:
+            self._note_window()
             self.flush()
             self._next_flush = now + _FLUSH_S
         if now >= self._next_tick:
@@ -113,12 +119,38 @@ class Scribe:
                 self.sampler.slices.learn("loss", moment[3])
 
     def _on_row(self, row: StepRow) -> None:
-        flags = row.flags | self._device.flags()
+        flags = row.flags | self._device.flags() | self._profiled(row)
         loss = _NAN if row.loss is None else row.loss
         self._packed.append(pack_step(self.step, row, flags, loss, self._device.allocated_bytes()))
         if not row.flags & layout.FLAG_TAIL:
             self.step += 1
-            self.on_step(self.step)
+            self._consider_window(row)
+
+    def _profiled(self, row: StepRow) -> int:
+        slowed = self._window is not None and self._window.overlaps(row.end_ns - row.wall_ns, row.end_ns)
+        return layout.FLAG_PROFILED if slowed else 0
+
+    def _consider_window(self, row: StepRow) -> None:
+        """Offer the profiler window once steps have settled."""
+        if self._window is None or self._window.taken:
+            return
+        self._walls.append(row.wall_ns)
+        if self.step >= _WINDOW_AFTER:
+            self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9)
+
+    def _note_window(self) -> None:
+        """Write what the profiler window showed, once it has ended."""
+        if self._window is None or self._window.result is None:
+            return
+        begun, closed, events = self._window.result
+        self._window.result = None
+        self.note(
+            "window",
+            wall_s=(closed - begun) / 1e9,
+            steps=max(1, self._window.steps),
+            flops_per_step=None,
+            operators=summarise(events),
+        )
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -160,7 +192,7 @@ class Scribe:
             process.resident_bytes() or _NAN,
             times.user + times.system,
             *thread,
-            _or_nan(process.read_bytes()),
+            _or_nan(process.input_counters()["read_bytes"]),
             _NAN,
             *self._device.memory(),
         )
@@ -185,6 +217,7 @@ class Scribe:
     def end(self, **details: Any) -> None:
         """Write all that is left. Called once, at the program's end, with the thread stopped."""
         self.drain()
+        self._note_window()
         self.automaton.finish(time.perf_counter_ns())
         self.note("end", **details)
         if self.automaton.first_ns is not None:

@@ -34,13 +34,17 @@ def begin(run_dir: str) -> None:
 
 
 def _patch_torch(torch: Any) -> None:
-    from paceline.observe.probe import backwards, fetchers, loaders, modules, optimizers
+    from paceline.observe.probe import backwards, fetchers, loaders, modules, optimizers, window
 
     _state["torch"] = torch
+    _state["imported_ns"] = time.monotonic_ns()
     gate.start_scribe = _start_scribe
     for patch in (modules.patch, backwards.patch, optimizers.patch, loaders.patch, marks.patch):
         patch(torch)
     fetchers.patch(torch, _in_worker)
+    if os.environ.get("PACELINE_PROFILE", "1") != "0":
+        _state["window"] = window.OperatorWindow(torch)
+        window.patch(torch, _state["window"])
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     atexit.register(_at_exit)
 
@@ -60,7 +64,7 @@ def _start_scribe() -> None:
         folder = os.path.join(_state["run_dir"], layout.RANKS_DIR, f"{_state['host']}-{os.getpid()}")
         device = _state["device"] = device_of(_state["torch"])
         _state["thread_id"] = threading.get_native_id()
-        _state["scribe"] = scribe = Scribe(folder, _describe, device)
+        _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
         guard.on_fault(lambda reason: _note_fault(scribe, reason))
         scribe.start()
     except Exception as error:
@@ -85,6 +89,7 @@ def _describe() -> dict[str, Any]:
         "distributed": gate.distributed,
         "thread_id": _state["thread_id"],
         "started_unix_s": _state["started_unix_s"],
+        "imported_ns": _state["imported_ns"],
         "epoch_offset_ns": _state.setdefault("epoch_offset_ns", time.time_ns() - time.monotonic_ns()),
         "torch": str(torch.__version__),
         "python": platform.python_version(),

@@ -63,7 +63,8 @@ class Ticker:
                 "on_cpu_s": on_cpu,
                 "runnable_s": runnable,
                 "hand_over_cpu_s": sum(t[0] for t in others if t),
-                "read_bytes": process.read_bytes(),
+                **process.input_counters(),
+                "system_s": os.times().system,
                 "rss_bytes": process.resident_bytes(),
                 "hot": _producing(self._sampler),
             }

@@ -1,0 +1,179 @@
+"""What does one ``paceline run`` do, in order? Folder, gauges, program, diagnosis, reports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cli.outputs import Outputs, present
+from paceline.errors import UsageError
+from paceline.hardware.catalogue import find_instance
+from paceline.observe.gauges.sampler import Sampler
+from paceline.observe.supervise import Ending, supervise, watched_environment
+from paceline.record import layout
+from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of ``paceline run``, as they were given."""
+
+    arguments: Sequence[str]
+    any_command: bool
+    module: str | None
+    json_file: Path | None
+    markdown: Path | None
+    html: Path | None
+    directory: Path | None
+    run_id: str | None
+    price: float | None
+    instance: str | None
+    target_loss: float | None
+    profile: bool
+    fail_on: str
+    quiet: bool
+
+
+def watch(request: Request) -> int:
+    """Run the program to its end and present what was seen. Returns the program's exit code."""
+    if _disabled():
+        return supervise(command_line(request), os.environ).exit_code
+    program = command_line(request)
+    price, source = price_of(request)
+    _check_writable(request)
+    stem = Path(request.module or program[-1 if len(program) == 1 else 0 if request.any_command else 1]).stem
+    folder = make_run_folder(request.directory or RUNS, request.run_id or new_run_id(stem))
+    launch = _launch(request, program, price, source)
+    tag = f"{launch['host']}-{launch['pid']}"
+    replace_json(folder / f"launch-{tag}.json", launch)
+    ending = _supervised(request, program, folder)
+    replace_json(
+        folder / f"end-{tag}.json",
+        {
+            "exit_code": ending.exit_code,
+            "signal": ending.signal,
+            "wall_s": ending.wall_s,
+            "oom_kills": ending.oom_kills,
+        },
+    )
+    outputs = Outputs(
+        json_file=request.json_file,
+        markdown=request.markdown,
+        html=(request.html,) if request.html else (),
+        quiet=request.quiet,
+    )
+    diagnosis = present(folder, outputs)
+    failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
+    return 1 if failed else ending.exit_code
+
+
+def command_line(request: Request) -> list[str]:
+    """Return the command to start.
+
+    Raises:
+        UsageError: Nothing to run, or the script is not there.
+    """
+    arguments = list(request.arguments)
+    if request.module is not None:
+        return [sys.executable, "-m", request.module, *arguments]
+    if not arguments:
+        raise UsageError("nothing to run: give a script (`paceline run train.py`), `-m MODULE`, or `-- COMMAND`")
+    if request.any_command:
+        return arguments
+    return [sys.executable, *_checked_script(arguments)]
+
+
+def _checked_script(arguments: list[str]) -> list[str]:
+    script = Path(arguments[0])
+    if script.is_dir() and not (script / "__main__.py").is_file():
+        raise UsageError(f"{script} is a folder without __main__.py; name the training script in it")
+    if not script.exists():
+        raise UsageError(f"no script {arguments[0]!r} in {Path.cwd()}{_hint(script)}")
+    if script.is_file() and script.suffix not in (".py", ".pyw", ".pyz", ".zip", "") and os.access(script, os.X_OK):
+        raise UsageError(f"{script} is not a Python script; to run any command: paceline run -- {arguments[0]} …")
+    return arguments
+
+
+def _hint(script: Path) -> str:
+    """Suggest what may have been meant."""
+    from difflib import get_close_matches
+    from shutil import which
+
+    folder = script.parent
+    near = get_close_matches(script.name, [p.name for p in folder.glob("*.py")], n=1) if folder.is_dir() else []
+    if near:
+        return f"; did you mean {folder / near[0]}?"
+    if which(str(script)):
+        return f"; {script} is a program on PATH: write `paceline run -- {script} …`"
+    return ""
+
+
+def price_of(request: Request) -> tuple[float | None, str]:
+    """Return the price per hour and where it is from.
+
+    Raises:
+        UsageError: The instance is unknown or has no price.
+    """
+    if request.price is not None:
+        return request.price, "given with --price"
+    if request.instance is None:
+        return None, ""
+    instance = find_instance(request.instance)
+    if instance.on_demand_usd_h is None:
+        raise UsageError(f"no price is known for {request.instance}; give it with --price USD")
+    return instance.on_demand_usd_h, f"{instance.instance_type}, {instance.price_source}"
+
+
+def _supervised(request: Request, program: list[str], folder: Path) -> Ending:
+    environment = watched_environment(folder, os.environ)
+    environment["PACELINE_PROFILE"] = "1" if request.profile else "0"
+    samplers: list[Sampler] = []
+
+    def started(pid: int) -> None:
+        sampler = Sampler(folder, roots=(pid,))
+        sampler.start()
+        samplers.append(sampler)
+
+    try:
+        return supervise(program, environment, started)
+    finally:
+        for sampler in samplers:
+            sampler.stop()
+
+
+def _launch(request: Request, program: list[str], price: float | None, source: str) -> dict[str, Any]:
+    return {
+        "schema": layout.SCHEMA_VERSION,
+        "host": platform.node() or "localhost",
+        "pid": os.getpid(),
+        "argv": sys.argv,
+        "command": program,
+        "started_unix_s": time.time(),
+        "started_ns": time.monotonic_ns(),
+        "cwd": str(Path.cwd()),
+        "price_per_hour": price,
+        "price_source": source,
+        "target_loss": request.target_loss,
+    }
+
+
+def _check_writable(request: Request) -> None:
+    """Find out before hours of training, not after, that a result could not be written."""
+    for path in (request.json_file, request.markdown, request.html):
+        if path is not None and not os.access(path.parent, os.W_OK):
+            raise UsageError(f"cannot write {path}: its folder is missing or read-only; name a file elsewhere")
+
+
+def _fails(findings: Sequence[Any], threshold: str) -> bool:
+    levels = {"never": (), "critical": ("critical",), "warning": ("critical", "warning")}[threshold]
+    return any(finding.severity in levels for finding in findings)
+
+
+def _disabled() -> bool:
+    return os.environ.get("PACELINE_DISABLE", "0") not in ("", "0")

@@ -1,0 +1,181 @@
+"""On what was a rank's step time spent? From step rows and stack samples to shares of the nine phases.
+
+Three slots of a row are split with the help of stack samples (see `observe.probe.stacks`):
+
+    gap    x share of samples making the forward's input -> data_wait, the rest -> other
+    mid    x share of samples not in the program's own other work -> forward, the rest -> other
+    other  x share of samples making an input -> data_wait
+
+and off-CPU time inside forward and backward of a distributed run, less the time the thread was merely kept from
+a CPU, is communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paceline.explain.model import HotFunction, Interval, RankBreakdown, TimelinePoint
+from paceline.explain.statistics import median_interval, thin, warmup_length
+from paceline.record import layout
+from paceline.record.layout import PHASES, SLOTS
+from paceline.record.run import JsonObject, Launch, Rank, Rows, column
+
+_FEW = 8  # samples below which a split falls back on the rule of thumb
+_MOST_POINTS = 2000
+
+
+def steady(rank: Rank) -> Rows:
+    """Return the steps that count for statistics: after warm-up, without those the profiler slowed."""
+    rows = rank.steps[warmup_length(column(rank.steps, "wall_s")) :]
+    fair = (rows["flags"] & layout.FLAG_PROFILED) == 0
+    return rows[fair] if fair.sum() >= len(rows) / 2 else rows
+
+
+def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
+    """Return the number of stack samples taken in a slot, by side."""
+    return {s["side"]: s["count"] for s in rank.summary.get("samples", ()) if s["slot"] == slot}
+
+
+def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
+    """Return the share of a slot's decided samples on certain sides, or a rule of thumb when they are few."""
+    counts = sample_counts(rank, slot)
+    decided = sum(n for side, n in counts.items() if side != "unknown")
+    if decided < _FEW:
+        return otherwise
+    return sum(counts.get(side, 0) for side in sides) / decided
+
+
+def runnable_ratio(rank: Rank) -> float:
+    """Return the time the training thread waited for a CPU, per second that it had one."""
+    if not len(rank.ticks):
+        return 0.0
+    last = rank.ticks[-1]
+    on_cpu, runnable = float(last["main_on_cpu_s"]), float(last["main_runnable_s"])
+    return runnable / on_cpu if on_cpu > 0 and runnable == runnable else 0.0
+
+
+def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the seconds of each phase for each of the rows; they add up to the rows' wall times."""
+    found = {name: column(rows, f"{name}_s") for name in SLOTS}
+    gap, mid = found.pop("gap"), found.pop("mid")
+    fed = (rows["fetches"] > 0) | ((rows["flags"] & layout.FLAG_FRESH) == 0)
+    gap_input = np.where(fed, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0))
+    mid_host = _side_share(rank, "mid", ("host",), 0.0)
+    other_input = _side_share(rank, "other", ("input",), 0.0) * found["other"]
+    found["data_wait"] = found["data_wait"] + gap * gap_input + other_input
+    found["forward"] = found["forward"] + mid * (1 - mid_host)
+    found["other"] = found["other"] + gap * (1 - gap_input) + mid * mid_host - other_input
+    return _with_communication(rank, rows, found)
+
+
+def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Move waiting inside forward and backward of a distributed run to communication."""
+    if not rank.meta.get("distributed"):
+        return found
+    contention = runnable_ratio(rank)
+    for name in ("forward", "backward"):
+        off_cpu = np.nan_to_num(column(rows, f"{name}_blocked_s"))
+        kept = np.maximum(found[name] - off_cpu, 0.0) * contention
+        waited = np.clip(off_cpu - kept, 0.0, found[name])
+        found[name] = found[name] - waited
+        found["communication"] = found["communication"] + waited
+    return found
+
+
+def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
+    """Return the seconds from the command's start (or the process's) to the first batch, forward or backward."""
+    first_ns, offset = rank.meta.get("first_ns"), rank.meta.get("epoch_offset_ns")
+    if first_ns is None or offset is None:
+        return None
+    first_unix = (first_ns + offset) / 1e9
+    begun = [x.started_unix_s for x in launches if x.host == rank.host and x.started_unix_s <= first_unix]
+    started = max(begun) if begun else rank.meta.get("started_unix_s")
+    return max(0.0, first_unix - started) if started else None
+
+
+def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
+    """Return the user's functions seen most often in some slots (each with the sides that count; None: all)."""
+    entries = [
+        e for e in rank.summary.get("hot", ()) if e["slot"] in slots and _counts(e, slots[e["slot"]])
+    ]
+    total = sum(e["count"] for e in entries)
+    merged: dict[str, int] = {}
+    for entry in entries:
+        name = _name(entry)
+        merged[name] = merged.get(name, 0) + entry["count"]
+    ordered = sorted(merged.items(), key=lambda item: -item[1])[:most]
+    return [HotFunction(function=name, share=count / total, count=count) for name, count in ordered]
+
+
+def _counts(entry: JsonObject, sides: Sequence[str] | None) -> bool:
+    return sides is None or entry["side"] in sides
+
+
+def _name(entry: JsonObject) -> str:
+    return str(entry["function"])
+
+
+def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
+    """Break one rank's steady steps down."""
+    walls = column(rank.steps, "wall_s")
+    rows = steady(rank)
+    phases = {name: float(values.sum()) for name, values in phase_columns(rank, rows).items()}
+    total = sum(phases[name] for name in PHASES)
+    samples = column(rows, "samples")
+    known = samples[~np.isnan(samples)]
+    wall = float(column(rows, "wall_s").sum())
+    return RankBreakdown(
+        rank=rank.rank,
+        host=rank.host,
+        pid=rank.pid,
+        device=rank.device,
+        steps=len(rank.steps),
+        micro_steps=int(rank.steps["micro_steps"].astype(np.int64).sum()),
+        warmup=warmup_length(walls),
+        step_s=median_interval(column(rows, "wall_s")) or Interval(value=0.0, low=0.0, high=0.0, count=0),
+        p95_s=float(np.quantile(column(rows, "wall_s"), 0.95)) if len(rows) else 0.0,
+        seconds={name: phases[name] for name in PHASES},
+        shares={name: phases[name] / total if total > 0 else 0.0 for name in PHASES},
+        samples_per_s=float(known.sum()) / wall if len(known) and wall > 0 else None,
+        batch_size=float(np.median(known)) if len(known) else None,
+        peak_rss_bytes=_peak(rank, "rss_bytes"),
+        peak_device_bytes=_peak(rank, "device_peak_bytes"),
+        startup_s=startup_s(rank, launches),
+        host_functions=hot_functions(
+            rank, {"other": ("host", "unknown", "loss"), "gap": ("host", "unknown"), "mid": ("host",)}
+        ),
+    )
+
+
+def _peak(rank: Rank, name: str) -> float | None:
+    values = rank.ticks[name]
+    values = values[~np.isnan(values)]
+    return float(values.max()) if len(values) else None
+
+
+def timeline(rank: Rank) -> list[TimelinePoint]:
+    """Bucket all steps of a rank, warm-up too, for drawing."""
+    if not len(rank.steps):
+        return []
+    rows = rank.steps
+    columns = phase_columns(rank, rows)
+    walls = column(rows, "wall_s")
+    begins = np.concatenate([[0.0], np.cumsum(walls)[:-1]])
+    edges = thin(walls, _MOST_POINTS)
+    sums = {name: np.add.reduceat(columns[name], edges) for name in PHASES}
+    wall_sums = np.add.reduceat(walls, edges)
+    slowest = np.maximum.reduceat(walls, edges)
+    counts = np.diff(np.append(edges, len(walls)))
+    return [
+        TimelinePoint(
+            step=int(rows["index"][edge]),
+            seconds=float(begins[edge]),
+            steps=int(counts[i]),
+            step_s=float(wall_sums[i] / counts[i]),
+            slowest_s=float(slowest[i]),
+            shares=[float(sums[name][i] / wall_sums[i]) if wall_sums[i] > 0 else 0.0 for name in PHASES],
+        )
+        for i, edge in enumerate(edges)
+    ]

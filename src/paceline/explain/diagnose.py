@@ -1,0 +1,214 @@
+"""From a run's record to its diagnosis: the one entry to this room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline import units
+from paceline.explain.breakdown import timeline
+from paceline.explain.ending import ended, unended_ranks
+from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
+from paceline.explain.gauges import gauge_series, missing_gauges
+from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
+from paceline.explain.rules import all_rules
+from paceline.explain.verdict import ordered, verdict_of
+from paceline.record.layout import PHASES
+from paceline.record.run import Run
+
+# Findings that need no steady steps.
+_ANYTIME = ("CONV001", "RUN003")
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Explain a run as it stands on disk now."""
+    return _with_steps(run, gather(run)) if run.ranks else _without_steps(run)
+
+
+def _without_steps(run: Run) -> Diagnosis:
+    exit_code = _exit_code(run)
+    return Diagnosis(
+        run_id=run.run_id,
+        command=_command(run),
+        exit_code=exit_code,
+        ended=ended(run),
+        device="cpu",
+        device_name="",
+        world=0,
+        wall_s=_wall_s(run),
+        ranks=(),
+        shares={},
+        seconds={},
+        step_s=None,
+        p95_s=None,
+        samples_per_s=None,
+        batch_size=None,
+        mfu=None,
+        loader=None,
+        loss=None,
+        cost=_cost(run, 1.0),
+        verdict="no-steps",
+        verdict_text="no training step was seen: " + _why_no_steps(exit_code),
+        findings=(),
+        unavailable={"steps": "no optimizer step and no backward pass was seen", **missing_gauges(run)},
+        memory={},
+        timelines={},
+        gauges=gauge_series(run),
+        problems=run.problems,
+    )
+
+
+def _why_no_steps(exit_code: int | None) -> str:
+    if exit_code:
+        return "the program ended before its first one"
+    return (
+        "the program ran no backward pass in a Python process that was watched (it needs torch, "
+        "Python 3.11 or newer, and an environment that keeps PYTHONPATH)"
+    )
+
+
+def _with_steps(run: Run, facts: Facts) -> Diagnosis:
+    findings = _findings(facts)
+    verdict, text = _verdict(facts, findings)
+    ranks = [r.breakdown for r in facts.ranks]
+    slowest = max(ranks, key=lambda r: r.step_s.value)
+    first = facts.first
+    device_wait = 1 - sum(facts.shares[p] for p in ("forward", "backward", "optimizer"))
+    return Diagnosis(
+        run_id=run.run_id,
+        command=_command(run),
+        exit_code=_exit_code(run),
+        ended=_ended(run),
+        device=first.record.device,
+        device_name=str(first.record.meta.get("device_name") or ""),
+        world=len(ranks),
+        wall_s=_wall_s(run),
+        ranks=ranks,
+        shares=facts.shares,
+        seconds={p: float(np.median([r.seconds[p] for r in ranks])) for p in PHASES},
+        step_s=slowest.step_s,
+        p95_s=slowest.p95_s,
+        samples_per_s=_total(r.samples_per_s for r in ranks),
+        batch_size=ranks[0].batch_size,
+        mfu=None,
+        loader=first.loader,
+        loss=facts.loss,
+        cost=_cost(run, device_wait),
+        verdict=verdict,
+        verdict_text=text,
+        findings=findings,
+        unavailable=_unavailable(run, facts),
+        memory=_memory(facts),
+        timelines={r.record.rank: timeline(r.record) for r in facts.ranks[:16]},
+        gauges=gauge_series(run),
+        problems=[*run.problems, *_faults(facts)],
+        top_operators=_operators(facts),
+        startup_s=ranks[0].startup_s,
+    )
+
+
+def _findings(facts: Facts) -> list[Finding]:
+    rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
+    return ordered([f for rule in rules if (f := rule.check(facts)) is not None])
+
+
+def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
+    if facts.enough or findings:
+        return verdict_of(findings)
+    steps = min(len(r.rows) for r in facts.ranks)
+    seconds = min(r.total_s for r in facts.ranks)
+    return "too-short", (
+        f"too short to judge: {steps} steady steps in {units.seconds(seconds)}, and {MIN_STEPS} steps and "
+        f"{units.seconds(MIN_STEADY_S)} are needed"
+    )
+
+
+def _command(run: Run) -> str:
+    import shlex
+
+    return shlex.join(run.launches[0].command) if run.launches else ""
+
+
+def _exit_code(run: Run) -> int | None:
+    codes = [x.exit_code for x in run.launches]
+    known = [c for c in codes if c is not None]
+    return max(known, key=abs) if known and len(known) == len(codes) else None
+
+
+def _wall_s(run: Run) -> float | None:
+    return max((x.wall_s for x in run.launches if x.wall_s is not None), default=None)
+
+
+def _ended(run: Run) -> str:
+    text, lost = ended(run), unended_ranks(run)
+    if lost and len(lost) < len(run.ranks):
+        text += f"; without a last word: rank {', '.join(map(str, lost[:8]))}"
+    if run.earlier:
+        text += f"; {len(run.earlier)} earlier lives of ranks (restarted)"
+    return text
+
+
+def _total(values: object) -> float | None:
+    known = [v for v in values if v is not None]  # type: ignore[attr-defined]  # any iterable of numbers
+    return float(sum(known)) if known else None
+
+
+def _cost(run: Run, idle_share: float) -> Cost | None:
+    priced = [x for x in run.launches if x.price_per_hour is not None and x.wall_s is not None]
+    if not priced:
+        return None
+    total = sum((x.price_per_hour or 0.0) * (x.wall_s or 0.0) / 3600 for x in priced)
+    return Cost(
+        price_per_hour=sum(x.price_per_hour or 0.0 for x in priced),
+        price_source=priced[0].price_source,
+        run=total,
+        idle=total * idle_share,
+        idle_share=idle_share,
+    )
+
+
+def _memory(facts: Facts) -> dict[str, float | None]:
+    ranks = [r.breakdown for r in facts.ranks]
+    rss = [r.peak_rss_bytes for r in ranks if r.peak_rss_bytes is not None]
+    device = [r.peak_device_bytes for r in ranks if r.peak_device_bytes is not None]
+    return {
+        "peak_rss_bytes": max(rss, default=None),
+        "peak_device_bytes": max(device, default=None),
+        "device_total_bytes": facts.first.record.meta.get("device_total_bytes"),
+        "host_limit_bytes": facts.host.memory_limit_bytes,
+    }
+
+
+def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
+    found = dict(missing_gauges(run))
+    first = facts.first
+    if first.record.device == "cpu":
+        found["mfu"] = "the peak rate of this CPU is not known"
+        found["device_memory"] = "the CPU is the device; see host memory"
+    if facts.loss is None:
+        found["loss"] = "backward was not called on a single number that could be read without waiting"
+    if first.breakdown.samples_per_s is None:
+        found["samples"] = "no batch with a leading dimension was seen"
+    if first.loader is None:
+        found["loader"] = "no DataLoader fed training"
+    if first.window is None:
+        found["profiler_window"] = "no profiler window was taken (run too short, switched off, or the program profiles itself)"
+    return found
+
+
+def _faults(facts: Facts) -> list[str]:
+    return [
+        f"watching stopped on rank {r.record.rank}: {note['reason']}" for r in facts.ranks for note in r.record.noted("fault")
+    ]
+
+
+def _operators(facts: Facts) -> list[HotFunction]:
+    window = facts.first.window
+    if window is None or window.operator_s <= 0:
+        return []
+    return [
+        HotFunction(function=o.name, share=o.self_s / window.operator_s, count=o.count) for o in window.operators[:12]
+    ]
+
+

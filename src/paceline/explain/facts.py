@@ -1,0 +1,122 @@
+"""What does every rule look at? One frozen view of a run, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.explain.breakdown import break_down, phase_columns, runnable_ratio, steady
+from paceline.explain.host import HostUse, host_use
+from paceline.explain.loader import loader_breakdown
+from paceline.explain.loss import loss_curve
+from paceline.explain.model import Gain, LoaderBreakdown, LossCurve, RankBreakdown
+from paceline.explain.window import Window, read_window
+from paceline.record.layout import PHASES
+from paceline.record.run import Rank, Rows, Run, column
+
+Columns = Mapping[str, np.ndarray]
+
+MIN_STEPS = 12  # steady steps below which no finding about speed is made
+MIN_STEADY_S = 0.15  # seconds of steady steps below which none is made either
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """One rank as rules see it: its record, its breakdown, and its steady steps by phase (seconds a step)."""
+
+    record: Rank
+    breakdown: RankBreakdown
+    rows: Rows
+    phases: Columns
+    loader: LoaderBreakdown | None
+    window: Window | None  # the profiler window, when one was taken
+
+    @property
+    def walls(self) -> np.ndarray:
+        """Wall seconds of each steady step."""
+        return column(self.rows, "wall_s")
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all steady steps."""
+        return float(self.walls.sum())
+
+    @property
+    def own_s(self) -> float:
+        """Mean seconds a step this rank was busy itself, not waiting for others."""
+        return float((self.walls - self.phases["communication"]).mean()) if len(self.rows) else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A run as rules see it."""
+
+    run: Run
+    ranks: Sequence[RankFacts]
+    shares: Mapping[str, float]  # the ranks' median share of each phase, normalised
+    host: HostUse
+    loss: LossCurve | None
+    wall_s: float | None  # of the whole command, as far as it has come
+
+    @property
+    def first(self) -> RankFacts:
+        """The rank that stands for the run where one must."""
+        return self.ranks[0]
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the CPU is the device."""
+        return self.first.record.device == "cpu"
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are steady steps enough to speak about speed."""
+        return all(len(r.rows) >= MIN_STEPS and r.total_s >= MIN_STEADY_S for r in self.ranks)
+
+    @property
+    def contention(self) -> float:
+        """Share of the training thread's wish for a CPU that was not granted, the ranks' median."""
+        ratios = [runnable_ratio(r.record) for r in self.ranks]
+        ratio = float(np.median(ratios)) if ratios else 0.0
+        return ratio / (1 + ratio)
+
+
+def gather(run: Run) -> Facts:
+    """Work out the facts of a run that has at least one step."""
+    ranks = tuple(_rank_facts(run, rank) for rank in run.ranks)
+    target = next((x.target_loss for x in run.launches if x.target_loss is not None), None)
+    return Facts(
+        run=run,
+        ranks=ranks,
+        shares=median_shares([r.breakdown for r in ranks]),
+        host=host_use(run),
+        loss=loss_curve(run.ranks[0], target),
+        wall_s=max((x.wall_s for x in run.launches if x.wall_s is not None), default=None),
+    )
+
+
+def _rank_facts(run: Run, rank: Rank) -> RankFacts:
+    rows = steady(rank)
+    return RankFacts(
+        record=rank,
+        breakdown=break_down(rank, run.launches),
+        rows=rows,
+        phases=phase_columns(rank, rows),
+        loader=loader_breakdown(run, rank),
+        window=read_window(rank),
+    )
+
+
+def median_shares(ranks: Sequence[RankBreakdown]) -> dict[str, float]:
+    """Return the ranks' median share of each phase, normalised so that they sum to 1."""
+    medians = {name: float(np.median([r.shares[name] for r in ranks])) for name in PHASES} if ranks else {}
+    total = sum(medians.values())
+    return {name: value / total if total > 0 else 0.0 for name, value in medians.items()}
+
+
+def gain_of_removing(share: float, least: float, most: float) -> Gain:
+    """Return the speed-up of taking away between `least` and `most` (fractions) of what takes `share` of a step."""
+    share = min(max(share, 0.0), 0.99)
+    return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most))

@@ -1,0 +1,60 @@
+"""How was the host used while the program ran? Means over the gauges, with what was ours told from what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.record.run import JsonObject, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """The busiest host of a run. Cores are CPU seconds a second; None is not measured."""
+
+    allowed_cores: float | None = None
+    own_cores: float | None = None
+    other_cores: float | None = None
+    memory_limit_bytes: float | None = None
+    swap_pages_per_s: float | None = None
+    io_pressure: float | None = None  # share of time in which some task waited for storage
+    throttled: float | None = None  # share of time in which a CPU quota held us back
+    samples: int = 0
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Cores that nobody used."""
+        if self.allowed_cores is None or self.own_cores is None:
+            return None
+        return max(0.0, self.allowed_cores - self.own_cores - (self.other_cores or 0.0))
+
+
+def host_use(run: Run) -> HostUse:
+    """Summarise the gauges of the host with the most readings."""
+    lines = max(run.gauges.values(), key=len, default=())
+    if not lines:
+        return HostUse()
+    head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})
+    readings = [x for x in lines if x.get("kind") == "host"]
+    return HostUse(
+        allowed_cores=_number(head.get("allowed_cores")),
+        own_cores=_mean(readings, "own_cpu_cores"),
+        other_cores=_mean(readings, "other_cpu_cores"),
+        memory_limit_bytes=_number(head.get("memory_limit_bytes")),
+        swap_pages_per_s=_mean(readings, "swap_in_pages_per_s"),
+        io_pressure=_mean(readings, "pressure_io_some_share"),
+        throttled=_mean(readings, "cgroup_throttled_share"),
+        samples=len(readings),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _mean(readings: Sequence[JsonObject], key: str) -> float | None:
+    values = [float(x[key]) for x in readings if isinstance(x.get(key), (int, float))]
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,158 @@
+"""What do the workers of the training loader do all day? Their counters, added up, and split by kind of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.explain.breakdown import runnable_ratio
+from paceline.explain.model import HotFunction, Interval, LoaderBreakdown, WorkerRow
+from paceline.record.layout import BATCH_BOUNDS_S
+from paceline.record.run import JsonObject, Rank, Run, Worker
+
+_IDENTITY = ("class", "dataset", "num_workers", "batch_size")
+
+
+def training_loaders(rank: Rank) -> list[int]:
+    """Return the numbers of the loaders that fed training most; a loader built anew each epoch counts as one."""
+    loaders = rank.summary.get("loaders", ())
+    weight: Counter[tuple[object, ...]] = Counter()
+    for loader in loaders:
+        weight[_key(loader)] += loader.get("train_wait_s", 0.0) + 1e-9 * loader.get("train_fetches", 0)
+    if not weight or max(weight.values()) <= 0:
+        return []
+    chosen = weight.most_common(1)[0][0]
+    return [i for i, loader in enumerate(loaders) if _key(loader) == chosen]
+
+
+def _key(loader: JsonObject) -> tuple[object, ...]:
+    return tuple(loader.get(name) for name in _IDENTITY)
+
+
+def loader_breakdown(run: Run, rank: Rank) -> LoaderBreakdown | None:
+    """Break down the training loader of one rank; None when it has none, or nothing was counted."""
+    numbers = training_loaders(rank)
+    if not numbers:
+        return None
+    settings = rank.summary["loaders"][numbers[0]]
+    if settings.get("num_workers"):
+        return _of_workers(run, rank, numbers, settings)
+    return _in_process(rank, numbers, settings)
+
+
+def _workers_of(run: Run, rank: Rank, numbers: Sequence[int]) -> list[Worker]:
+    seeds = {note["base_seed"] for note in rank.noted("epoch") if note["loader"] in numbers}
+    own = [w for w in run.workers if w.parent_pid == rank.pid and w.host == rank.host and w.ticks]
+    return [w for w in own if w.base_seed in seeds] or own
+
+
+def _of_workers(run: Run, rank: Rank, numbers: Sequence[int], settings: JsonObject) -> LoaderBreakdown | None:
+    workers = _workers_of(run, rank, numbers)
+    rows = [worker_row(w) for w in workers]
+    produce = sum(r.produce_s for r in rows)
+    batches = sum(r.batches for r in rows)
+    if not batches or produce <= 0:
+        return None
+    last = [w.last for w in workers]
+    life = max(float(t.get("life_s", 0.0)) for t in last)
+    reads = [t["read_bytes"] for t in last if t.get("read_bytes") is not None]
+    return LoaderBreakdown(
+        workers=int(settings["num_workers"]),
+        loader=_title(settings),
+        batches=batches,
+        samples=sum(int(t.get("samples", 0)) for t in last),
+        produce_s=produce,
+        idle_s=sum(r.idle_s for r in rows),
+        on_cpu=sum(r.on_cpu_s for r in rows) / produce,
+        blocked=sum(r.blocked_s for r in rows) / produce,
+        runnable=sum(r.runnable_s for r in rows) / produce,
+        collate=sum(r.collate_s for r in rows) / produce,
+        hand_over=sum(r.hand_over_s for r in rows) / produce,
+        batch_s=batch_interval([t.get("histogram", []) for t in last], produce / batches),
+        cpu_per_batch_s=sum(r.on_cpu_s for r in rows) / batches,
+        read_bytes_per_s=sum(reads) / life if reads and life > 0 else None,
+        hot=_hot([h for t in last for h in t.get("hot", ())]),
+        settings=settings,
+        per_worker=rows[:64],
+    )
+
+
+def worker_row(worker: Worker) -> WorkerRow:
+    """Split one worker's life: making batches (on a CPU, blocked, ready without a CPU) and waiting for orders."""
+    last = worker.last
+    produce, on_cpu = float(last.get("produce_s", 0.0)), float(last.get("cpu_s", 0.0))
+    off_cpu = max(0.0, produce - on_cpu)
+    runnable = min(float(last.get("runnable_s") or 0.0), off_cpu)
+    return WorkerRow(
+        worker_id=worker.worker_id,
+        pid=worker.pid,
+        batches=int(last.get("batches", 0)),
+        produce_s=produce,
+        idle_s=max(0.0, float(last.get("life_s", 0.0)) - produce),
+        on_cpu_s=min(on_cpu, produce),
+        blocked_s=off_cpu - runnable,
+        runnable_s=runnable,
+        collate_s=float(last.get("collate_s", 0.0)),
+        hand_over_s=float(last.get("hand_over_cpu_s", 0.0)),
+    )
+
+
+def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> LoaderBreakdown | None:
+    meters = [m for i in numbers if (m := rank.summary["loaders"][i].get("meter"))]
+    produce = sum(m["produce_s"] for m in meters)
+    batches = sum(m["batches"] for m in meters)
+    if not batches or produce <= 0:
+        return None
+    on_cpu = min(produce, sum(m["cpu_s"] for m in meters))
+    runnable = min(produce - on_cpu, on_cpu * runnable_ratio(rank))
+    hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait"]
+    return LoaderBreakdown(
+        workers=0,
+        loader=_title(settings),
+        batches=batches,
+        samples=sum(m["samples"] for m in meters),
+        produce_s=produce,
+        idle_s=0.0,
+        on_cpu=on_cpu / produce,
+        blocked=(produce - on_cpu - runnable) / produce,
+        runnable=runnable / produce,
+        collate=sum(m["collate_s"] for m in meters) / produce,
+        hand_over=0.0,
+        batch_s=batch_interval([m["histogram"] for m in meters], produce / batches),
+        cpu_per_batch_s=on_cpu / batches,
+        read_bytes_per_s=None,
+        hot=_hot(hot),
+        settings=settings,
+    )
+
+
+def batch_interval(histograms: Sequence[Sequence[int]], mean_s: float) -> Interval:
+    """Return the mean time of a batch with its 5th and 95th percentile, to the histogram's factor of two."""
+    width = max((len(h) for h in histograms), default=0)
+    total = np.zeros(width)
+    for histogram in histograms:
+        total[: len(histogram)] += histogram
+    count = int(total.sum())
+    if not count:
+        return Interval(value=mean_s, low=mean_s, high=mean_s, count=0)
+    upper = np.append(np.array(BATCH_BOUNDS_S), BATCH_BOUNDS_S[-1] * 2)[:width]
+    ranks = np.cumsum(total) / count
+    low = float(upper[int(np.searchsorted(ranks, 0.05))]) / 2
+    high = float(upper[min(width - 1, int(np.searchsorted(ranks, 0.95)))])
+    return Interval(value=mean_s, low=min(low, mean_s), high=max(high, mean_s), count=count)
+
+
+def _hot(entries: Sequence[JsonObject], most: int = 6) -> list[HotFunction]:
+    merged: Counter[str] = Counter()
+    for entry in entries:
+        merged[str(entry["function"])] += int(entry["count"])
+    total = sum(merged.values())
+    return [HotFunction(function=n, share=c / total, count=c) for n, c in merged.most_common(most)]
+
+
+def _title(settings: JsonObject) -> str:
+    workers = settings.get("num_workers") or 0
+    how = f"{workers} worker{'s' if workers != 1 else ''}" if workers else "no workers"
+    return f"{settings.get('class')} over {settings.get('dataset')} (batch_size {settings.get('batch_size')}, {how})"

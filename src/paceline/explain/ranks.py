@@ -1,0 +1,72 @@
+"""Do ranks wait for one another? The straggler, and what it spends its time on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.explain.facts import Facts, RankFacts
+from paceline.record.layout import PHASES
+
+_WORTH = 0.08
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """The rank that makes the others wait; seconds a step, shares of a step."""
+
+    rank: int
+    step_s: float
+    own_s: float  # busy itself
+    excess_s: float  # more than the median of the others
+    waiting: float
+    others_waiting: float
+    phase: str  # in which it exceeds the others most
+    phase_share: float
+    where: str  # the function in it, ready to be appended; empty when not known
+
+
+def straggler(facts: Facts) -> Straggler | None:
+    """Return the straggling rank, or None where ranks are even or there is one."""
+    if len(facts.ranks) < 2:
+        return None
+    late = max(facts.ranks, key=lambda r: r.own_s)
+    others = [r for r in facts.ranks if r is not late]
+    step_s = late.total_s / max(1, len(late.rows))
+    excess = late.own_s - float(np.median([r.own_s for r in others]))
+    waiting = late.breakdown.shares["communication"]
+    others_waiting = float(np.median([r.breakdown.shares["communication"] for r in others]))
+    if excess < _WORTH * step_s or others_waiting - waiting < 0.4 * excess / step_s:
+        return None
+    more = {p: _mean(late, p) - float(np.median([_mean(r, p) for r in others])) for p in PHASES if p != "communication"}
+    phase = max(more, key=lambda p: more[p])
+    return Straggler(
+        rank=late.record.rank,
+        step_s=step_s,
+        own_s=late.own_s,
+        excess_s=excess,
+        waiting=waiting,
+        others_waiting=others_waiting,
+        phase=phase,
+        phase_share=min(1.0, more[phase] / excess),
+        where=_where(late, phase),
+    )
+
+
+def _mean(rank: RankFacts, phase: str) -> float:
+    return float(rank.phases[phase].mean())
+
+
+def _where(rank: RankFacts, phase: str) -> str:
+    functions = rank.breakdown.host_functions if phase == "other" else ()
+    if phase == "data_wait" and rank.loader is not None:
+        functions = rank.loader.hot
+    return f" in {functions[0].function}" if functions else ""
+
+
+def syncs_too_often(facts: Facts) -> bool:
+    """Say whether gradients are exchanged on more than one micro-step of a step."""
+    return any(
+        float(r.rows["micro_steps"].mean()) >= 1.9 and float(r.rows["synced"].mean()) >= 1.5 for r in facts.ranks
+    )

@@ -1,0 +1,58 @@
+"""Every finding in a file of its own. A file holds the test, the evidence, the estimate, the remedies and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+from paceline.explain.facts import Facts
+from paceline.explain.model import Finding
+
+_MODULES = (
+    "conv001_loss_not_finite",
+    "conv002_loss_diverging",
+    "data001_loader_serial",
+    "data002_loader_cpu_bound",
+    "data003_loader_io_bound",
+    "data004_loader_underprovisioned",
+    "data005_loader_transport_bound",
+    "data006_loader_restart",
+    "data007_small_reads",
+    "data008_loader_jitter",
+    "comp001_compute_bound",
+    "comp002_launch_bound",
+    "comp006_bandwidth_bound",
+    "comp008_optimizer_unfused",
+    "mem002_memory_growing",
+    "comm001_communication_exposed",
+    "comm002_rank_straggling",
+    "comm004_sync_each_microstep",
+    "run001_checkpoint_stall",
+    "run002_evaluation_heavy",
+    "run003_startup_slow",
+    "run004_step_jitter",
+    "run005_throughput_drift",
+    "run006_host_code_heavy",
+    "host001_cpu_oversubscribed",
+    "host002_memory_swapping",
+    "host003_cpu_contended",
+    "conv003_loss_plateau",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One finding: how it is decided, and its page in Markdown."""
+
+    code: str
+    name: str
+    page: str
+    check: Callable[[Facts], Finding | None]
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Return every rule, imported once."""
+    return tuple(import_module(f"{__name__}.{module}").RULE for module in _MODULES)

@@ -1,0 +1,47 @@
+"""COMP001: does the device work nearly all the time?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain import words
+from paceline.explain.facts import Facts
+from paceline.explain.model import Evidence, Finding
+from paceline.explain.rules import Rule
+
+PAGE = """
+## What it means
+
+Nothing holds the device up: forward, backward and optimizer fill the step. This is the healthy state; going faster now means computing faster
+(precision, compilation, a better device) or computing on more devices.
+
+## How it is decided
+
+Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide COMP001."""
+    busy = sum(facts.shares[name] for name in ("forward", "backward", "optimizer"))
+    if busy < 0.85:
+        return None
+    rank = facts.first
+    text = f"a step has {units.percent(facts.shares['forward'])} forward, {units.percent(facts.shares['backward'])} backward and {units.percent(facts.shares['optimizer'])} optimizer"
+    return Finding(
+        code="COMP001",
+        name="compute-bound",
+        severity="info",
+        confidence="high",
+        time_share=busy,
+        gain=None,
+        ranks=[r.record.rank for r in facts.ranks],
+        evidence=[
+            Evidence(text=text, value=busy, unit="share of step time"),
+            words.step_time(rank.breakdown.step_s),
+        ],
+        remedies=[],
+        summary=f"the device computes {units.percent(busy)} of the time",
+    )
+
+
+RULE = Rule(code="COMP001", name="compute-bound", page=PAGE, check=check)

@@ -1,0 +1,83 @@
+"""DATA004: are there too few workers, with room for more?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain import words
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
+from paceline.explain.supply import (
+    WORTH,
+    Supply,
+    bound_by_cpu,
+    is_blocked,
+    is_jitter,
+    is_transport,
+    waiting_rank,
+)
+
+PAGE = """
+## What it means
+
+The workers work all the time and cannot keep up, but cores are left over: more workers would supply more.
+
+## How it is decided
+
+Training waits for data for at least 5 % of step time; the loader has workers; making samples is computing rather than waiting;
+CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when they want one.
+
+## What helps
+
+`loader.workers`: the number proposed is the smallest within 3 % of the best that
+`max(compute, making / workers, CPU work / cores)` gives on this machine.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide DATA004."""
+    waiting = waiting_rank(facts)
+    if waiting is None:
+        return None
+    rank, supply = waiting
+    if not _applies(facts, rank, supply):
+        return None
+    best = supply.best_workers()
+    gain = supply.gain_with(best)
+    change = f"DataLoader(num_workers={best}) instead of {supply.workers}"
+    return Finding(
+        code="DATA004",
+        name="loader-underprovisioned",
+        severity="critical" if supply.steady_share >= 0.2 else "warning",
+        confidence="high" if facts.host.samples >= 3 else "medium",
+        time_share=supply.steady_share,
+        gain=gain,
+        ranks=[rank.record.rank],
+        evidence=_evidence(rank, supply),
+        remedies=[Remedy(id="loader.workers", safety="exact", change=change, gain=gain)],
+        summary=f"{supply.workers} workers cannot keep up and cores are free; training waits "
+        f"{units.percent(supply.steady_share)} of its time for data",
+    )
+
+
+def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
+    return (
+        supply.workers > 0
+        and supply.steady_share >= WORTH
+        and not is_blocked(rank)
+        and not is_jitter(rank)
+        and not is_transport(rank, supply)
+        and not bound_by_cpu(facts, rank, supply)
+        and supply.best_workers() > supply.workers
+    )
+
+
+def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
+    found = [words.share_of_step(supply.steady_share, "waiting for data")]
+    if rank.loader is not None:
+        found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
+    text = f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
+    return [*found, Evidence(text=text, value=supply.cpu_demand, unit="share of allowed cores")]
+
+
+RULE = Rule(code="DATA004", name="loader-underprovisioned", page=PAGE, check=check)

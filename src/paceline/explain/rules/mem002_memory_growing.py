@@ -1,0 +1,77 @@
+"""MEM002: does memory grow step by step?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline import units
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
+from paceline.explain.statistics import drift, slope
+
+_LEAST_BYTES = 48 * 2**20
+
+PAGE = """
+## What it means
+
+The process holds more memory after every step. Sooner or later it runs out. The usual cause is something that keeps tensors alive: a list of losses
+with their graphs, a cache without a bound, a hook that stores activations.
+
+## How it is decided
+
+Resident memory (or the device's allocated memory) grows by at least 48 MiB and a tenth of what it began with over the steady steps, and the readings
+of eight equal parts of the run rise nearly without exception (Kendall's tau at least 0.7).
+
+## What helps
+
+`memory.detach`: keep numbers, not graphs: `loss.item()` or `loss.detach()`. `memory.bound`: bound caches and histories.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide MEM002."""
+    found = [g for rank in facts.ranks for name in ("rss_bytes", "device_allocated_bytes") if (g := _growth(rank, name))]
+    if not found:
+        return None
+    rank, name, grown, begin, per_step, count = max(found, key=lambda g: g[2])
+    kind = "host" if name == "rss_bytes" else "device"
+    limit = facts.host.memory_limit_bytes if kind == "host" else rank.record.meta.get("device_total_bytes")
+    evidence = [
+        Evidence(text=f"{kind} memory grew by {units.size(grown)} from {units.size(begin)} ({count} readings)", value=grown, unit="bytes"),
+        Evidence(text=f"that is {units.size(per_step)} a step", value=per_step, unit="bytes per step"),
+    ]
+    if limit and per_step > 0:
+        left = (float(limit) - begin - grown) / per_step
+        evidence.append(Evidence(text=f"at this rate memory is full after {left:,.0f} more steps", value=left, unit="steps"))
+    return Finding(
+        code="MEM002",
+        name="memory-growing",
+        severity="critical",
+        confidence="high" if count >= 8 else "medium",
+        time_share=None,
+        gain=None,
+        ranks=[rank.record.rank],
+        evidence=evidence,
+        remedies=[
+            Remedy(id="memory.detach", safety="exact", change="keep numbers, not graphs: loss.item() or loss.detach()"),
+            Remedy(id="memory.bound", safety="exact", change="bound caches and histories"),
+        ],
+        summary=f"{kind} memory grows by {units.size(per_step)} a step",
+    )
+
+
+def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, float, int] | None:
+    """Return (rank, reading, bytes grown, bytes at first, bytes a step, readings), or None for no steady growth."""
+    ticks = rank.record.ticks[rank.record.ticks["step"] >= rank.breakdown.warmup + 1]
+    values = ticks[name].astype(np.float64)
+    if len(values) < 4 or np.isnan(values).any():
+        return None
+    grown, begin = float(values[-1] - values[0]), float(values[0])
+    rising = drift(values)[1] if len(values) >= 16 else float(np.mean(np.sign(np.diff(values))))
+    if grown < max(_LEAST_BYTES, 0.1 * begin) or rising < 0.7:
+        return None
+    return rank, name, grown, begin, slope(ticks["step"].astype(np.float64), values), len(values)
+
+
+RULE = Rule(code="MEM002", name="memory-growing", page=PAGE, check=check)

@@ -1,0 +1,59 @@
+"""RUN001: does saving checkpoints block training?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline import units
+from paceline.explain import words
+from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
+
+PAGE = """
+## What it means
+
+Training stands still while a checkpoint is serialised and written.
+
+## How it is decided
+
+`torch.save`, `torch.distributed.checkpoint.save` and safetensors' savers together take at least 5 % of step time.
+
+## What helps
+
+`checkpoint.less_often`: save by time, not by step. `checkpoint.async`: copy to host memory and write in the background
+(`torch.distributed.checkpoint.async_save`).
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide RUN001."""
+    share = facts.shares["checkpoint"]
+    if share < 0.05:
+        return None
+    rank = facts.first
+    slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
+    text = f"{len(slow)} of {len(rank.rows)} steps saved; the median save took {units.seconds(float(np.median(slow)) if len(slow) else None)}"
+    return Finding(
+        code="RUN001",
+        name="checkpoint-stall",
+        severity="critical" if share >= 0.2 else "warning",
+        confidence="high" if len(slow) >= 3 else "medium",
+        time_share=share,
+        gain=gain_of_removing(share, 0.5, 0.95),
+        ranks=[r.record.rank for r in facts.ranks],
+        evidence=[
+            words.share_of_step(share, "saving checkpoints"),
+            Evidence(text=text, value=float(len(slow)), unit="steps"),
+        ],
+        remedies=[
+            Remedy(id="checkpoint.async", safety="exact", change="write checkpoints in the background (torch.distributed.checkpoint.async_save)",
+                   gain=gain_of_removing(share, 0.5, 0.95)),
+            Remedy(id="checkpoint.less_often", safety="exact", change="save every few minutes instead of every few steps",
+                   gain=gain_of_removing(share, 0.5, 0.95)),
+        ],
+        summary=f"training stands still {units.percent(share)} of its time to save checkpoints",
+    )
+
+
+RULE = Rule(code="RUN001", name="checkpoint-stall", page=PAGE, check=check)

@@ -1,0 +1,59 @@
+"""RUN002: does evaluation take a large share?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain import words
+from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
+
+PAGE = """
+## What it means
+
+A large part of the run is evaluation: forwards without gradients, and the batches read for them.
+
+## How it is decided
+
+Gradient-free forwards of the model that is trained, with the fetches that feed them, take at least 10 % of step time. Forwards of a second,
+untrained model inside a step (a teacher, a frozen encoder) count as forward, not as evaluation.
+
+## What helps
+
+`evaluation.less_often`: evaluate less often, or on a fixed part of the data. `evaluation.faster`: larger batches, `torch.inference_mode()`, and a
+loader with workers for the evaluation data.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide RUN002."""
+    share = facts.shares["evaluation"]
+    if share < 0.10:
+        return None
+    rank = facts.first
+    steps = int((rank.phases["evaluation"] > 0).sum())
+    fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
+    text = f"{steps} of {len(rank.rows)} steps were followed by an evaluation; {fetches} batches were fetched for evaluation"
+    return Finding(
+        code="RUN002",
+        name="evaluation-heavy",
+        severity="critical" if share >= 0.4 else "warning",
+        confidence="high" if steps >= 3 else "medium",
+        time_share=share,
+        gain=gain_of_removing(share, 0.5, 0.9),
+        ranks=[r.record.rank for r in facts.ranks],
+        evidence=[
+            words.share_of_step(share, "evaluation"),
+            Evidence(text=text, value=float(steps), unit="steps"),
+        ],
+        remedies=[
+            Remedy(id="evaluation.less_often", safety="exact", change="evaluate less often, or on a fixed part of the data",
+                   gain=gain_of_removing(share, 0.5, 0.9)),
+            Remedy(id="evaluation.faster", safety="numeric", change="evaluate in larger batches under torch.inference_mode()",
+                   gain=gain_of_removing(share, 0.1, 0.5)),
+        ],
+        summary=f"evaluation takes {units.percent(share)} of the time",
+    )
+
+
+RULE = Rule(code="RUN002", name="evaluation-heavy", page=PAGE, check=check)

@@ -1,0 +1,62 @@
+"""RUN005: do steps get slower as the run goes on?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline import units
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
+from paceline.explain.rules import Rule
+from paceline.explain.statistics import drift
+from paceline.record.layout import PHASES
+
+PAGE = """
+## What it means
+
+The same step takes longer and longer: a list that grows and is walked every step, a graph kept alive, a file that is rewritten whole, heat.
+
+## How it is decided
+
+The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight equal parts of the run rise nearly
+without exception (Kendall's tau at least 0.7).
+
+## What helps
+
+`run.bound_state`: bound what grows; the phase that grew is named, and the function in it.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide RUN005."""
+    rank = facts.first
+    ratio, trend = drift(rank.walls)
+    if ratio < 1.25 or trend < 0.7 or len(rank.rows) < 32:
+        return None
+    quarter = len(rank.walls) // 4
+    begin = float(np.median(rank.walls[:quarter]))
+    gain = float(rank.walls.mean()) / begin
+    text = f"the median step grew from {units.seconds(begin)} to {units.seconds(begin * ratio)} ({len(rank.rows)} steps in quarters)"
+    return Finding(
+        code="RUN005",
+        name="throughput-drift",
+        severity="critical" if ratio >= 2 else "warning",
+        confidence="high" if trend >= 0.85 else "medium",
+        time_share=1 - 1 / gain if gain > 1 else 0.0,
+        gain=Gain(low=max(1.0, 1 + 0.5 * (gain - 1)), high=max(1.0, gain * 1.1)),
+        ranks=[rank.record.rank],
+        evidence=[Evidence(text=text, value=ratio, unit="factor"), _grown(rank, quarter)],
+        remedies=[Remedy(id="run.bound_state", safety="exact", change="bound what grows from step to step", gain=None)],
+        summary=f"steps became {units.factor(ratio)} slower in the course of the run",
+    )
+
+
+def _grown(rank: RankFacts, quarter: int) -> Evidence:
+    growth = {p: float(rank.phases[p][-quarter:].mean() - rank.phases[p][:quarter].mean()) for p in PHASES}
+    phase = max(growth, key=lambda p: growth[p])
+    functions = {"other": rank.breakdown.host_functions, "data_wait": rank.loader.hot if rank.loader else ()}.get(phase, ())
+    where = f", in {functions[0].function}" if functions else ""
+    return Evidence(text=f"the {phase} phase grew most{where}: {units.seconds(growth[phase])} a step", value=growth[phase], unit="s")
+
+
+RULE = Rule(code="RUN005", name="throughput-drift", page=PAGE, check=check)

@@ -1,0 +1,171 @@
+"""How fast could batches be supplied? The operational model behind the loader findings.
+
+Per step, with c the seconds of compute that no loader can hide, b and u the wall and CPU seconds that making one
+step's batches takes, k the CPU seconds of everything else, and C the cores we may use, w workers give a step of
+
+    max(c, b / w, (k + u) / C)
+
+The bound over cores is what tells samples that *wait* (b large, u small: more workers help) from samples that
+*burn* (u = b: w workers just fill the cores).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.model import Gain
+from paceline.record import layout
+
+WORTH = 0.05  # a share of step time below which waiting for data is no finding
+_MOST_WORKERS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """One rank's need for batches and what making them takes; seconds a step."""
+
+    step_s: float
+    wait_s: float  # waiting for data, all of it
+    restart_s: float  # of this, more than usual in the first fetch after a loader was started
+    compute_s: float  # everything that is not waiting
+    make_s: float  # wall time of making the step's batches, of one worker
+    make_cpu_s: float  # CPU time of it
+    hand_over_s: float  # CPU time of handing them over, both sides
+    other_cpu_s: float  # CPU time of everything else in this process
+    workers: int
+    cores: float  # that this rank may count on
+
+    @property
+    def wait_share(self) -> float:
+        """Share of step time spent waiting for data."""
+        return self.wait_s / self.step_s if self.step_s > 0 else 0.0
+
+    @property
+    def steady_share(self) -> float:
+        """The same without the restarts of the loader."""
+        return (self.wait_s - self.restart_s) / self.step_s if self.step_s > 0 else 0.0
+
+    @property
+    def cpu_demand(self) -> float:
+        """CPU seconds a step wants of the cores, as a share of what they have."""
+        return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / (self.cores * self.step_s)
+
+    def step_with(self, workers: int) -> float:
+        """Seconds a step would take with so many workers."""
+        cpu = (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
+        return max(self.compute_s, self.make_s / max(workers, 1), cpu)
+
+    def best_workers(self) -> int:
+        """The fewest workers that are within 3 % of the best any number gives."""
+        best = self.step_with(_MOST_WORKERS)
+        return next(w for w in range(1, _MOST_WORKERS + 1) if self.step_with(w) <= 1.03 * best)
+
+    def gain_with(self, workers: int) -> Gain:
+        """Speed-up of a step with so many workers; the low end grants each batch a third more, for coordination."""
+        predicted = max(self.step_with(workers), 1e-9)
+        high = self.step_s / predicted
+        low = self.step_s / max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * 1.33)
+        return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
+
+
+def supply_of(facts: Facts, rank: RankFacts) -> Supply:
+    """Work out the supply of one rank."""
+    steps = len(rank.rows)
+    step_s = rank.total_s / steps
+    wait = rank.phases["data_wait"]
+    loader = rank.loader
+    fetches = max(1.0, float(rank.rows["fetches"].mean()))
+    fetch_cpu = float(np.nanmean(rank.rows["fetch_cpu_s"])) if np.isfinite(rank.rows["fetch_cpu_s"]).any() else 0.0
+    wait_s = float(wait.mean())
+    in_process = loader is None or loader.workers == 0
+    make_s = wait_s if loader is None else fetches * loader.produce_s / loader.batches
+    make_cpu = fetch_cpu if loader is None else fetches * loader.cpu_per_batch_s
+    sent = 0.0 if loader is None else loader.hand_over * make_s
+    own = _own_cpu_s(rank) * step_s
+    return Supply(
+        step_s=step_s,
+        wait_s=wait_s,
+        restart_s=_restart_s(rank),
+        compute_s=max(0.0, step_s - wait_s),
+        make_s=make_s,
+        make_cpu_s=make_cpu,
+        hand_over_s=sent,
+        other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
+        workers=0 if loader is None else loader.workers,
+        cores=_cores(facts) / _ranks_here(facts, rank),
+    )
+
+
+def _own_cpu_s(rank: RankFacts) -> float:
+    """CPU seconds a second of the training process (its threads, not its workers), while it was stepping."""
+    ticks = rank.record.ticks
+    ticks = ticks[ticks["step"] > 0]
+    if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
+        return 1.0
+    return float(ticks["cpu_s"][-1] - ticks["cpu_s"][0]) / (float(ticks["time_ns"][-1] - ticks["time_ns"][0]) / 1e9)
+
+
+def _cores(facts: Facts) -> float:
+    import os
+
+    return facts.host.allowed_cores or float(os.cpu_count() or 1)
+
+
+def _ranks_here(facts: Facts, rank: RankFacts) -> int:
+    return max(1, sum(r.record.host == rank.record.host for r in facts.ranks))
+
+
+def _restart_s(rank: RankFacts) -> float:
+    """Seconds a step, on average, that the first fetches after starting a loader take more than the others."""
+    starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
+    if not starts.any() or starts.all():
+        return float(rank.phases["data_wait"].mean()) if starts.any() and rank.loader and rank.loader.workers else 0.0
+    wait = rank.phases["data_wait"]
+    usual = float(np.median(wait[~starts]))
+    return float(np.maximum(wait[starts] - usual, 0.0).sum()) / len(wait)
+
+
+def waiting_rank(facts: Facts) -> tuple[RankFacts, Supply] | None:
+    """Return the rank that waits for data most, with its supply; None when none waits noticeably."""
+    pairs = [(rank, supply_of(facts, rank)) for rank in facts.ranks]
+    rank, supply = max(pairs, key=lambda pair: pair[1].wait_share)
+    return (rank, supply) if supply.wait_share >= WORTH else None
+
+
+def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
+    """Say whether the cores, not the number of workers, limit the supply."""
+    loader = rank.loader
+    busy = supply.cpu_demand >= 0.8
+    if loader is not None and loader.workers:
+        starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
+        return busy or starved >= 0.25
+    return busy
+
+
+def is_blocked(rank: RankFacts) -> bool:
+    """Say whether making samples is mostly waiting (storage, network, sleep) rather than computing."""
+    return rank.loader is not None and rank.loader.blocked >= 0.5
+
+
+def is_transport(rank: RankFacts, supply: Supply) -> bool:
+    """Say whether collating and handing over, not making samples, is most of the work."""
+    loader = rank.loader
+    if loader is None or not loader.workers:
+        return False
+    receive = float(np.nansum(rank.rows["fetch_cpu_s"])) / len(rank.rows)
+    make = supply.make_s * (1 - loader.collate)
+    return loader.collate * supply.make_s + supply.hand_over_s + receive > 1.2 * make
+
+
+def is_jitter(rank: RankFacts) -> bool:
+    """Say whether waiting is a few long waits rather than a steady one."""
+    starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
+    wait = rank.phases["data_wait"][~starts]
+    if len(wait) < 20 or wait.sum() <= 0:
+        return False
+    ordered = np.sort(wait)[::-1]
+    few = max(1, len(wait) // 6)
+    return bool(ordered[:few].sum() >= 0.7 * wait.sum() and np.median(wait) < 0.05 * np.median(rank.walls))

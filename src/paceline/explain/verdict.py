@@ -1,0 +1,49 @@
+"""Which finding is the verdict? Results before risks before speed, then the largest gain that is certain enough.
+
+    1. the result is worthless      CONV001, CONV002
+    2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5 %
+    3. something will go wrong      MEM002, HOST002, CONV003 …: no gain in speed, but worth a word
+    4. nothing to say               compute-bound, or balanced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.explain.model import Finding
+
+_RESULT_FIRST = ("CONV001", "CONV002")
+_LEAST_GAIN = 1.05
+_DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}
+# The more general finding gives way to the one that says why: it stays listed, but is not the verdict.
+_YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, the verdict's first."""
+    return sorted(findings, key=_key, reverse=True)
+
+
+def _key(finding: Finding) -> tuple[int, float]:
+    if finding.code in _RESULT_FIRST:
+        return 4, -float(_RESULT_FIRST.index(finding.code))
+    if finding.gain is not None and worth(finding) >= _LEAST_GAIN:
+        return 3, worth(finding)
+    if finding.severity != "info" and finding.gain is None:
+        return 2, 0.0
+    return (1, 0.0) if finding.severity == "info" else (0, worth(finding))
+
+
+def worth(finding: Finding) -> float:
+    """Return the speed-up to count on: the middle of the interval, discounted by confidence."""
+    if finding.gain is None:
+        return 1.0
+    middle = (finding.gain.low * finding.gain.high) ** 0.5
+    return 1 + (middle - 1) * _DISCOUNT[finding.confidence] * _YIELDS.get(finding.code, 1.0)
+
+
+def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
+    if not findings or _key(findings[0])[0] == 0:
+        return "balanced", "no single cause takes 5 % of the time; forward, backward and the rest share it"
+    return findings[0].name, findings[0].summary

@@ -1,0 +1,48 @@
+"""How is evidence worded? Small makers of the numbers that rules cite."""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain.model import Evidence, Interval, LoaderBreakdown
+
+
+def share_of_step(share: float, what: str) -> Evidence:
+    """Cite a share of step time."""
+    return Evidence(text=f"{what} takes {units.percent(share)} of step time", value=share, unit="share of step time")
+
+
+def step_time(interval: Interval) -> Evidence:
+    """Cite the median step time with its interval."""
+    text = (
+        f"a step takes {units.seconds(interval.value)} in the median "
+        f"(95 % interval {units.seconds(interval.low)} to {units.seconds(interval.high)}, {interval.count} steps)"
+    )
+    return Evidence(text=text, value=interval.value, unit="s")
+
+
+def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
+    """Cite how the makers of batches spend their time."""
+    who = "the workers" if loader.workers else "the training process"
+    text = (
+        f"while making batches, {who} spent {units.percent(loader.on_cpu)} on a CPU, {units.percent(loader.blocked)} "
+        f"blocked and {units.percent(loader.runnable)} ready without a CPU ({loader.batches} batches)"
+    )
+    return Evidence(text=text, value=loader.on_cpu, unit="share of time making batches")
+
+
+def hot(loader: LoaderBreakdown) -> list[Evidence]:
+    """Cite the function in which most samples were taken."""
+    if not loader.hot:
+        return []
+    top = loader.hot[0]
+    text = f"{units.percent(top.share)} of stack samples of making batches are in {top.function} ({top.count} samples)"
+    return [Evidence(text=text, value=top.share, unit="share of samples")]
+
+
+def collating(loader: LoaderBreakdown) -> list[Evidence]:
+    """Cite the collate function when it counts."""
+    if loader.collate < 0.2:
+        return []
+    name = loader.settings.get("collate_fn")
+    text = f"{units.percent(loader.collate)} of the time of making batches is in the collate function {name}"
+    return [Evidence(text=text, value=loader.collate, unit="share of time making batches")]

@@ -1,0 +1,1 @@
+"""What machines are and can do: GPUs and instances as data files, this host, its links."""

@@ -1,0 +1,191 @@
+"""What can a GPU do, and what does an instance cost? The two data tables, as frozen rows.
+
+Where each figure comes from, and which want checking: data/SOURCES.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from paceline.errors import UsageError
+from paceline.units import money
+
+_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
+# Product names as NVML gives them, without "NVIDIA ", "Tesla " and "GeForce " (see `_bare`). Only whole names
+# match: an H100 NVL, a laptop's RTX, a MIG slice or a vGPU profile is another device than its namesake.
+_NVML_NAMES = {
+    "V100-SXM2-16GB": "V100-16GB-SXM2",
+    "V100-SXM2-32GB": "V100-32GB-SXM2",
+    "V100-PCIE-32GB": "V100-32GB-PCIe",
+    "T4": "T4",
+    "P100-SXM2-16GB": "P100-SXM2",
+    "A10": "A10",
+    "A10G": "A10G",
+    "L4": "L4",
+    "L40S": "L40S",
+    "RTX 3090": "RTX3090",
+    "RTX 4090": "RTX4090",
+    "RTX 5090": "RTX5090",
+    "RTX A6000": "RTX-A6000",
+    "A100-PCIE-40GB": "A100-40GB-PCIe",
+    "A100 80GB PCIE": "A100-80GB-PCIe",
+    "A100-PCIE-80GB": "A100-80GB-PCIe",
+    "A100-SXM4-40GB": "A100-40GB-SXM",
+    "A100-SXM4-80GB": "A100-80GB-SXM",
+    "A100-SXM-80GB": "A100-80GB-SXM",
+    "H100 PCIE": "H100-PCIe",
+    "H100 80GB HBM3": "H100-SXM",
+    "H800": "H800-SXM",
+    "H200": "H200-SXM",
+    "GH200 480GB": "GH200-96GB",
+    "GH200 144G HBM3E": "GH200-144GB",
+    "B200": "B200-SXM",
+    "GB200": "GB200",
+    "B300 SXM6 AC": "B300-SXM",
+    "GB300": "GB300",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One accelerator.
+
+    Peaks are dense, in FLOP/s by number format; a format that it lacks, or that is not known, is absent.
+    """
+
+    name: str
+    architecture: str
+    year: int
+    memory_gb: float  # as the vendor names it
+    memory_bytes_per_s: float
+    peak_flops: Mapping[str, float]
+    measured_bf16_flops: float | None  # the fastest matrix product that was published
+    nvlink_bytes_per_s: float | None  # over all links, both directions; 0.0: the card has none
+    pcie_generation: int
+    power_w: float
+    verified: str  # "repo", or "memory": not checked against a source
+    notes: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One cloud instance in one region. Prices, in USD per hour, age: show `price_source` beside them."""
+
+    provider: str
+    instance_type: str
+    region: str
+    gpu: str  # in the provider's words
+    gpu_count: float  # a share of one on instances that split a GPU
+    gpu_memory_bytes: float
+    vcpus: int
+    memory_bytes: float
+    on_demand_usd_h: float | None
+    spot_usd_h: float | None
+    interruption_band: str  # of the spot advisor in June 2025; "" where there is none
+    price_source: str  # origin and date, or commit
+    spot_source: str
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """Return every accelerator of the table, in its order."""
+    return tuple(_gpu(row) for row in _rows("gpus.csv"))
+
+
+@cache
+def instances() -> tuple[Instance, ...]:
+    """Return every instance of the table, in its order."""
+    return tuple(_instance(row) for row in _rows("instances.csv"))
+
+
+def find_instance(name: str) -> Instance:
+    """Return the instance of this name, such as ``p5.48xlarge`` or ``aws/p5.48xlarge``; case does not matter.
+
+    Raises:
+        UsageError: no instance is called so; the message names the nearest ones and the way out.
+    """
+    by_name = {key: each for each in instances() for key in (each.instance_type.lower(), _qualified(each).lower())}
+    found = by_name.get(name.strip().lower())
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name.strip().lower(), by_name, n=3, cutoff=0.4)
+    raise UsageError(_unknown_instance(name, [by_name[each] for each in near]))
+
+
+def match_gpu(nvml_name: str) -> Gpu | None:
+    """Return the row for a product name as NVML gives it (``Tesla T4``); None when it is not certain."""
+    row = _NVML_NAMES.get(_bare(nvml_name))
+    return next((gpu for gpu in gpus() if gpu.name == row), None)
+
+
+def _bare(nvml_name: str) -> str:
+    name = " ".join(nvml_name.upper().split())
+    for maker in ("NVIDIA ", "TESLA ", "GEFORCE "):
+        name = name.removeprefix(maker)
+    return name
+
+
+def _unknown_instance(name: str, near: list[Instance]) -> str:
+    choices = ", ".join(dict.fromkeys(_priced(each) for each in near))
+    hint = f"the nearest are {choices}" if near else f"{len(instances())} are known, such as aws/p5.48xlarge"
+    return f"no instance is called {name!r}; {hint}; give one of these names, or the price with --price USD"
+
+
+def _priced(instance: Instance) -> str:
+    source = instance.price_source.partition(";")[0]
+    return f"{_qualified(instance)} ({money(instance.on_demand_usd_h)}/h, {source})"
+
+
+def _qualified(instance: Instance) -> str:
+    return f"{instance.provider}/{instance.instance_type}"
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    text = resources.files("paceline.hardware").joinpath("data", file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _gpu(row: Mapping[str, str]) -> Gpu:
+    peaks = {each: _scaled(row[f"{each}_tflops"], 1e12) for each in _FORMATS}
+    return Gpu(
+        name=row["gpu"],
+        architecture=row["arch"],
+        year=int(row["year"]),
+        memory_gb=float(row["mem_gb"]),
+        memory_bytes_per_s=float(row["mem_bw_gbs"]) * 1e9,
+        peak_flops={each: peak for each, peak in peaks.items() if peak is not None},
+        measured_bf16_flops=_scaled(row["measured_max_matmul_bf16_tflops"], 1e12),
+        nvlink_bytes_per_s=_scaled(row["nvlink_total_gbs"], 1e9),
+        pcie_generation=int(row["pcie_gen"]),
+        power_w=float(row["tdp_w"]),
+        verified=row["verified"],
+        notes=row["notes"],
+    )
+
+
+def _instance(row: Mapping[str, str]) -> Instance:
+    return Instance(
+        provider=row["provider"],
+        instance_type=row["instance_type"],
+        region=row["region"],
+        gpu=row["gpu"],
+        gpu_count=float(row["gpu_count"]),
+        gpu_memory_bytes=float(row["vram_mib_per_gpu"]) * 2**20,
+        vcpus=int(row["vcpus"]),
+        memory_bytes=float(row["mem_gib"]) * 2**30,
+        on_demand_usd_h=_scaled(row["on_demand_usd_h"], 1.0),
+        spot_usd_h=_scaled(row["spot_usd_h"], 1.0),
+        interruption_band=row["interruption_band_2025_06"],
+        price_source=row["price_source"],
+        spot_source=row["spot_source"],
+    )
+
+
+def _scaled(text: str, factor: float) -> float | None:
+    return float(text) * factor if text else None

@@ -1,0 +1,100 @@
+"""What does a reviewer read under a pull request? Verdict, a small table of phases, findings folded away."""
+
+from __future__ import annotations
+
+import re
+
+from paceline import units
+from paceline.explain.model import Diagnosis, Evidence, Finding, Remedy
+from paceline.report import words
+from paceline.report.phases import shown
+
+_MARKS = {"critical": "🔴", "warning": "🟠", "good": "🟢", "info": "🔵"}
+_SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
+_BLOCK = re.compile(r"^(\s*)([-+>=]|\d+[.)])(\s|$)")
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_REFERENCE = re.compile(r"(?<!\w)([@#])(?=\w)")
+
+
+def to_markdown(diagnosis: Diagnosis) -> str:
+    """Write a diagnosis as GitHub-flavoured Markdown, for a comment on a pull request."""
+    parts = [
+        _title(diagnosis),
+        _facts(diagnosis),
+        _phases(diagnosis),
+        *(_finding(finding) for finding in diagnosis.findings),
+        _missing(diagnosis),
+        f"<sub>paceline run {code(diagnosis.run_id)} of {code(diagnosis.command)}</sub>",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape(text: str) -> str:
+    """Make text stay text: no markup, no HTML, no mention of a person and no reference to an issue."""
+    safe = _SPECIAL.sub(r"\\\1", words.printable(text).translate(_HTML))
+    return _REFERENCE.sub("\\1\N{ZERO WIDTH NON-JOINER}", _BLOCK.sub(r"\1\\\2\3", safe))
+
+
+def code(text: str) -> str:
+    """Write text as a code span, whatever backticks it has."""
+    plain = words.printable(text)
+    longest = max((len(run) for run in re.findall("`+", plain)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if longest else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    mark = _MARKS[words.mood(diagnosis)]
+    return f"### {mark} {code(diagnosis.verdict)}\n\n{escape(words.headline(diagnosis.verdict_text))}"
+
+
+def _facts(diagnosis: Diagnosis) -> str:
+    facts = [words.ending(diagnosis), words.device(diagnosis), *words.speed(diagnosis)]
+    if diagnosis.cost is not None:
+        facts.append(units.money(diagnosis.cost.run))
+    return " · ".join(escape(fact) for fact in facts)
+
+
+def _phases(diagnosis: Diagnosis) -> str:
+    rows = [
+        f"| {style.label} | {units.percent(share)} | {units.seconds(diagnosis.seconds.get(style.name))} |"
+        for style, share in shown(diagnosis.shares, 0.005)
+    ]
+    return "\n".join(["| phase | share | time |", "|:--|--:|--:|", *rows]) if rows else ""
+
+
+def _finding(finding: Finding) -> str:
+    head = f"<code>{_html(finding.code)}</code> <b>{_html(finding.name)}</b>"
+    if finding.gain is not None:
+        head += f": {words.gain(finding.gain)} faster"
+    body = [
+        escape(words.headline(finding.summary)),
+        "\n".join(_evidence(one) for one in finding.evidence),
+        "What to change:" if finding.remedies else "",
+        "\n".join(_remedy(one) for one in finding.remedies),
+        f"{finding.severity}, {finding.confidence} confidence; {code(f'paceline explain {finding.code}')}",
+    ]
+    text = "\n\n".join(part for part in body if part)
+    return f"<details>\n<summary>{head}</summary>\n\n{text}\n\n</details>"
+
+
+def _html(text: str) -> str:
+    return _REFERENCE.sub("\\1\N{ZERO WIDTH NON-JOINER}", words.printable(text).translate(_HTML))
+
+
+def _evidence(evidence: Evidence) -> str:
+    return f"- {escape(evidence.text)}"
+
+
+def _remedy(remedy: Remedy) -> str:
+    gain = f", {words.gain(remedy.gain)}" if remedy.gain is not None else ""
+    return f"- **{escape(remedy.change)}** ({remedy.safety}{gain}) {code(remedy.id)}"
+
+
+def _missing(diagnosis: Diagnosis) -> str:
+    rows = [f"- {escape(what)}: {escape(why)}" for what, why in diagnosis.unavailable.items()]
+    if not rows:
+        return ""
+    text = "\n".join(rows)
+    return f"<details>\n<summary>Not measured, and why</summary>\n\n{text}\n\n</details>"

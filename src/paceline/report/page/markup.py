@@ -1,0 +1,96 @@
+"""How does text become HTML? Every string is escaped, unless it is `Markup` already; there is no third way."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+from paceline.report.words import printable
+
+Attribute = str | int | float | bool | None
+
+MAX_TEXT = 2000
+_VOID = frozenset({"br", "hr", "link", "meta", "path"})
+_CODE = re.compile(r"`([^`]+)`")
+_UNITS = r"h|min|s|ms|µs|ns|B|[KMGTP]iB(?:/s)?|W|°C|MHz|USD|steps?|samples?(?:/s)?"
+_MEASURE = re.compile(rf"(?<![\w.])((?:\d[\d,.]* to )?\d[\d,]*(?:\.\d+)?(?:x|\s?%|\s(?:{_UNITS})\b))")
+
+
+class Markup(str):
+    """A string that is HTML already."""
+
+    __slots__ = ()
+
+
+def escape(text: str) -> Markup:
+    """Make text safe anywhere in HTML, in quoted attributes too, and free of control characters."""
+    return Markup(html.escape(printable(text), quote=True))
+
+
+def element(name: str, /, *children: str | Markup | None, **attributes: Attribute) -> Markup:
+    """Make an element; None children and None or False attributes are left out.
+
+    In attribute names a trailing underscore is dropped and others become hyphens: ``class_``, ``aria_label``.
+    """
+    opening = f"<{name}{_attributes(attributes)}"
+    return Markup(f"{opening}/>" if name in _VOID else f"{opening}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[str | Markup | None]) -> Markup:
+    """Put pieces one after the other, each escaped unless it is markup."""
+    pieces = (child for child in children if child is not None)
+    return Markup("".join(piece if isinstance(piece, Markup) else escape(clipped(piece)) for piece in pieces))
+
+
+def clipped(text: str) -> str:
+    """Cut text that no one would read to the end: the page has a size to keep."""
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT:,} more characters)"
+
+
+def sentence(text: str) -> Markup:
+    """Escape a sentence, set the numbers that have a unit in bold and what is between backticks as code."""
+    pieces = _CODE.split(escape(clipped(text)))
+    return Markup("".join(_code(piece) if i % 2 else _bold(piece) for i, piece in enumerate(pieces)))
+
+
+def _bold(text: str) -> str:
+    return _MEASURE.sub(r"<b>\1</b>", text)
+
+
+def _code(text: str) -> str:
+    return f"<code>{text}</code>"
+
+
+def section(anchor: str, title: str, *children: str | Markup | None) -> Markup:
+    """Make a section with a heading that it is labelled by."""
+    heading = element("h2", title, id=f"{anchor}-title")
+    return element("section", heading, *children, id=anchor, aria_labelledby=f"{anchor}-title")
+
+
+def details(summary: str | Markup, *children: str | Markup | None, open_: bool = False, class_: str = "") -> Markup:
+    """Make a part that opens on a click, without any script."""
+    return element("details", element("summary", summary), *children, open=open_, class_=class_ or None)
+
+
+def table(heads: Iterable[tuple[str, str]], rows: Iterable[Iterable[str | Markup]], *, class_: str = "") -> Markup:
+    """Make a table; each head is a title and the class of its column: ``num`` for numbers, ``bar`` for drawings."""
+    columns = list(heads)
+    head = element("tr", *(element("th", title, scope="col", class_=kind or None) for title, kind in columns))
+    body = (_row(row, [kind for _, kind in columns]) for row in rows)
+    made = element("table", element("thead", head), element("tbody", *body), class_=class_ or None)
+    return element("div", made, class_="scroll")
+
+
+def _row(cells: Iterable[str | Markup], kinds: Iterable[str]) -> Markup:
+    return element("tr", *(element("td", cell, class_=kind or None) for cell, kind in zip(cells, kinds, strict=True)))
+
+
+def _attributes(attributes: dict[str, Attribute]) -> str:
+    made = []
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        known = name.rstrip("_").replace("_", "-")
+        made.append(f" {known}" if value is True else f' {known}="{escape(str(value))}"')
+    return "".join(made)

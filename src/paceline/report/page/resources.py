@@ -1,0 +1,44 @@
+"""How much memory and money did the run take?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain.model import Diagnosis
+from paceline.report import words
+from paceline.report.page.markup import Markup, section
+from paceline.report.page.verdict import Fact, facts
+
+_NAMES = {
+    "peak_rss_bytes": "Process memory, peak",
+    "peak_device_bytes": "Device memory, peak",
+    "device_total_bytes": "Device memory",
+    "host_limit_bytes": "Host memory allowed",
+}
+_UNITS = {"bytes": "bytes", "share": "share", "s": "s"}
+
+
+def memory(diagnosis: Diagnosis) -> Markup | None:
+    """List what is known about memory; the unit of an entry is the end of its name."""
+    known = {name: value for name, value in diagnosis.memory.items() if words.finite(value) is not None}
+    if not known:
+        return None
+    return section("memory", "Memory", facts([_entry(name, value) for name, value in known.items()]))
+
+
+def _entry(name: str, value: float | None) -> Fact:
+    words_of_name, _, unit = name.rpartition("_")
+    title = _NAMES.get(name) or (words_of_name or name).replace("_", " ").capitalize()
+    return title, words.quantity(value, _UNITS.get(unit, "")), ""
+
+
+def cost(diagnosis: Diagnosis) -> Markup | None:
+    """Show what the run cost and what part of it was spent waiting."""
+    money = diagnosis.cost
+    if money is None:
+        return None
+    entries = [
+        ("This run", units.money(money.run), ""),
+        ("While the device waited", units.money(money.idle), f"{units.percent(money.idle_share)} of it"),
+        ("Price of the machines", f"{units.money(money.price_per_hour)}/h", money.price_source),
+    ]
+    return section("cost", "Cost", facts(entries))

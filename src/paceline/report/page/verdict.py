@@ -1,0 +1,109 @@
+"""The head of the page: what holds the run back, in one sentence and a handful of numbers."""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain.model import Diagnosis
+from paceline.report import words
+from paceline.report.page.chart import legend, phase_bar
+from paceline.report.page.markup import Markup, element, sentence
+from paceline.report.phases import shown
+
+MAX_PROBLEMS = 20
+Fact = tuple[str, str, str]  # what, how much, and beside it
+
+
+def header(diagnosis: Diagnosis) -> Markup:
+    """Make the top of the page."""
+    mood = words.mood(diagnosis)
+    after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
+    device = words.device(diagnosis)
+    ended = element("b", words.ending(diagnosis), class_="ended-badly" if words.ended_badly(diagnosis) else None)
+    return element(
+        "header",
+        element("p", element("b", "paceline"), element("span", diagnosis.run_id), class_="brand"),
+        element("p", *_chip(diagnosis), class_=f"chip {mood}"),
+        element("h1", sentence(words.headline(diagnosis.verdict_text))),
+        element("p", ended, after + (f" · {device}" if device else ""), class_="meta"),
+        element("pre", element("code", diagnosis.command), class_="command", tabindex="0"),
+        _phases(diagnosis),
+        facts(_facts(diagnosis)),
+    )
+
+
+def _phases(diagnosis: Diagnosis) -> Markup | None:
+    phases = shown(diagnosis.shares)
+    if not phases:
+        return None
+    key = legend([(style.name, f"{style.label} {units.percent(share)}") for style, share in phases])
+    return element("div", phase_bar(diagnosis.shares, named=True), key, class_="hero")
+
+
+def facts(entries: list[Fact]) -> Markup | None:
+    """Lay out figures with their names and what belongs to them."""
+    if not entries:
+        return None
+    return element("dl", *(_fact(*entry) for entry in entries), class_="facts")
+
+
+def _fact(what: str, how_much: str, beside: str) -> Markup:
+    more = element("dd", beside, class_="beside") if beside else None
+    return element("div", element("dt", what), element("dd", how_much), more)
+
+
+def _chip(diagnosis: Diagnosis) -> list[str | Markup]:
+    finding = words.verdict_finding(diagnosis)
+    mark = element("span", words.mark(diagnosis), aria_hidden="true")
+    name = element("strong", diagnosis.verdict)
+    return [mark, name] if finding is None else [mark, name, element("code", finding.code)]
+
+
+def _facts(diagnosis: Diagnosis) -> list[Fact]:
+    return [*_gain(diagnosis), *_speed(diagnosis), *_use(diagnosis)]
+
+
+def _gain(diagnosis: Diagnosis) -> list[Fact]:
+    finding = words.verdict_finding(diagnosis)
+    if finding is None or finding.gain is None:
+        return []
+    return [("Gain to expect", words.gain(finding.gain), f"faster steps, {finding.confidence} confidence")]
+
+
+def _speed(diagnosis: Diagnosis) -> list[Fact]:
+    found: list[Fact] = []
+    step = diagnosis.step_s
+    if step is not None:
+        over = f"{words.span(step.low, step.high)}, {words.count(step.count, 'step')}"
+        found.append(("Step time, median", units.seconds(step.value), over))
+    if words.finite(diagnosis.p95_s) is not None:
+        found.append(("Step time, 95th percentile", units.seconds(diagnosis.p95_s), "one step in 20 is slower"))
+    if words.finite(diagnosis.samples_per_s) is not None:
+        batch = "" if diagnosis.batch_size is None else f"batches of {diagnosis.batch_size:,g} a rank"
+        found.append(("Throughput", units.rate(diagnosis.samples_per_s, "samples/s"), batch))
+    steps = words.steps_of(diagnosis.ranks)
+    if steps:
+        found.append(("Steps", f"{steps:,}", f"{diagnosis.ranks[0].warmup:,} for warm-up, left out"))
+    return found
+
+
+def _use(diagnosis: Diagnosis) -> list[Fact]:
+    found: list[Fact] = []
+    if words.finite(diagnosis.mfu) is not None:
+        found.append(("Model FLOPs utilization", units.percent(diagnosis.mfu), "of the device's peak arithmetic"))
+    if words.finite(diagnosis.startup_s) is not None:
+        found.append(("Start-up", units.seconds(diagnosis.startup_s), "before the first step"))
+    if diagnosis.cost is not None:
+        idle = f"{units.percent(diagnosis.cost.idle_share)} of it while the device waited"
+        found.append(("Cost", units.money(diagnosis.cost.run), idle))
+    return found
+
+
+def problems(diagnosis: Diagnosis) -> Markup | None:
+    """Say what of the record could not be read; it limits everything below."""
+    if not diagnosis.problems:
+        return None
+    items = [element("li", problem) for problem in diagnosis.problems[:MAX_PROBLEMS]]
+    more = len(diagnosis.problems) - MAX_PROBLEMS
+    if more > 0:
+        items.append(element("li", f"and {more:,} more"))
+    return element("aside", element("p", "Parts of the record could not be read:"), element("ul", *items))

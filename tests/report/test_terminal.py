@@ -1,0 +1,116 @@
+"""What a person sees when the run is over, as pictures in text.
+
+To renew the pictures after a change that was meant: PACELINE_UPDATE_SNAPSHOTS=1 pytest tests/report/test_terminal.py
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from rich.console import Console
+
+from paceline.explain.model import Diagnosis
+from paceline.report.terminal import render
+from paceline.report.terminal_bar import cells
+from tests.report import sample
+from tests.report.strategies import diagnoses
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+REPORT = ".paceline/runs/20261118-142301-a7f3/report.html"
+NEXT = "paceline improve train.py --epochs 6"
+COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+def printed(diagnosis: Diagnosis, width: int = 100, *, terminal: bool = True, **console: object) -> str:
+    file = console.pop("file", None) or io.StringIO()
+    made = Console(file=file, width=width, force_terminal=terminal, legacy_windows=False, _environ={}, **console)
+    render(diagnosis, report_path=REPORT, next_command=NEXT, console=made)
+    file.flush()
+    return file.getvalue() if isinstance(file, io.StringIO) else file.buffer.getvalue().decode(file.encoding)
+
+
+def compare(name: str, text: str) -> None:
+    path = SNAPSHOTS / f"{name}.txt"
+    if os.environ.get("PACELINE_UPDATE_SNAPSHOTS"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("scene", ["data_bound", "straggler"])
+def test_picture_without_colour(scene: str, width: int) -> None:
+    text = COLOUR.sub("", printed(sample.SCENES[scene](), width, no_color=True))
+    compare(f"{scene}_{width}", text)
+
+
+@pytest.mark.parametrize("scene", ["healthy", "crashed", "killed", "running", "too_short", "no_steps", "nan_loss"])
+def test_picture_of_each_ending(scene: str) -> None:
+    compare(f"{scene}_80", COLOUR.sub("", printed(sample.SCENES[scene](), 80, no_color=True)))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_picture_with_colour(width: int) -> None:
+    compare(f"data_bound_{width}_colour", printed(sample.diagnosis(), width, color_system="truecolor"))
+
+
+def test_picture_in_a_job_log() -> None:
+    compare("straggler_log", printed(sample.straggler(), 80, terminal=False))
+
+
+@pytest.mark.parametrize("scene", sample.SCENES)
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_short_and_within_the_width(scene: str, width: int) -> None:
+    lines = COLOUR.sub("", printed(sample.SCENES[scene](), width)).strip("\n").splitlines()
+    copied = ("  report", "  next")
+    assert [line for line in lines if len(line) > width and not line.startswith(copied) and scene != "hostile"] == []
+    assert width < 100 or scene == "hostile" or len([line for line in lines if line]) <= 14
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_path_and_command_can_be_copied(terminal: bool) -> None:
+    lines = printed(sample.diagnosis(), 20, terminal=terminal, no_color=True)
+    assert REPORT in lines
+    assert NEXT in lines
+
+
+def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    file = io.StringIO()
+    render(sample.diagnosis(), report_path="", next_command="", console=Console(file=file, force_terminal=True))
+    assert not re.search("\x1b\\[[0-9;]*(3[0-7]|38)[0-9;]*m", file.getvalue())
+
+
+def test_log_lines_carry_the_prefix_and_no_escape() -> None:
+    text = printed(sample.straggler(), 80, terminal=False)
+    assert all(line.startswith("paceline: ") for line in text.splitlines())
+    assert "\x1b" not in text
+
+
+def test_hostile_names_move_no_cursor() -> None:
+    colours = COLOUR.sub("", printed(sample.hostile()))
+    assert "\x1b" not in colours
+    assert "[31m" in colours  # it is shown, without its escape
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_ascii_terminals_get_ascii(terminal: bool) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    assert "# data wait 61 %" in printed(sample.diagnosis(), terminal=terminal, file=file) or not terminal
+
+
+@given(diagnoses)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_any_diagnosis_prints(diagnosis: Diagnosis) -> None:
+    for terminal in (True, False):
+        assert "paceline" in printed(diagnosis, 80, terminal=terminal)
+
+
+@pytest.mark.parametrize("shares", [[1.0], [0.5, 0.5], [0.333, 0.333, 0.334], [0.98, 0.01, 0.01], [1e-9, 1.0]])
+def test_cells_fill_the_width(shares: list[float]) -> None:
+    for width in (1, 7, 60):
+        assert sum(cells(shares, width)) == width

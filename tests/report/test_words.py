@@ -1,0 +1,104 @@
+"""Numbers carry their units, and the phrases that all reports share are right."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from paceline.explain.model import Gain, Interval
+from paceline.report import words
+from tests.report import sample
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.412, "s", "412 ms"),
+        (1.5 * 2**30, "bytes", "1.50 GiB"),
+        (41 * 2**20, "bytes/s", "41.0 MiB/s"),
+        (0.61, "share", "61 %"),
+        (61.0, "%", "61 %"),
+        (1.5, "x", "1.50x"),
+        (12.0, "USD", "12.00 USD"),
+        (480.0, "W", "480 W"),
+        (1240.0, "steps", "1,240 steps"),
+        (1.84, "", "1.84"),
+        (None, "s", "n/a"),
+        (math.nan, "W", "n/a"),
+        (math.inf, "s", "n/a"),
+    ],
+)
+def test_quantity(value: float | None, unit: str, text: str) -> None:
+    assert words.quantity(value, unit) == text
+
+
+def test_interval_names_its_bounds_once() -> None:
+    assert words.interval(Interval(value=0.412, low=0.404, high=0.421, count=9)) == "412 ms (404 to 421 ms)"
+    assert words.interval(Interval(value=0.99, low=0.9, high=1.1, count=9)) == "990 ms (900 ms to 1.10 s)"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(1.55, 2.1, "1.55x to 2.10x"), (1.0, 1.2, "up to 1.20x"), (1.5, 1.5, "1.50x"), (0.9, 1.0, "none")],
+)
+def test_gain(low: float, high: float, text: str) -> None:
+    assert words.gain(Gain(low=low, high=high)) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([5], "5"), ([0, 1, 2, 3, 7], "0–3, 7"), ([], ""), ([2, 1, 1], "1–2")]
+)
+def test_number_list(numbers: list[int], text: str) -> None:
+    assert words.number_list(numbers) == text
+
+
+def test_number_list_ends() -> None:
+    assert words.number_list(list(range(0, 100, 2)), 3) == "0, 2, 4 and more"
+
+
+@pytest.mark.parametrize(
+    ("scene", "mood", "mark"),
+    [
+        ("data_bound", "warning", "▲"),
+        ("healthy", "good", "✓"),
+        ("killed", "critical", "✗"),
+        ("no_steps", "critical", "✗"),
+        ("too_short", "info", "●"),
+        ("nan_loss", "critical", "✗"),
+    ],
+)
+def test_mood(scene: str, mood: str, mark: str) -> None:
+    diagnosis = sample.SCENES[scene]()
+    assert (words.mood(diagnosis), words.mark(diagnosis)) == (mood, mark)
+
+
+def test_time_lost_is_no_failure() -> None:
+    lost = sample.finding("DATA001", "loader-serial", "", severity="critical", gain=Gain(low=2, high=3))
+    diagnosis = sample.diagnosis(findings=(lost,), verdict="loader-serial")
+    assert (words.mood(diagnosis), words.mark(diagnosis)) == ("critical", "▲")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("rank 5 waits", "Rank 5 waits"),
+        ("torch.save blocks", "torch.save blocks"),
+        ("2 workers", "2 workers"),
+        ("", ""),
+        ("a\x1bb\nc\u202ed", "a\ufffdb c\ufffdd"),
+    ],
+)
+def test_headline(text: str, shown: str) -> None:
+    assert words.headline(text) == shown
+
+
+def test_ranks_that_do_not_differ_are_not_mentioned() -> None:
+    assert words.rank_spread([sample.rank(0), sample.rank(1)]) == ""
+    assert words.rank_spread([sample.rank(0)]) == ""
+
+
+def test_ending_says_the_exit_code_once() -> None:
+    assert words.ending(sample.crashed()) == "failed with exit code 1"
+    assert words.ending(sample.killed()) == "killed by SIGKILL (out of memory), exit code 137"
+    assert words.ending(sample.running()) == "still running"
