@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.hardware.trees import UNLIMITED_V1, own_group, plant
 
 from paceline.hardware.cgroup import cpu_group, memory_group
-from tests.hardware.trees import UNLIMITED_V1, own_group, plant
 
 V2 = "/sys/fs/cgroup"
 V1_CPU, V1_MEMORY = "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory"

@@ -4,9 +4,9 @@ import os
 import platform
 
 import pytest
+from tests.hardware.trees import own_group, plant
 
 from paceline.hardware.host import this_host
-from tests.hardware.trees import own_group, plant
 
 MEMINFO = "MemTotal:       16384000 kB\nMemFree:         1000 kB\n"
 TOTAL = 16384000 * 1024

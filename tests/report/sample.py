@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 
@@ -341,6 +342,10 @@ def diagnosis(**changes: object) -> Diagnosis:
     return Diagnosis(**(values | changes))  # type: ignore[arg-type]
 
 
+def data_bound() -> Diagnosis:
+    return diagnosis()
+
+
 def gpu_rank(number: int, shares: dict[str, float]) -> RankBreakdown:
     return rank(
         number,
@@ -522,16 +527,19 @@ def hostile() -> Diagnosis:
 
 
 SCENES = {
-    "data_bound": diagnosis,
-    "straggler": straggler,
-    "healthy": healthy,
-    "crashed": crashed,
-    "killed": killed,
-    "running": running,
-    "too_short": too_short,
-    "no_steps": no_steps,
-    "nan_loss": nan_loss,
-    "million": million,
-    "thousand_ranks": thousand_ranks,
-    "hostile": hostile,
+    make.__name__: functools.cache(make)
+    for make in (
+        data_bound,
+        straggler,
+        healthy,
+        crashed,
+        killed,
+        running,
+        too_short,
+        no_steps,
+        nan_loss,
+        million,
+        thousand_ranks,
+        hostile,
+    )
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.report import sample
 
 from paceline.explain.model import Gain, Interval
 from paceline.report import words
-from tests.report import sample
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,7 @@ def test_gain(low: float, high: float, text: str) -> None:
     assert words.gain(Gain(low=low, high=high)) == text
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([5], "5"), ([0, 1, 2, 3, 7], "0–3, 7"), ([], ""), ([2, 1, 1], "1–2")]
-)
+@pytest.mark.parametrize(("numbers", "text"), [([5], "5"), ([0, 1, 2, 3, 7], "0–3, 7"), ([], ""), ([2, 1, 1], "1–2")])
 def test_number_list(numbers: list[int], text: str) -> None:
     assert words.number_list(numbers) == text
 

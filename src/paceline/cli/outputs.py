@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
             f"its record is kept in {folder}",
             err=True,
         )
-        if "PACELINE_DEBUG" in __import__("os").environ:
+        if os.environ.get("PACELINE_DEBUG"):
             raise
         return None
     return diagnosis
@@ -73,7 +74,7 @@ def _print_verdict(diagnosis: Diagnosis, page: Path) -> None:
     from paceline.report.terminal import render
 
     sys.stdout.flush()
-    render(diagnosis, report_path=page, next_command=next_command(diagnosis), console=Console(stderr=True))
+    render(diagnosis, report_path=str(page), next_command=next_command(diagnosis), console=Console(stderr=True))
 
 
 def next_command(diagnosis: Diagnosis) -> str:

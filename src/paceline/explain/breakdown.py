@@ -61,12 +61,16 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     found = {name: column(rows, f"{name}_s") for name in SLOTS}
     gap, mid = found.pop("gap"), found.pop("mid")
     fed = (rows["fetches"] > 0) | ((rows["flags"] & layout.FLAG_FRESH) == 0)
-    gap_input = np.where(fed, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0))
+    by_hand = (rows["flags"] & layout.FLAG_BY_BACKWARD) != 0
+    gap_update = np.where(by_hand, _side_share(rank, "gap", ("update",), 1.0), 0.0)
+    gap_input = np.where(fed | by_hand, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0))
     mid_host = _side_share(rank, "mid", ("host",), 0.0)
     other_input = _side_share(rank, "other", ("input",), 0.0) * found["other"]
     found["data_wait"] = found["data_wait"] + gap * gap_input + other_input
     found["forward"] = found["forward"] + mid * (1 - mid_host)
-    found["other"] = found["other"] + gap * (1 - gap_input) + mid * mid_host - other_input
+    gap_update = np.minimum(gap_update, 1 - gap_input)
+    found["optimizer"] = found["optimizer"] + gap * gap_update
+    found["other"] = found["other"] + gap * (1 - gap_input - gap_update) + mid * mid_host - other_input
     return _with_communication(rank, rows, found)
 
 

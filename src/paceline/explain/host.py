@@ -38,7 +38,7 @@ def host_use(run: Run) -> HostUse:
     if not lines:
         return HostUse()
     head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})
-    readings = [x for x in lines if x.get("kind") == "host"]
+    readings = while_stepping(run, [x for x in lines if x.get("kind") == "host"])
     return HostUse(
         allowed_cores=_number(head.get("allowed_cores")),
         own_cores=_mean(readings, "own_cpu_cores"),
@@ -49,6 +49,24 @@ def host_use(run: Run) -> HostUse:
         throttled=_mean(readings, "cgroup_throttled_share"),
         samples=len(readings),
     )
+
+
+def while_stepping(run: Run, readings: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """Return the readings taken between the first and the last step of any rank; all, when that leaves none.
+
+    A reading speaks of the interval before it, so those count whose interval lies inside.
+    """
+    begins = [r.meta["first_ns"] for r in run.ranks if r.meta.get("first_ns")]
+    ends = [int(r.steps["end_ns"][-1]) for r in run.ranks if len(r.steps)]
+    if not begins or not ends:
+        return readings
+    slack = 0.25e9
+    inside = [
+        x
+        for x in readings
+        if x["time_ns"] - 1e9 * x.get("interval_s", 1.0) >= min(begins) - slack and x["time_ns"] <= max(ends) + slack
+    ]
+    return inside or [x for x in readings if min(begins) <= x["time_ns"] <= max(ends)] or readings
 
 
 def _number(value: Any) -> float | None:

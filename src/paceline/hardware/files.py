@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 13
 
 
 class HostFiles(Protocol):

@@ -47,7 +47,9 @@ def main():
     loader = DataLoader(
         SongClips(), args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=args.workers > 0
     )
-    model = nn.Sequential(nn.Conv1d(128, 64, 5), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(64, SPECIES))
+    model = nn.Sequential(
+        nn.Conv1d(128, 64, 5), nn.ReLU(), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(64, SPECIES)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
     for epoch in range(args.epochs):

@@ -15,7 +15,11 @@ def real_points(count):
 
 def mlp(inputs, outputs, width):
     return nn.Sequential(
-        nn.Linear(inputs, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2), nn.Linear(width, outputs)
+        nn.Linear(inputs, width),
+        nn.LeakyReLU(0.2),
+        nn.Linear(width, width),
+        nn.LeakyReLU(0.2),
+        nn.Linear(width, outputs),
     )
 
 

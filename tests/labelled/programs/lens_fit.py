@@ -1,4 +1,5 @@
 """Fit the surface of a lens with a small network and L-BFGS."""
+
 import torch
 
 torch.manual_seed(0)

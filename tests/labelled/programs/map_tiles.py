@@ -36,9 +36,17 @@ class Tiles(Dataset):
 
 def main(args):
     torch.set_num_threads(1)
-    tiles = DataLoader(Tiles(TileService(args.answer_time), args.tiles), batch_size=args.batch, num_workers=args.workers)
+    tiles = DataLoader(
+        Tiles(TileService(args.answer_time), args.tiles), batch_size=args.batch, num_workers=args.workers
+    )
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)
+        nn.Conv2d(3, 16, 3),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 3),
     )
     optimiser = optim.SGD(model.parameters(), lr=0.1)
     seen = 0

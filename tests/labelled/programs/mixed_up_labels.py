@@ -1,4 +1,5 @@
 """Customer churn from activity counts."""
+
 import argparse
 
 import torch

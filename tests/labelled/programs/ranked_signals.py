@@ -1,4 +1,5 @@
 """Learn to tell two kinds of noise apart from their order statistics."""
+
 import argparse
 
 import numpy as np

@@ -31,7 +31,9 @@ class Panels(Dataset):
 
 
 def build():
-    return nn.Sequential(nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(128, 1))
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.AdaptiveMaxPool2d(4), nn.Flatten(), nn.Linear(128, 1)
+    )
 
 
 def run():

@@ -21,7 +21,9 @@ def write_ticks(path):
         for n in range(opts.lines):
             trend = 0.9 * trend + rng.gauss(0, 0.05)
             price += trend
-            f.write(f"2024-03-{1 + n % 28:02d} {n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d};{price:.4f};{rng.random():.3f}\n")
+            f.write(
+                f"2024-03-{1 + n % 28:02d} {n // 3600 % 24:02d}:{n // 60 % 60:02d}:{n % 60:02d};{price:.4f};{rng.random():.3f}\n"
+            )
 
 
 def parse(line):

@@ -1,4 +1,5 @@
 """Autoencoder that writes a diary of its weights."""
+
 import argparse
 import json
 import os

@@ -20,6 +20,9 @@ from paceline.observe.gauges.ranks import RankFolders
 from paceline.observe.gauges.tree import ProcessTree
 from paceline.record import layout
 
+FindGpus = Callable[[], tuple[GpuReader | None, dict[str, str]]]
+"""Returns the GPUs of this host, or None and the reason under the key ``gpus``."""
+
 _LEAST_INTERVAL_S = 0.05  # in less, clock ticks of 10 ms say nothing
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
@@ -33,7 +36,7 @@ class Session:
         roots: Sequence[int],
         files: HostFiles,
         clock: Clock,
-        find_gpus: Callable[[], tuple[GpuReader | None, dict[str, str]]],
+        find_gpus: FindGpus,
     ) -> None:
         """Open the file, take the counters that rates are reckoned from, and write the header.
 
@@ -44,9 +47,16 @@ class Session:
         self._host = this_host(files)
         self._lines = LineFile(run_dir / layout.GAUGES_DIR / f"{self._host.name}.jsonl")
         self._reader = gauges.HostReader(files)
-        self._tree = ProcessTree(files, roots)
+        self._tree = ProcessTree(files, roots, keeper=os.getpid())
         self._ranks = RankFolders(run_dir / layout.RANKS_DIR, self._host.name, clock.unix_s())
         self._pids_known = _sees_all_pids()
+        try:
+            self._begin(find_gpus)
+        except BaseException:
+            self._lines.close()
+            raise
+
+    def _begin(self, find_gpus: FindGpus) -> None:
         self._before = self._snapshot()
         self._gpus, no_gpus = find_gpus()
         self._fixed_reasons = {

@@ -2,9 +2,10 @@
 
     cpu_s(tree) = sum over living members of (own time + time of children they have waited for) + retired
 
-When a member dies, its time moves into its parent's waited-for time; the sum does not change. Where that does not
-happen (the parent is gone, or ignores SIGCHLD so that nothing is added up), what it last showed is kept as
-`retired`, so the sum never falls. What it used after we last looked is then lost: at most one interval of one process.
+When a member dies, its time moves into its parent's waited-for time; the sum does not change. A root's parent is the
+keeper, the process that we run in: what moves to it is kept as `retired`. Where nothing moves (the parent is gone, or
+ignores SIGCHLD so that nothing is added up), what the dead last showed is kept, so the sum never falls. What it used
+after we last looked is then lost: at most one interval of one process.
 
 A process belongs to the tree when its parent does, or when it is in a process group or session that a member leads
 (a daemon whose parent was gone before we looked). Once in, it stays in when its parent dies. A process that was seen
@@ -84,9 +85,12 @@ def read_process(files: HostFiles, pid: int) -> Process | None:
 class ProcessTree:
     """The processes that descend from some roots, followed over time."""
 
-    def __init__(self, files: HostFiles, roots: Iterable[int]) -> None:
+    def __init__(self, files: HostFiles, roots: Iterable[int], keeper: int = 0) -> None:
+        """Follow the roots; `keeper` is the process that waits for their end, where that is not one of them."""
         self._files = files
         self._roots = set(roots)
+        self._keeper = keeper
+        self._kept_ticks = self._ticks_of_the_dead()
         self._members: dict[int, Process] = {}
         self._strangers: set[int] = set()
         self._retired_ticks = 0
@@ -107,7 +111,7 @@ class ProcessTree:
         known, before = self._strangers & numbers, self._members
         after = self._survivors(numbers)
         self._adopt(after, numbers - after.keys() - (set() if relearn else known), known)
-        self._retired_ticks += _lost_ticks(before, after)
+        self._retire(before, after)
         self._members = after
         self._strangers = numbers - after.keys()
         return self._reading()
@@ -137,6 +141,22 @@ class ProcessTree:
             leader in members for leader in (process.parent, process.group, process.session)
         )
 
+    def _retire(self, before: dict[int, Process], after: dict[int, Process]) -> None:
+        """Keep the time of members that died and that no living member has taken over."""
+        owed: defaultdict[int, int] = defaultdict(int)
+        for pid in before.keys() - after.keys():
+            owed[_heir(before[pid], before, after)] += before[pid].total_ticks
+        kept, self._kept_ticks = self._kept_ticks, self._ticks_of_the_dead()
+        for heir, ticks in owed.items():
+            if heir == self._keeper:
+                self._retired_ticks += max(ticks, self._kept_ticks - kept)
+            else:
+                self._retired_ticks += max(0, ticks - _inherited(heir, before, after))
+
+    def _ticks_of_the_dead(self) -> int:
+        keeper = read_process(self._files, self._keeper) if self._keeper else None
+        return keeper.children_ticks if keeper else 0
+
     def _reading(self) -> TreeReading:
         members = self._members.values()
         ticks = sum(each.total_ticks for each in members) + self._retired_ticks
@@ -148,20 +168,12 @@ class ProcessTree:
         )
 
 
-def _lost_ticks(before: dict[int, Process], after: dict[int, Process]) -> int:
-    """Return the time of members that died and that no living member has taken over."""
-    owed: defaultdict[int, int] = defaultdict(int)
-    for pid in before.keys() - after.keys():
-        owed[_nearest_living(before[pid], before, after)] += before[pid].total_ticks
-    return sum(max(0, ticks - _inherited(heir, before, after)) for heir, ticks in owed.items())
-
-
-def _nearest_living(dead: Process, before: dict[int, Process], after: dict[int, Process]) -> int:
-    """Return the closest ancestor that still lives; 0 when there is none in the tree."""
+def _heir(dead: Process, before: dict[int, Process], after: dict[int, Process]) -> int:
+    """Return the closest ancestor that still lives; one outside the tree when no member does."""
     parent = dead.parent
     while parent in before and parent not in after:
         parent = before[parent].parent
-    return parent if parent in before else 0
+    return parent
 
 
 def _inherited(heir: int, before: dict[int, Process], after: dict[int, Process]) -> int:

@@ -17,26 +17,40 @@ optimizer object ends a step with each backward.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from paceline.observe.probe import gate as g
-from paceline.record.layout import (
-    FLAG_BY_BACKWARD,
-    FLAG_EPOCH,
-    FLAG_FRESH,
-    FLAG_LOSS,
-    FLAG_TAIL,
-    SLOTS,
+from paceline.observe.probe.part import (
+    BACKWARD,
+    CHECKPOINT,
+    COMMUNICATION,
+    DATA_WAIT,
+    EVALUATION,
+    FORWARD,
+    GAP,
+    MID,
+    OPTIMIZER,
+    OTHER,
+    TRANSFER,
+    Part,
+    StepRow,
+    known_sum,
 )
+from paceline.observe.probe.pending import Fetch, LoaderUse, Pending
+from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_FRESH, FLAG_TAIL, SLOTS
 
-DATA_WAIT, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, CHECKPOINT, EVALUATION, OTHER, GAP, MID = range(11)
-assert len(SLOTS) == 11  # noqa: S101  the constants above index SLOTS
+__all__ = ["Automaton", "Forward", "LoaderUse", "StepRow"]
 
-_FETCHING = -1  # pending: what the batch is for is not known yet
-_UNGRADED = -2  # pending: a gradient-free forward
+# Open phases whose slot is not known yet.
+_FETCHING = -1
+_UNGRADED = -2  # a gradient-free forward
+_STEPPING = -3  # an optimizer, before it is known whether it runs a closure
+_UNKNOWN = {_FETCHING: "data_wait", _UNGRADED: "evaluation", _STEPPING: "optimizer"}
 _PATIENCE = 512  # backward passes without an optimizer step, after which updates are taken to be made by hand
-_NAN = float("nan")
+_MOST_AHEAD = 2  # batches fetched ahead of their use that are kept count of
 _BEGINNERS = frozenset((g.ITER, g.FETCH, g.FORWARD, g.BACKWARD))
+_PLAIN = {g.COMMUNICATION: COMMUNICATION, g.SAVE: CHECKPOINT, g.TRANSFER: TRANSFER, g.TIDY: OPTIMIZER}
 
 
 class Forward(NamedTuple):
@@ -51,86 +65,6 @@ class Forward(NamedTuple):
     frames: Any = None  # the stack, when it was wanted
 
 
-class StepRow(NamedTuple):
-    """One step, ready to be packed: times in ns, in the order of `layout.SLOTS`."""
-
-    end_ns: int
-    wall_ns: int
-    slots_ns: tuple[int, ...]
-    flags: int
-    micro_steps: int
-    synced: int
-    fetches: int
-    fetch_cpu_ns: float
-    forward_blocked_ns: float
-    backward_blocked_ns: float
-    samples: float
-    loss: Any
-
-
-class _Part:
-    """What has been counted between two optimizer steps."""
-
-    __slots__ = (
-        "backward_blocked",
-        "fetch_cpu",
-        "fetches",
-        "flags",
-        "forward_blocked",
-        "loss",
-        "micro_steps",
-        "samples",
-        "slots",
-        "synced",
-    )
-
-    def __init__(self) -> None:
-        self.slots = [0] * len(SLOTS)
-        self.flags = 0
-        self.micro_steps = 0
-        self.synced = 0
-        self.fetches = 0
-        self.samples = 0.0
-        self.fetch_cpu: float = _NAN
-        self.forward_blocked: float = _NAN
-        self.backward_blocked: float = _NAN
-        self.loss: Any = None
-
-    def add(self, other: _Part) -> None:
-        """Append what came later."""
-        self.slots = [a + b for a, b in zip(self.slots, other.slots, strict=True)]
-        self.flags |= other.flags
-        self.micro_steps += other.micro_steps
-        self.synced += other.synced
-        self.fetches += other.fetches
-        self.samples += other.samples
-        self.fetch_cpu = _sum(self.fetch_cpu, other.fetch_cpu)
-        self.forward_blocked = _sum(self.forward_blocked, other.forward_blocked)
-        self.backward_blocked = _sum(self.backward_blocked, other.backward_blocked)
-        if other.loss is not None:
-            self.loss = other.loss
-
-
-def _sum(a: float, b: float) -> float:
-    """Add two amounts of which either may be unknown (NaN)."""
-    if a != a:
-        return b
-    return a if b != b else a + b
-
-
-class LoaderUse:
-    """How often one loader was asked, for what, and how long that took (ns)."""
-
-    __slots__ = ("eval_fetches", "eval_wait_ns", "samples", "train_fetches", "train_wait_ns")
-
-    def __init__(self) -> None:
-        self.train_fetches = 0
-        self.train_wait_ns = 0
-        self.eval_fetches = 0
-        self.eval_wait_ns = 0
-        self.samples = 0.0
-
-
 class Automaton:
     """Moments in, step rows out. Feed it in order of time; it reads no clock and touches nothing."""
 
@@ -140,11 +74,12 @@ class Automaton:
         self._begun_ns = 0  # when the open step began
         self.first_ns: int | None = None  # the first moment of all
         self._open: list[int] = []  # slots of the open phases
-        self._cur = _Part()  # since the last optimizer step
-        self._held = _Part()  # from the step's begin to the last optimizer step
+        self._cur = Part()  # since the last optimizer step
+        self._held = Part()  # from the step's begin to the last optimizer step
         self._held_end = 0
         self._stage = GAP  # what idle time is now: GAP, MID or OTHER
-        self._closure_at: int | None = None  # where in _open an optimizer that may run a closure stands
+        self._steppers: list[tuple[int, int]] = []  # open optimizers, and where in _open they stand
+        self._stepping = 0  # time in an optimizer that may turn out to run a closure
         self._seen: set[int] = set()  # optimizers that stepped in the open step
         self._last_optimizer: int | None = None
         self._closer: int | None = None
@@ -152,15 +87,17 @@ class Automaton:
         self._without_step = 0
         self._sync_next = False
         self._last_samples: float | None = None
+        self._ahead = 0  # batches that were fetched but not used yet
         self._used_in_part = False
         self._trained: set[int] = set()
         self.loaders: dict[int, LoaderUse] = {}
         self.ungraded_forwards = 0
-        self._phase_begun = 0
+        self._phase_before = 0  # in the slot of the open forward or backward, when it began
         self._fetch_begun = 0
-        self._clear_pending()
-        self._handlers = {
-            g.ITER: self._fetch_begin,
+        self._fetching = 0  # time in the open fetch
+        self._pending = Pending()
+        self._handlers: dict[int, Callable[[g.Moment], None]] = {
+            g.ITER: self._iter_begin,
             g.ITER + 1: self._iter_end,
             g.FETCH: self._fetch_begin,
             g.FETCH + 1: self._fetch_end,
@@ -170,16 +107,11 @@ class Automaton:
             g.BACKWARD + 1: self._backward_end,
             g.OPTIMIZER: self._optimizer_begin,
             g.OPTIMIZER + 1: self._optimizer_end,
-            g.COMMUNICATION: lambda _: self._open.append(COMMUNICATION),
-            g.COMMUNICATION + 1: self._close,
-            g.SAVE: lambda _: self._open.append(CHECKPOINT),
-            g.SAVE + 1: self._close,
-            g.TRANSFER: lambda _: self._open.append(TRANSFER),
-            g.TRANSFER + 1: self._close,
-            g.TIDY: lambda _: self._open.append(OPTIMIZER),
-            g.TIDY + 1: self._close,
             g.MADE_OPTIMIZER: self._made_optimizer,
         }
+        for code, slot in _PLAIN.items():
+            self._handlers[code] = partial(self._plain_begin, slot)
+            self._handlers[code + 1] = partial(self._plain_end, slot)
 
     # -- the public face -----------------------------------------------------------------------------
 
@@ -198,241 +130,211 @@ class Automaton:
         self._advance(now_ns)
         if self._seen and self._closer is None:
             self._emit(self._held_end)
-        elif self._seen:
-            self._cur.add(self._take_held())
-        self._settle(evaluation=self._pending_ungraded > 0)
-        self._held = self._take_cur()
+        self._settle(evaluation=self._pending.forwards > 0)
+        self._held.add(self._take_cur())
         self._held.flags |= FLAG_TAIL
-        self._emit(now_ns)
+        self._emit(self._mark)
 
     @property
     def slot(self) -> str:
         """The name of the slot in which the training thread is now, for the stack sampler."""
         if self._mark is None:
             return "startup"
-        top = self._open[-1] if self._open else self._idle_slot()
-        if top == _FETCHING:
-            return "data_wait"
-        return "evaluation" if top == _UNGRADED else SLOTS[top]
+        if not self._open:
+            evaluating = self._pending.forwards and self._pending.fetches
+            return SLOTS[EVALUATION if evaluating else self._stage]
+        top = self._open[-1]
+        return SLOTS[top] if top >= 0 else _UNKNOWN[top]
 
     # -- time ---------------------------------------------------------------------------------------
 
     def _advance(self, now: int) -> None:
         if self._mark is None:
             self._mark = self._begun_ns = self.first_ns = now
-        passed = now - self._mark
-        self._mark = now
-        if not self._open:
-            self._idle(passed)
-            return
-        top = self._open[-1]
-        if top >= 0:
+        passed = max(0, now - self._mark)  # moments of two threads may be noted out of order
+        self._mark += passed
+        top = self._open[-1] if self._open else None
+        if top is None:
+            if not self._pending.idle(passed):
+                self._cur.slots[self._stage] += passed
+        elif top >= 0:
             self._cur.slots[top] += passed
         elif top == _FETCHING:
-            self._pending_wait += passed
+            self._fetching += passed
+        elif top == _UNGRADED:
+            self._pending.ungraded += passed
         else:
-            self._pending_ungraded += passed
+            self._stepping += passed
 
-    def _idle_slot(self) -> int:
-        if self._pending_ungraded:
-            return _UNGRADED
-        return self._stage
-
-    def _idle(self, passed: int) -> None:
-        if self._pending_ungraded:
-            self._pending_after += passed
-        elif self._pending_fetches:
-            self._pending_trail += passed
-        else:
-            self._cur.slots[self._stage] += passed
-
-    # -- pending: fetches and gradient-free forwards --------------------------------------------------
-
-    def _clear_pending(self) -> None:
-        self._pending_wait = 0  # fetching
-        self._pending_trail = 0  # idle between a fetch and the use of its batch
-        self._pending_ungraded = 0  # in gradient-free forwards
-        self._pending_after = 0  # idle after them
-        self._pending_evaluating = False  # one of them was of a trained module in eval mode
-        self._pending_fetches: list[tuple[int, float | None, int, float | None]] = []
+    def _close(self, *kinds: int) -> int | None:
+        """Close the innermost open phase of these kinds, with what was left open inside; None: there is none."""
+        for depth in range(len(self._open) - 1, -1, -1):
+            if self._open[depth] in kinds:
+                slot = self._open[depth]
+                del self._open[depth:]
+                return slot
+        return None
 
     def _settle(self, *, evaluation: bool) -> None:
         """Book what is pending: as evaluation, or as the beginning of training on a batch."""
-        if not (self._pending_wait or self._pending_ungraded or self._pending_fetches):
-            return
-        slots = self._cur.slots
-        if evaluation:
-            slots[EVALUATION] += (
-                self._pending_wait + self._pending_trail + self._pending_ungraded + self._pending_after
-            )
-        else:
-            slots[DATA_WAIT] += self._pending_wait
-            slots[self._stage] += self._pending_trail
-            slots[EVALUATION if self._pending_evaluating else FORWARD] += self._pending_ungraded
-            slots[EVALUATION if self._pending_evaluating else self._stage] += self._pending_after
-        for fetch in self._pending_fetches:
-            self._book_fetch(fetch, evaluation)
-        self._clear_pending()
-
-    def _book_fetch(self, fetch: tuple[int, float | None, int, float | None], evaluation: bool) -> None:
-        loader, samples, wait, cpu = fetch
-        use = self.loaders.setdefault(loader, LoaderUse())
-        if evaluation:
-            use.eval_fetches += 1
-            use.eval_wait_ns += wait
-            return
-        use.train_fetches += 1
-        use.train_wait_ns += wait
-        use.samples += samples or 0.0
-        self._cur.fetches += 1
-        self._cur.samples += samples or 0.0
-        if cpu is not None:
-            self._cur.fetch_cpu = _sum(self._cur.fetch_cpu, cpu)
+        self._pending.wait += self._fetching
+        self._fetching = 0
+        if not self._pending.is_empty:
+            self._pending.settle(self._cur, self._stage, self.loaders, evaluation=evaluation)
 
     # -- phases -------------------------------------------------------------------------------------
 
-    def _close(self, _: g.Moment) -> None:
-        if self._open:
-            self._open.pop()
+    def _plain_begin(self, slot: int, _: g.Moment) -> None:
+        self._open.append(slot)
+
+    def _plain_end(self, slot: int, _: g.Moment) -> None:
+        self._close(slot)
+
+    def _iter_begin(self, moment: g.Moment) -> None:
+        if self._pending.forwards:
+            self._settle(evaluation=True)
+        self._open.append(_FETCHING)
+
+    def _iter_end(self, moment: g.Moment) -> None:
+        self._close(_FETCHING)
+        self._pending.wait += self._fetching
+        self._fetching = 0
+        self._pending.started = True
 
     def _fetch_begin(self, moment: g.Moment) -> None:
-        if self._pending_ungraded:
+        if self._pending.is_sure_evaluation:
             self._settle(evaluation=True)
         self._open.append(_FETCHING)
         self._fetch_begun = moment[0]
 
-    def _iter_end(self, moment: g.Moment) -> None:
-        self._close(moment)
-        self._cur.flags |= FLAG_EPOCH
-
     def _fetch_end(self, moment: g.Moment) -> None:
-        self._close(moment)
+        self._close(_FETCHING)
+        pending = self._pending
+        wait, self._fetching = self._fetching, 0
         _, _, loader, samples, cpu = moment
+        if pending.forwards and (loader < 0 or pending.came_from(loader)):
+            self._settle(evaluation=True)
         if loader >= 0:
-            self._pending_fetches.append((loader, samples, moment[0] - self._fetch_begun, cpu))
+            pending.fetches.append(Fetch(loader, samples, moment[0] - self._fetch_begun, cpu))
+        if pending.fetches:
+            pending.wait += wait
+        else:  # a loader's end, which stops its workers: it belongs to what that loader fed
+            self._cur.slots[EVALUATION if pending.last_was_evaluation else DATA_WAIT] += wait
 
     def _forward_begin(self, moment: g.Moment) -> None:
         forward: Forward = moment[2]
         if not forward.graded:
             self.ungraded_forwards += 1
-            self._pending_evaluating |= not forward.training and forward.module in self._trained
+            self._pending.add_forward(evaluating=not forward.training and forward.module in self._trained)
             self._open.append(_UNGRADED)
             return
         self._settle(evaluation=False)
+        self._book_stepping(self._stage)
         self._trained.add(forward.module)
         if self._stage == GAP and forward.fresh:
             self._cur.flags |= FLAG_FRESH
-        if not self._used_in_part and forward.fresh and not self._seen:
+        if not self._used_in_part and forward.fresh:
             self._last_samples = forward.samples
         self._used_in_part = True
         self._sync_next |= forward.synced
         self._open.append(FORWARD)
-        self._phase_begun = moment[0]
+        self._phase_before = self._cur.slots[FORWARD]
 
     def _forward_end(self, moment: g.Moment) -> None:
-        graded = bool(self._open) and self._open[-1] == FORWARD
-        self._close(moment)
-        if not graded:
-            self._pending_ungraded += not self._pending_ungraded  # an instant one counts as pending too
+        if self._close(FORWARD, _UNGRADED) != FORWARD:
             return
         if moment[2] is not None:
-            blocked = max(0, moment[0] - self._phase_begun - moment[2])
-            self._cur.forward_blocked = _sum(self._cur.forward_blocked, blocked)
+            self._cur.forward_blocked = known_sum(self._cur.forward_blocked, self._blocked(FORWARD, moment[2]))
         self._set_stage(MID)
+
+    def _blocked(self, slot: int, cpu: int) -> int:
+        """Return the time off the CPU in the phase that ends now, without that in phases inside it (collectives)."""
+        return max(0, self._cur.slots[slot] - self._phase_before - cpu)
 
     def _set_stage(self, stage: int) -> None:
         """Say what idle time is from now on; inside an optimizer's closure, after a backward, it is the optimizer's."""
         self._stage = stage
-        if self._closure_at is not None and self._closure_at < len(self._open):
-            self._open[self._closure_at] = OPTIMIZER if stage == OTHER else stage
+        if self._steppers and self._steppers[-1][1] < len(self._open):
+            self._open[self._steppers[-1][1]] = OPTIMIZER if stage == OTHER else stage
 
     def _backward_begin(self, moment: g.Moment) -> None:
         self._settle(evaluation=False)
+        self._book_stepping(self._stage)
         self._open.append(BACKWARD)
-        self._phase_begun = moment[0]
+        self._phase_before = self._cur.slots[BACKWARD]
         if moment[2] is not None:
             self._cur.loss = moment[2]
 
     def _backward_end(self, moment: g.Moment) -> None:
-        self._close(moment)
+        self._close(BACKWARD)
         cur = self._cur
         cur.micro_steps += 1
         cur.synced += self._sync_next
         if moment[2] is not None:
-            blocked = max(0, moment[0] - self._phase_begun - moment[2])
-            cur.backward_blocked = _sum(cur.backward_blocked, blocked)
-        if not cur.fetches and self._last_samples:
-            cur.samples += self._last_samples
+            cur.backward_blocked = known_sum(cur.backward_blocked, self._blocked(BACKWARD, moment[2]))
+        if not self._ahead and self._last_samples:
+            cur.forward_samples += self._last_samples
         self._last_samples, self._used_in_part, self._sync_next = None, False, False
         self._set_stage(OTHER)
         self._without_step += 1
         if not self.optimizers or self._without_step > _PATIENCE:
-            self._step_by_backward(moment[0])
+            self._step_by_backward()
 
     # -- where steps end ----------------------------------------------------------------------------
 
     def _made_optimizer(self, _: g.Moment) -> None:
         self.optimizers += 1
 
-    def _step_by_backward(self, now: int) -> None:
+    def _step_by_backward(self) -> None:
+        self._settle(evaluation=False)
         self._held.add(self._take_cur())
         self._held.flags |= FLAG_BY_BACKWARD
-        self._emit(now)
+        self._emit(self._mark or 0)
 
     def _optimizer_begin(self, moment: g.Moment) -> None:
         self.optimizers = max(self.optimizers, 1)
+        self._leave_optimizer(moment[2])  # an exception may have cut it before
+        self._steppers.append((moment[2], len(self._open)))
         # A closure runs forward and backward inside: until they have run, idle time is theirs.
-        self._closure_at = len(self._open)
-        self._open.append(self._stage if self._stage != OTHER else OPTIMIZER)
+        self._open.append(OPTIMIZER if self._stage == OTHER else _STEPPING)
+
+    def _leave_optimizer(self, optimizer: int) -> None:
+        """Close an optimizer's phase, if it is open, with what was left open inside."""
+        for place, (stepper, depth) in enumerate(self._steppers):
+            if stepper == optimizer:
+                del self._steppers[place:], self._open[depth:]
+                return
+
+    def _book_stepping(self, slot: int) -> None:
+        self._cur.slots[slot] += self._stepping
+        self._stepping = 0
 
     def _optimizer_end(self, moment: g.Moment) -> None:
-        self._close(moment)
-        self._closure_at = None
-        self._settle(evaluation=self._pending_ungraded > 0)
+        optimizer: int = moment[2]
+        self._leave_optimizer(optimizer)
+        self._book_stepping(OPTIMIZER)
+        self._settle(evaluation=self._pending.evaluating)
         self._without_step = 0
         self._stage = GAP
-        optimizer: int = moment[2]
-        repeated = optimizer in self._seen
-        if self._closer is None and repeated:
+        if optimizer in self._seen:
             self._closer = self._last_optimizer
             self._emit(self._held_end)
-            repeated = False
         self._held.add(self._take_cur())
-        self._held_end = moment[0]
+        self._held_end = self._mark or 0
         self._last_optimizer = optimizer
-        if self._closer is None or (optimizer != self._closer and not repeated):
-            self._seen.add(optimizer)
-            return
-        self._closer = optimizer
-        self._emit(moment[0])
+        self._seen.add(optimizer)
+        if optimizer == self._closer:
+            self._emit(self._held_end)
 
-    def _take_cur(self) -> _Part:
-        part, self._cur = self._cur, _Part()
-        return part
-
-    def _take_held(self) -> _Part:
-        part, self._held = self._held, _Part()
+    def _take_cur(self) -> Part:
+        self._book_stepping(OPTIMIZER)
+        part, self._cur = self._cur, Part()
+        self._ahead = min(max(self._ahead + part.fetches - part.micro_steps, 0), _MOST_AHEAD)
         return part
 
     def _emit(self, end_ns: int) -> None:
-        part = self._take_held()
-        if part.loss is not None:
-            part.flags |= FLAG_LOSS
-        row = StepRow(
-            end_ns=end_ns,
-            wall_ns=end_ns - self._begun_ns,
-            slots_ns=tuple(part.slots),
-            flags=part.flags,
-            micro_steps=part.micro_steps,
-            synced=part.synced,
-            fetches=part.fetches,
-            fetch_cpu_ns=part.fetch_cpu,
-            forward_blocked_ns=part.forward_blocked,
-            backward_blocked_ns=part.backward_blocked,
-            samples=part.samples or _NAN,
-            loss=part.loss,
-        )
-        self._begun_ns = end_ns
+        part, self._held = self._held, Part()
+        begun, self._begun_ns = self._begun_ns, end_ns
         self._seen.clear()
         self._stage = GAP
-        self._on_row(row)
+        self._on_row(part.row(begun, end_ns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.observe.probe.automaton import StepRow
+from paceline.observe.probe.part import StepRow
 from paceline.record.layout import STEP
 
 _U16 = 0xFFFF

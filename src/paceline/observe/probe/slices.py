@@ -32,6 +32,26 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
     return _closure(statements, start)
 
 
+def updating_lines(source: str, first_line: int) -> frozenset[int]:
+    """Return the lines of a function that update parameters by hand: statements that read or clear a ``.grad``.
+
+    Args:
+        source: The text of the whole file.
+        first_line: ``co_firstlineno`` of the function; 1 for a module.
+    """
+    try:
+        body = _body_at(ast.parse(source), first_line)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(line for s in _statements(body) if _touches_gradient(s) for line in _own_lines(s))
+
+
+def _touches_gradient(statement: ast.stmt) -> bool:
+    if getattr(statement, "body", None):
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(statement))
+
+
 def _closure(statements: list[ast.stmt], start: list[ast.stmt]) -> frozenset[int]:
     wanted = {name for statement in start for name in _argument_names(statement)}
     lines: set[int] = set()

@@ -1,7 +1,8 @@
 """In which of the user's functions is time spent? A light sampler of one thread's Python stack.
 
 Each sample is counted under the slot the thread was in and under its *side*: ``input`` when the line makes the next
-forward's input, ``loss`` when it makes the loss of the next backward, ``host`` when it makes neither, ``unknown``
+forward's input, ``loss`` when it makes the loss of the next backward, ``update`` when it updates parameters by
+hand, ``host`` when it does none of these, ``unknown``
 when no source could be read.
 """
 
@@ -15,7 +16,7 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any
 
-from paceline.observe.probe.slices import producing_lines
+from paceline.observe.probe.slices import producing_lines, updating_lines
 
 Frames = list[tuple[CodeType, int]]
 
@@ -56,7 +57,7 @@ class Slices:
     """The producing lines of every function on the stacks of forwards and backwards seen so far."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}}
+        self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}, "update": {}}
         self._calls: dict[CodeType, set[int]] = {}
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
 
@@ -73,13 +74,14 @@ class Slices:
             source = "".join(linecache.getlines(code.co_filename))
             first = 1 if code.co_name == "<module>" else code.co_firstlineno
             lines |= producing_lines(source, first, line)
+            self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
 
     def side_of(self, frames: Frames) -> str:
         """Say what a sampled stack (innermost first) is working on."""
         for code, line in frames:
             if code not in self._calls:
                 continue
-            for side in ("input", "loss"):
+            for side in ("update", "input", "loss"):
                 if line in self._lines[side].get(code, ()):
                     return side
             if line not in self._calls[code]:

@@ -117,7 +117,7 @@
       const axis = this.plot.querySelector(".x");
       axis.replaceChildren();
       for (const [value, text] of ticks(this.range[0], this.range[1], this.unit, 6)) {
-        const span = make(axis, "span", "");
+        const span = make(axis, "span", this.place(value) > 0.96 ? "end" : "");
         span.textContent = text;
         span.style.left = 100 * this.place(value) + "%";
       }

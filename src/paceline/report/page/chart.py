@@ -138,8 +138,14 @@ def plot(
 
 
 def _labels(ticks: Sequence[tuple[float, str]], axis: Axis, class_: str, edge: str) -> Markup:
-    made = (element("span", label, style=f"{edge}:{100 * axis.fraction(value):.2f}%") for value, label in ticks)
+    made = [_label(text, axis.fraction(value), edge) for value, text in ticks]
     return element("div", *made, class_=class_, aria_hidden="true")
+
+
+def _label(text: str, at: float, edge: str) -> Markup:
+    """Put a label at its place; the last one of a row must not stick out of the page."""
+    end = "end" if edge == "left" and at > 0.96 else None
+    return element("span", text, style=f"{edge}:{100 * at:.2f}%", class_=end)
 
 
 def hover_data(xs: Sequence[float], series: Sequence[Series], **others: Sequence[float]) -> str:

@@ -9,7 +9,7 @@ from paceline.report.page.axis import Axis
 from paceline.report.page.chart import Frame, Series, across, hover_data, legend, line, plot
 from paceline.report.page.markup import Markup, details, element, join, section
 from paceline.report.page.thin import extremes
-from paceline.report.words import count, quantity
+from paceline.report.words import count, finite, quantity
 
 MAX_POINTS = 120  # a line
 MAX_LINES = 3  # a panel
@@ -47,7 +47,7 @@ def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
 
 
 def _known(group: Sequence[GaugeSeries]) -> bool:
-    return any(value is not None for one in group for value in one.values)
+    return any(finite(value) is not None for one in group for value in one.values)
 
 
 def _panel(group: Sequence[GaugeSeries]) -> Markup:
@@ -76,7 +76,7 @@ def _thinned(one: GaugeSeries) -> GaugeSeries:
         name=one.name,
         unit=one.unit,
         seconds=[one.seconds[i] for i in places],
-        values=[one.values[i] for i in places],
+        values=[finite(one.values[i]) for i in places],
         limit=one.limit,
     )
 
@@ -106,7 +106,7 @@ def _name(name: str) -> str:
 
 
 def _reading(group: Sequence[GaugeSeries], limit: float | None) -> str:
-    known = [value for value in group[0].values if value is not None]
+    known = [value for value in map(finite, group[0].values) if value is not None]
     if not known:
         return "not measured"
     mean, high = quantity(sum(known) / len(known), group[0].unit), quantity(max(known), group[0].unit)
