@@ -93,12 +93,9 @@ def describe(ranks: Sequence[dict]) -> None:
         text = ", ".join(f"{name} {100 * value:.0f} %" for name, value in shares if value >= 0.005)
         cpu = (rank["cpu_s"], rank["children_cpu_s"])
         loss = " ".join(f"{value:.3g}" for value in rank["loss"])
-        print(
-            f"    process {number}: {rank['steps']} steps, median {rank['median_ms']:.1f} ms, p95 {rank['p95_ms']:.1f}; {text}"
-        )
-        print(
-            f"      wall {rank['wall_s']:.2f} s, own CPU {cpu[0]:.2f}, workers' CPU {cpu[1]:.2f}; loss by quarter {loss}"
-        )
+        steps = f"{rank['steps']} steps, median {rank['median_ms']:.1f} ms, p95 {rank['p95_ms']:.1f}"
+        print(f"    process {number}: {steps}; {text}")
+        print(f"      wall {rank['wall_s']:.2f} s, own CPU {cpu[0]:.2f}, workers' CPU {cpu[1]:.2f}; loss {loss}")
 
 
 def shares_hold(case: cases.Case, runs: Sequence[Sequence[dict]]) -> bool:
@@ -113,9 +110,7 @@ def shares_hold(case: cases.Case, runs: Sequence[Sequence[dict]]) -> bool:
 def cure_holds(case: cases.Case, before: Sequence, after: Sequence) -> bool:
     unit, metric = METRICS[case.metric]
     a, b = best(before, metric), best(after, metric)
-    held = (
-        (not math.isfinite(a) or b < 0.9 * a) and math.isfinite(b) if case.metric == "loss" else a >= case.cure_min * b
-    )
+    held = a >= case.cure_min * b if case.metric != "loss" else math.isfinite(b) and not 0.9 * a <= b
     how = "alone" if case.cure_alone else " ".join(case.cure)
     print(f"    {how}: {a:.3g} -> {b:.3g} {unit}, {a / b:.2f} times (at least {case.cure_min:g}) {answer(held)}")
     return held
@@ -123,10 +118,9 @@ def cure_holds(case: cases.Case, before: Sequence, after: Sequence) -> bool:
 
 def useless_holds(case: cases.Case, before: Sequence, more: Sequence) -> bool:
     a, b = best(before, step_ms), best(more, step_ms)
-    print(
-        f"    {' '.join(case.useless)}: {a:.1f} -> {b:.1f} ms a step, {a / b:.2f} times (at most {MOST_HELP}) {answer(a / b <= MOST_HELP)}"
-    )
-    return a / b <= MOST_HELP
+    held, how = a / b <= MOST_HELP, " ".join(case.useless)
+    print(f"    {how}: {a:.1f} -> {b:.1f} ms a step, {a / b:.2f} times (at most {MOST_HELP}) {answer(held)}")
+    return held
 
 
 def answer(held: bool) -> str:

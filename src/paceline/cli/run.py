@@ -47,19 +47,32 @@ def _begins_with_dashes(command: click.Command, ctx: click.Context, args: list[s
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write it for a pull request.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report here too.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="Keep runs in DIR instead of .paceline/runs.")
-@click.option("--run-id", metavar="ID", help="Name the run; commands on several hosts that share a folder join one run by it.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep runs in DIR instead of .paceline/runs.",
+)
+@click.option(
+    "--run-id", metavar="ID", help="Name the run; commands on several hosts that share a folder join one run by it."
+)
 @click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour.")
 @click.option("--instance", metavar="NAME", help="Take the price of a cloud instance, such as p5.48xlarge.")
 @click.option("--target-loss", type=float, metavar="LOSS", help="Say when this loss was reached.")
 @click.option("--profile/--no-profile", default=True, help="Take a short profiler window once in the run.")
-@click.option("--fail-on", type=click.Choice(["never", "critical", "warning"]), default="never", show_default=True,
-              help="Exit 1 when the program succeeded but a finding is at least this severe.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["never", "critical", "warning"]),
+    default="never",
+    show_default=True,
+    help="Exit 1 when the program succeeded but a finding is at least this severe.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print no verdict; errors still show.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...")
 @click.pass_context
-def command(ctx: click.Context, **options: Any) -> int:
-    """Run a training program, unchanged, and explain where its time goes.
+def command(ctx: click.Context, /, **options: Any) -> int:
+    r"""Run a training program, unchanged, and explain where its time goes.
 
     \b
     paceline run train.py --its --flags

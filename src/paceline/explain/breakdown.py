@@ -2,7 +2,8 @@
 
 Three slots of a row are split with the help of stack samples (see `observe.probe.stacks`):
 
-    gap    x share of samples making the forward's input -> data_wait, the rest -> other
+    gap    x share of samples making the forward's input -> data_wait, the rest -> other; where parameters are updated
+           by hand also x share updating them -> optimizer, x share computing the loss -> forward
     mid    x share of samples not in the program's own other work -> forward, the rest -> other
     other  x share of samples making an input -> data_wait
 
@@ -12,6 +13,7 @@ a CPU, is communication.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -53,7 +55,7 @@ def runnable_ratio(rank: Rank) -> float:
         return 0.0
     last = rank.ticks[-1]
     on_cpu, runnable = float(last["main_on_cpu_s"]), float(last["main_runnable_s"])
-    return runnable / on_cpu if on_cpu > 0 and runnable == runnable else 0.0
+    return runnable / on_cpu if on_cpu > 0 and not math.isnan(runnable) else 0.0
 
 
 def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
@@ -62,15 +64,21 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     gap, mid = found.pop("gap"), found.pop("mid")
     fed = (rows["fetches"] > 0) | ((rows["flags"] & layout.FLAG_FRESH) == 0)
     by_hand = (rows["flags"] & layout.FLAG_BY_BACKWARD) != 0
-    gap_update = np.where(by_hand, _side_share(rank, "gap", ("update",), 1.0), 0.0)
-    gap_input = np.where(fed | by_hand, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0))
+    modules = bool(found["forward"].any())
+    gap_update = np.where(by_hand, _side_share(rank, "gap", ("update",), 1.0 if modules else 0.0), 0.0)
+    gap_loss = np.where(by_hand, _side_share(rank, "gap", ("loss",), 0.0 if modules else 1.0), 0.0)
+    gap_input = np.where(
+        fed | by_hand, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0)
+    )
     mid_host = _side_share(rank, "mid", ("host",), 0.0)
     other_input = _side_share(rank, "other", ("input",), 0.0) * found["other"]
     found["data_wait"] = found["data_wait"] + gap * gap_input + other_input
     found["forward"] = found["forward"] + mid * (1 - mid_host)
     gap_update = np.minimum(gap_update, 1 - gap_input)
+    gap_loss = np.minimum(gap_loss, 1 - gap_input - gap_update)
     found["optimizer"] = found["optimizer"] + gap * gap_update
-    found["other"] = found["other"] + gap * (1 - gap_input - gap_update) + mid * mid_host - other_input
+    found["forward"] = found["forward"] + gap * gap_loss
+    found["other"] = found["other"] + gap * (1 - gap_input - gap_update - gap_loss) + mid * mid_host - other_input
     return _with_communication(rank, rows, found)
 
 
@@ -101,9 +109,7 @@ def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
 
 def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
     """Return the user's functions seen most often in some slots (each with the sides that count; None: all)."""
-    entries = [
-        e for e in rank.summary.get("hot", ()) if e["slot"] in slots and _counts(e, slots[e["slot"]])
-    ]
+    entries = [e for e in rank.summary.get("hot", ()) if e["slot"] in slots and _counts(e, slots[e["slot"]])]
     total = sum(e["count"] for e in entries)
     merged: dict[str, int] = {}
     for entry in entries:

@@ -193,13 +193,17 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
     if first.loader is None:
         found["loader"] = "no DataLoader fed training"
     if first.window is None:
-        found["profiler_window"] = "no profiler window was taken (run too short, switched off, or the program profiles itself)"
+        found["profiler_window"] = (
+            "no profiler window was taken (run too short, switched off, or the program profiles itself)"
+        )
     return found
 
 
 def _faults(facts: Facts) -> list[str]:
     return [
-        f"watching stopped on rank {r.record.rank}: {note['reason']}" for r in facts.ranks for note in r.record.noted("fault")
+        f"watching stopped on rank {r.record.rank}: {note['reason']}"
+        for r in facts.ranks
+        for note in r.record.noted("fault")
     ]
 
 
@@ -210,5 +214,3 @@ def _operators(facts: Facts) -> list[HotFunction]:
     return [
         HotFunction(function=o.name, share=o.self_s / window.operator_s, count=o.count) for o in window.operators[:12]
     ]
-
-

@@ -6,7 +6,7 @@ from paceline.record.run import Launch, Rank, Run
 
 
 def ended(run: Run) -> str:
-    """Return one phrase: finished, still running, killed, failed with an exception …"""
+    """Return one phrase: finished, still running, killed, failed with an exception and so on."""
     if not run.launches:
         return "its launch record is missing"
     if not run.finished:

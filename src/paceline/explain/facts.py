@@ -76,6 +76,12 @@ class Facts:
         return all(len(r.rows) >= MIN_STEPS and r.total_s >= MIN_STEADY_S for r in self.ranks)
 
     @property
+    def contended(self) -> bool:
+        """Whether others on the host were so busy that single step times say little about the program."""
+        cores, others = self.host.allowed_cores, self.host.other_cores
+        return self.contention > 0.15 or (cores is not None and others is not None and others > 0.15 * cores)
+
+    @property
     def contention(self) -> float:
         """Share of the training thread's wish for a CPU that was not granted, the ranks' median."""
         ratios = [runnable_ratio(r.record) for r in self.ranks]

@@ -24,9 +24,7 @@ def median_interval(values: Floats, level_z: float = 1.96) -> Interval | None:
     half = level_z * math.sqrt(count) / 2
     low = max(0, math.floor((count - 1) / 2 - half))
     high = min(count - 1, math.ceil((count - 1) / 2 + half))
-    return Interval(
-        value=float(np.median(ordered)), low=float(ordered[low]), high=float(ordered[high]), count=count
-    )
+    return Interval(value=float(np.median(ordered)), low=float(ordered[low]), high=float(ordered[high]), count=count)
 
 
 def warmup_length(walls: Floats) -> int:
@@ -46,7 +44,7 @@ def warmup_length(walls: Floats) -> int:
 
 
 def drift(values: Floats) -> tuple[float, float]:
-    """Return the ratio of the last quarter's median to the first quarter's, and Kendall's tau of eight block medians."""
+    """Return the ratio of the last quarter's median to the first's, and Kendall's tau of eight block medians."""
     if len(values) < 16:
         return 1.0, 0.0
     quarter = len(values) // 4

@@ -1,9 +1,9 @@
 """Which finding is the verdict? Results before risks before speed, then the largest gain that is certain enough.
 
-    1. the result is worthless      CONV001, CONV002
-    2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5 %
-    3. something will go wrong      MEM002, HOST002, CONV003 …: no gain in speed, but worth a word
-    4. nothing to say               compute-bound, or balanced
+1. the result is worthless      CONV001, CONV002
+2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5 %
+3. something will go wrong      MEM002, HOST002, CONV003 …: no gain in speed, but worth a word
+4. nothing to say               compute-bound, or balanced
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def worth(finding: Finding) -> float:
     if finding.gain is None:
         return 1.0
     middle = (finding.gain.low * finding.gain.high) ** 0.5
-    return 1 + (middle - 1) * _DISCOUNT[finding.confidence] * _YIELDS.get(finding.code, 1.0)
+    return 1.0 + float(middle - 1) * _DISCOUNT[finding.confidence] * _YIELDS.get(finding.code, 1.0)
 
 
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:

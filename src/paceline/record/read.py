@@ -1,4 +1,4 @@
-"""How is a run read back, also while it is being written, and also after anything was killed? Torn tails are cut off."""
+"""How is a run read back, while it is being written or after anything was killed? Torn tails are cut off."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def read_run(folder: Path) -> Run:
         ranks=current,
         earlier=earlier,
         workers=tuple(_workers(folder, problems)),
-        gauges={path.stem: tuple(_json_lines(path, problems)) for path in _files(folder / layout.GAUGES_DIR, "*.jsonl")},
+        gauges={
+            path.stem: tuple(_json_lines(path, problems)) for path in _files(folder / layout.GAUGES_DIR, "*.jsonl")
+        },
         problems=tuple(problems),
     )
 
@@ -157,7 +159,7 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
 
 
 def _lives(ranks: Sequence[Rank]) -> tuple[tuple[Rank, ...], tuple[Rank, ...]]:
-    """Split ranks into last lives and earlier ones, and renumber unrelated processes that all call themselves rank 0."""
+    """Split ranks into last lives and earlier ones, and number unrelated processes that all call themselves rank 0."""
     trained = sorted((r for r in ranks if len(r.steps)), key=lambda r: float(r.meta.get("started_unix_s") or 0.0))
     if not any(r.meta.get("distributed") or r.world > 1 for r in trained):
         return tuple(replace(r, rank=i) for i, r in enumerate(trained)), ()

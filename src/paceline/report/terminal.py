@@ -6,6 +6,7 @@ prefix to search for. `NO_COLOR` and the like are rich's business; without colou
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ MAX_WIDTH = 100
 LABEL_WIDTH = 8
 IF_FIXED = "faster if fixed"
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "good": "bold green", "info": "bold cyan"}
+_FIRM = "\N{NO-BREAK SPACE}"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[µmn]?s|min|h|[KMGTP]?i?B|USD|steps?|samples)\b)")
 _ASCII = str.maketrans(
     {"×": "x", "·": "-", "■": "#", "█": "#", "▓": "%", "▒": "=", "░": ".", "✗": "x", "▲": "!", "✓": "+"}
     | {"–": "-", "µ": "u", "\N{REPLACEMENT CHARACTER}": "?", "\N{NO-BREAK SPACE}": " ", "●": "*", "°": " "}
@@ -106,8 +109,14 @@ def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
 def _indented(label: str, text: str, width: int, encoded: Encode, *, style: str = "") -> Text:
     """Lay text out to the right of its label, lines after the first indented alike."""
     margin = " " * (len(label) + 2)
-    rows = textwrap.wrap(encoded(text), max(20, width - len(margin)), break_on_hyphens=False)
+    rows = _wrapped(encoded(text), max(20, width - len(margin)))
     return Text.assemble(("  " + label, "dim"), (f"\n{margin}".join(rows), style))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break text into lines, but never between a number and its unit."""
+    rows = textwrap.wrap(_BEFORE_UNIT.sub(_FIRM, text), width, break_on_hyphens=False)
+    return [row.replace(_FIRM, " ") for row in rows]
 
 
 def _title(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:

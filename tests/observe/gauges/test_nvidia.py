@@ -54,8 +54,8 @@ def test_readings_and_their_units():
     assert reader.unavailable == {}
     assert line == {
         "index": 0,
-        "utilization_percent": 97,
-        "memory_utilization_percent": 61,
+        "utilization_gpu_percent": 97,
+        "utilization_memory_percent": 61,
         "memory_used_bytes": 10 * GIB,
         "temperature_c": 58,
         "power_w": 312.4,
@@ -117,10 +117,10 @@ def test_what_a_driver_lacks_is_missing_for_that_key_alone(fault):
     reader = GpuReader(nvml)
     for _ in range(3):
         (line,) = read(reader)
-    assert (line["utilization_percent"], line["memory_utilization_percent"]) == (None, None)
+    assert (line["utilization_gpu_percent"], line["utilization_memory_percent"]) == (None, None)
     assert line["power_w"] == 312.4
-    assert reader.unavailable["gpu0.utilization_percent"] == f"NVML: {fault.reason}"
-    assert reader.unavailable["gpu0.memory_utilization_percent"] == f"NVML: {fault.reason}"
+    assert reader.unavailable["gpu0.utilization_gpu_percent"] == f"NVML: {fault.reason}"
+    assert reader.unavailable["gpu0.utilization_memory_percent"] == f"NVML: {fault.reason}"
     assert nvml.calls.count("nvmlDeviceGetUtilizationRates") == 1
 
 
@@ -139,8 +139,8 @@ def test_an_old_driver_is_asked_the_old_way():
 def test_a_binding_of_another_shape_does_no_harm():
     reader = GpuReader(WrittenNvml([[{"nvmlDeviceGetUtilizationRates": "ninety-seven"}]]))
     (line,) = read(reader)
-    assert line["utilization_percent"] is None
-    assert "AttributeError" in reader.unavailable["gpu0.utilization_percent"]
+    assert line["utilization_gpu_percent"] is None
+    assert "AttributeError" in reader.unavailable["gpu0.utilization_gpu_percent"]
     assert line["temperature_c"] == 58
 
 

@@ -45,20 +45,35 @@ def details(draw, code):
     return ()
 
 
+CLOSE = "close"
+
+
+def phase(code):
+    """How one phase begins and ends; both ends of an optimizer name the same one."""
+    both = details(code).flatmap(
+        lambda begin: (st.just(begin) if code == g.OPTIMIZER else details(code + 1)).map(lambda end: (begin, end))
+    )
+    cut = st.integers(0, 19).map(lambda n: code == g.OPTIMIZER and n == 0)  # an exception: torch tells no end
+    return st.tuples(gaps, st.just(code), both, cut)
+
+
+turns = st.lists(st.tuples(gaps, st.just(CLOSE)) | st.sampled_from(PAIRS).flatmap(phase), max_size=50)
+
+
 @st.composite
-def phases(draw, inner):
-    """A phase with what happens in it; both ends of an optimizer name the same one."""
-    code = draw(st.sampled_from(PAIRS))
-    begin = draw(details(code))
-    end = begin if code == g.OPTIMIZER else draw(details(code + 1))
-    cut = code == g.OPTIMIZER and draw(st.integers(0, 9)) == 0  # an exception: torch tells no end
-    return [(draw(gaps), code, *begin), *draw(inner), *([] if cut else [(draw(gaps), code + 1, *end)])]
+def programs(draw):
+    """Phases that begin and end in the order of a call stack."""
+    moments, ends = [], []
+    for turn in [*draw(turns), *[(1000, CLOSE)] * 50]:
+        if turn[1] != CLOSE:
+            gap, code, (begin, end), cut = turn
+            moments.append((gap, code, *begin))
+            ends.append(None if cut else (code + 1, *end))
+        elif ends and (end := ends.pop()) is not None:
+            moments.append((turn[0], *end))
+    return moments
 
 
-nested = st.recursive(
-    st.just([]), lambda inner: st.lists(phases(inner), max_size=6).map(lambda runs: sum(runs, [])), max_leaves=40
-)
-programs = st.lists(phases(nested), max_size=30).map(lambda runs: sum(runs, []))
 anything = st.lists(
     st.sampled_from([*PAIRS, *(code + 1 for code in PAIRS), g.MADE_OPTIMIZER]).flatmap(
         lambda code: st.tuples(gaps, details(code)).map(lambda pair: (pair[0], code, *pair[1]))
@@ -81,7 +96,7 @@ def play(moments, made: int, last_gap: int):
     return automaton, out, now + last_gap
 
 
-@given(programs, st.integers(0, 2), gaps)
+@given(programs(), st.integers(0, 2), gaps)
 @settings(max_examples=300, deadline=None)
 def test_nested_moments_make_rows_that_tile_time(moments, made, last_gap):
     automaton, rows, end = play(moments, made, last_gap)

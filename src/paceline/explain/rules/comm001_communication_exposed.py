@@ -12,17 +12,19 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Ranks exchange gradients (or parameters), and the exchange is not covered by computing: all of them wait for the network together.
+Ranks exchange gradients (or parameters), and the exchange is not covered by computing: all of them wait for the
+network together.
 
 ## How it is decided
 
-Collectives, and time blocked inside forward and backward of a distributed run, take at least 8 % of step time on every rank, and the ranks are busy for about
-equally long (otherwise see COMM002, where one makes the others wait).
+Collectives, and time blocked inside forward and backward of a distributed run, take at least 8 % of step time
+on every rank, and the ranks are busy for about equally long (otherwise see COMM002, where one makes the others
+wait).
 
 ## What helps
 
-`ddp.bucket_cap_mb`: other bucket sizes overlap better. `ddp.compress`: send gradients in 16 bits. `batch.accumulate`: exchange less often (another batch size).
-`layout.shard`: another layout.
+`ddp.bucket_cap_mb`: other bucket sizes overlap better. `ddp.compress`: send gradients in 16 bits.
+`batch.accumulate`: exchange less often (another batch size). `layout.shard`: another layout.
 """
 
 
@@ -34,7 +36,10 @@ def check(facts: Facts) -> Finding | None:
     share = min(shares)
     if share < 0.08:
         return None
-    text = f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time over {len(shares)} ranks"
+    text = (
+        f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time "
+        f"over {len(shares)} ranks"
+    )
     return Finding(
         code="COMM001",
         name="communication-exposed",
@@ -43,11 +48,29 @@ def check(facts: Facts) -> Finding | None:
         time_share=share,
         gain=gain_of_removing(share, 0.2, 0.9),
         ranks=[r.record.rank for r in facts.ranks],
-        evidence=[Evidence(text=text, value=share, unit="share of step time"), words.step_time(facts.first.breakdown.step_s)],
+        evidence=[
+            Evidence(text=text, value=share, unit="share of step time"),
+            words.step_time(facts.first.breakdown.step_s),
+        ],
         remedies=[
-            Remedy(id="ddp.compress", safety="numeric", change="compress gradients to 16 bits (a DDP communication hook)", gain=gain_of_removing(share, 0.1, 0.5)),
-            Remedy(id="ddp.bucket_cap_mb", safety="numeric", change="try other gradient bucket sizes (bucket_cap_mb)", gain=gain_of_removing(share, 0.0, 0.4)),
-            Remedy(id="batch.accumulate", safety="semantic", change="accumulate gradients over more micro-steps", gain=gain_of_removing(share, 0.4, 0.9)),
+            Remedy(
+                id="ddp.compress",
+                safety="numeric",
+                change="compress gradients to 16 bits (a DDP communication hook)",
+                gain=gain_of_removing(share, 0.1, 0.5),
+            ),
+            Remedy(
+                id="ddp.bucket_cap_mb",
+                safety="numeric",
+                change="try other gradient bucket sizes (bucket_cap_mb)",
+                gain=gain_of_removing(share, 0.0, 0.4),
+            ),
+            Remedy(
+                id="batch.accumulate",
+                safety="semantic",
+                change="accumulate gradients over more micro-steps",
+                gain=gain_of_removing(share, 0.4, 0.9),
+            ),
         ],
         summary=f"ranks wait for communication {units.percent(share)} of the time",
     )

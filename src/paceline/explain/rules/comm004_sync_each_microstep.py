@@ -11,16 +11,18 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Gradients are accumulated over several micro-steps, but every one of them exchanges gradients between the ranks. Only the last exchange is needed.
+Gradients are accumulated over several micro-steps, but every one of them exchanges gradients between the ranks.
+Only the last exchange is needed.
 
 ## How it is decided
 
-A step has at least two micro-steps, and more than one of them ran with gradient synchronisation on (`DistributedDataParallel.require_backward_grad_sync`), and communication takes
-at least 2 % of step time.
+A step has at least two micro-steps, and more than one of them ran with gradient synchronisation on
+(`DistributedDataParallel.require_backward_grad_sync`), and communication takes at least 2 % of step time.
 
 ## What helps
 
-`ddp.no_sync`: run all micro-steps but the last under `model.no_sync()`. The sum is the same up to the order of additions.
+`ddp.no_sync`: run all micro-steps but the last under `model.no_sync()`. The sum is the same up to the order of
+additions.
 """
 
 
@@ -42,10 +44,23 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
-            Evidence(text=f"{synced:.1f} of {micro:.1f} micro-steps in a step exchange gradients; one has to", value=synced, unit="exchanges per step"),
-            Evidence(text=f"communication takes {units.percent(share)} of step time", value=share, unit="share of step time"),
+            Evidence(
+                text=f"{synced:.1f} of {micro:.1f} micro-steps in a step exchange gradients; one has to",
+                value=synced,
+                unit="exchanges per step",
+            ),
+            Evidence(
+                text=f"communication takes {units.percent(share)} of step time", value=share, unit="share of step time"
+            ),
         ],
-        remedies=[Remedy(id="ddp.no_sync", safety="numeric", change="run all micro-steps but the last under model.no_sync()", gain=gain)],
+        remedies=[
+            Remedy(
+                id="ddp.no_sync",
+                safety="numeric",
+                change="run all micro-steps but the last under model.no_sync()",
+                gain=gain,
+            )
+        ],
         summary=f"gradients are exchanged {synced:.0f} times a step where once would do",
     )
 

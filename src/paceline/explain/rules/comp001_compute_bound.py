@@ -11,8 +11,8 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Nothing holds the device up: forward, backward and optimizer fill the step. This is the healthy state; going faster now means computing faster
-(precision, compilation, a better device) or computing on more devices.
+Nothing holds the device up: forward, backward and optimizer fill the step. This is the healthy state; going
+faster now means computing faster (precision, compilation, a better device) or computing on more devices.
 
 ## How it is decided
 
@@ -26,7 +26,10 @@ def check(facts: Facts) -> Finding | None:
     if busy < 0.85:
         return None
     rank = facts.first
-    text = f"a step has {units.percent(facts.shares['forward'])} forward, {units.percent(facts.shares['backward'])} backward and {units.percent(facts.shares['optimizer'])} optimizer"
+    text = (
+        f"a step has {units.percent(facts.shares['forward'])} forward, "
+        f"{units.percent(facts.shares['backward'])} backward and {units.percent(facts.shares['optimizer'])} optimizer"
+    )
     return Finding(
         code="COMP001",
         name="compute-bound",

@@ -11,17 +11,20 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The step consists of very many small operations. The time goes into issuing each of them (Python, dispatch, autograd, a kernel launch), not into arithmetic.
+The step consists of very many small operations. The time goes into issuing each of them (Python, dispatch,
+autograd, a kernel launch), not into arithmetic.
 
 ## How it is decided
 
-In the profiler window a step issues at least 200 operators, and operators of less than 20 µs on average take at least half of all operator time, or operators
-together fill less than half of the compute phases (the rest is Python between them).
+In the profiler window a step issues at least 200 operators, and operators of less than 20 µs on average take at
+least half of all operator time, or operators together fill less than half of the compute phases (the rest is
+Python between them).
 
 ## What helps
 
-`compute.compile`: `torch.compile` fuses chains of small operations and drops the Python between them. `compute.batch_ops`: replace loops over rows or
-heads by one batched operation. `batch.larger`: a larger batch makes every operation larger.
+`compute.compile`: `torch.compile` fuses chains of small operations and drops the Python between them.
+`compute.batch_ops`: replace loops over rows or heads by one batched operation. `batch.larger`: a larger batch
+makes every operation larger.
 """
 
 
@@ -38,7 +41,10 @@ def check(facts: Facts) -> Finding | None:
         return None
     share = small
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
-    text = f"a step issues {window.operators_per_step:,.0f} operators of {units.seconds(mean)} each on average ({window.steps} steps profiled)"
+    text = (
+        f"a step issues {window.operators_per_step:,.0f} operators of {units.seconds(mean)} each on "
+        f"average ({window.steps} steps profiled)"
+    )
     gain = gain_of_removing(share, 0.15, 0.75)
     return Finding(
         code="COMP002",
@@ -53,8 +59,18 @@ def check(facts: Facts) -> Finding | None:
             words.share_of_step(share, "issuing small operators and the Python between them"),
         ],
         remedies=[
-            Remedy(id="compute.batch_ops", safety="numeric", change="replace loops of small operations by batched ones", gain=gain),
-            Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain_of_removing(share, 0.1, 0.6)),
+            Remedy(
+                id="compute.batch_ops",
+                safety="numeric",
+                change="replace loops of small operations by batched ones",
+                gain=gain,
+            ),
+            Remedy(
+                id="compute.compile",
+                safety="numeric",
+                change="torch.compile(model)",
+                gain=gain_of_removing(share, 0.1, 0.6),
+            ),
         ],
         summary=f"a step issues {window.operators_per_step:,.0f} small operators; issuing them is the work",
     )

@@ -12,12 +12,14 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Most compute time goes into operations that do little arithmetic for each number they read and write (additions, activations, masks, normalisations).
-They are limited by memory bandwidth, and a chain of them reads and writes the same tensors again and again.
+Most compute time goes into operations that do little arithmetic for each number they read and write (additions,
+activations, masks, normalisations). They are limited by memory bandwidth, and a chain of them reads and writes
+the same tensors again and again.
 
 ## How it is decided
 
-In the profiler window element-wise and reduction operators take at least half of operator time, and each takes 20 µs or more on average.
+In the profiler window element-wise and reduction operators take at least half of operator time, and each takes
+20 µs or more on average.
 
 ## What helps
 
@@ -48,15 +50,30 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[rank.record.rank],
         evidence=[
-            Evidence(text=f"{units.percent(part)} of operator time is element-wise or reductions, most of it {top} ({window.steps} steps profiled)",
-                     value=part, unit="share of operator time"),
+            Evidence(
+                text=f"{units.percent(part)} of operator time is element-wise or reductions, most of it {top} "
+                f"({window.steps} steps profiled)",
+                value=part,
+                unit="share of operator time",
+            ),
             words.share_of_step(share, "element-wise work"),
         ],
         remedies=[
-            Remedy(id="compute.compile", safety="numeric", change="torch.compile(model) fuses element-wise chains", gain=gain),
-            Remedy(id="precision.bf16", safety="numeric", change="bf16 autocast halves the bytes", gain=gain_of_removing(share, 0.0, 0.4)),
+            Remedy(
+                id="compute.compile",
+                safety="numeric",
+                change="torch.compile(model) fuses element-wise chains",
+                gain=gain,
+            ),
+            Remedy(
+                id="precision.bf16",
+                safety="numeric",
+                change="bf16 autocast halves the bytes",
+                gain=gain_of_removing(share, 0.0, 0.4),
+            ),
         ],
-        summary=f"element-wise operations take {units.percent(share)} of the time; they are limited by memory bandwidth",
+        summary=f"element-wise operations take {units.percent(share)} of the time; they are limited by memory "
+        f"bandwidth",
     )
 
 

@@ -14,17 +14,19 @@ _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 PAGE = """
 ## What it means
 
-The optimizer walks over the parameters one tensor at a time (or one operation at a time), and that shows in the step.
+The optimizer walks over the parameters one tensor at a time (or one operation at a time), and that shows in the
+step.
 
 ## How it is decided
 
-The optimizer phase (the step, zeroing and clipping gradients) takes at least 12 % of step time, and the optimizer that takes it runs neither
-fused nor foreach kernels. On a CPU neither is the default.
+The optimizer phase (the step, zeroing and clipping gradients) takes at least 12 % of step time, and the
+optimizer that takes it runs neither fused nor foreach kernels. On a CPU neither is the default.
 
 ## What helps
 
-`optimizer.fused`: `fused=True` updates all parameters in one pass where the optimizer has it (Adam, AdamW, SGD, Adagrad; on a CPU since torch 2.4).
-`optimizer.foreach`: the next best. `optimizer.less_often`: accumulate gradients over more micro-steps (another batch size).
+`optimizer.fused`: `fused=True` updates all parameters in one pass where the optimizer has it (Adam, AdamW, SGD,
+Adagrad; on a CPU since torch 2.4). `optimizer.foreach`: the next best. `optimizer.less_often`: accumulate
+gradients over more micro-steps (another batch size).
 """
 
 
@@ -36,7 +38,10 @@ def check(facts: Facts) -> Finding | None:
     if share < 0.12 or not plain:
         return None
     biggest = max(plain, key=lambda o: o.get("parameters", 0))
-    text = f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} numbers, one operation at a time"
+    text = (
+        f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} "
+        f"numbers, one operation at a time"
+    )
     gain = gain_of_removing(share, 0.25, 0.8)
     return Finding(
         code="COMP008",
@@ -46,7 +51,10 @@ def check(facts: Facts) -> Finding | None:
         time_share=share,
         gain=gain,
         ranks=[r.record.rank for r in facts.ranks],
-        evidence=[words.share_of_step(share, "the optimizer"), Evidence(text=text, value=float(biggest["tensors"]), unit="tensors")],
+        evidence=[
+            words.share_of_step(share, "the optimizer"),
+            Evidence(text=text, value=float(biggest["tensors"]), unit="tensors"),
+        ],
         remedies=_remedies(biggest, share),
         summary=f"the optimizer takes {units.percent(share)} of the time and is not fused",
     )
@@ -59,8 +67,15 @@ def _foreach(optimizer: JsonObject) -> bool:
 
 def _remedies(optimizer: JsonObject, share: float) -> list[Remedy]:
     name = optimizer["class"]
-    fused = Remedy(id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=gain_of_removing(share, 0.25, 0.8))
-    foreach = Remedy(id="optimizer.foreach", safety="numeric", change=f"{name}(…, foreach=True)", gain=gain_of_removing(share, 0.0, 0.4))
+    fused = Remedy(
+        id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=gain_of_removing(share, 0.25, 0.8)
+    )
+    foreach = Remedy(
+        id="optimizer.foreach",
+        safety="numeric",
+        change=f"{name}(…, foreach=True)",
+        gain=gain_of_removing(share, 0.0, 0.4),
+    )
     return [fused, foreach] if name in _FUSABLE else [foreach]
 
 

@@ -16,7 +16,8 @@ The loss climbs instead of falling: training is undoing itself, usually because 
 
 ## How it is decided
 
-At least 20 losses; the median of the last tenth is at least three times that of the first tenth, and above nine tenths of all losses of the first half.
+At least 20 losses; the median of the last tenth is at least three times that of the first tenth, and above nine
+tenths of all losses of the first half.
 
 ## What helps
 
@@ -29,7 +30,10 @@ def check(facts: Facts) -> Finding | None:
     loss = facts.loss
     if loss is None or not _diverges(loss):
         return None
-    text = f"the loss began at {loss.first:.4g} and ended at {loss.last:.4g} (medians over the first and last tenth, {len(loss.values)} points)"
+    text = (
+        f"the loss began at {loss.first:.4g} and ended at {loss.last:.4g} (medians over the first and last "
+        f"tenth, {len(loss.values)} points)"
+    )
     return Finding(
         code="CONV002",
         name="loss-diverging",

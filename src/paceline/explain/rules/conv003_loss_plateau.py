@@ -16,17 +16,19 @@ _FLAT = 0.01
 PAGE = """
 ## What it means
 
-The loss fell at first and then stopped: the steps since then bought nothing. It may have converged, or the learning rate may have run out.
+The loss fell at first and then stopped: the steps since then bought nothing. It may have converged, or the
+learning rate may have run out.
 
 ## How it is decided
 
-At least 60 losses; the loss first fell by at least 15 %; over the last half of the run the medians of its four parts differ by less than 1 % of
-the first loss and less than the scatter between neighbouring losses. A loss that never fell at all is reported only when it does not change
-(nothing is being trained).
+At least 60 losses; the loss first fell by at least 15 %; over the last half of the run the medians of its four
+parts differ by less than 1 % of the first loss and less than the scatter between neighbouring losses. A loss
+that never fell at all is reported only when it does not change (nothing is being trained).
 
 ## What helps
 
-`optimizer.schedule`: change the learning rate (decay it, or restart it). `run.stop_early`: stop when the loss has not improved for a while.
+`optimizer.schedule`: change the learning rate (decay it, or restart it). `run.stop_early`: stop when the loss
+has not improved for a while.
 """
 
 
@@ -36,7 +38,10 @@ def check(facts: Facts) -> Finding | None:
     since = None if loss is None else _flat_since(loss)
     if loss is None or since is None:
         return None
-    text = f"the loss went from {loss.first:.4g} to {loss.last:.4g} and has not improved since step {since} ({len(loss.values)} points)"
+    text = (
+        f"the loss went from {loss.first:.4g} to {loss.last:.4g} and has not improved since step {since} "
+        f"({len(loss.values)} points)"
+    )
     share = (loss.seconds[-1] - loss.seconds[loss.steps.index(since)]) / max(loss.seconds[-1], 1e-9)
     return Finding(
         code="CONV003",
@@ -48,7 +53,9 @@ def check(facts: Facts) -> Finding | None:
         ranks=[facts.first.record.rank],
         evidence=[
             Evidence(text=text, value=float(since), unit="step"),
-            Evidence(text=f"{units.percent(share)} of the time was spent after that step", value=share, unit="share of time"),
+            Evidence(
+                text=f"{units.percent(share)} of the time was spent after that step", value=share, unit="share of time"
+            ),
         ],
         remedies=[
             Remedy(id="optimizer.schedule", safety="semantic", change="decay or restart the learning rate"),

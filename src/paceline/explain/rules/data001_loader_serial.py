@@ -12,19 +12,20 @@ from paceline.explain.supply import Supply, waiting_rank
 PAGE = """
 ## What it means
 
-Batches are read, decoded and augmented in the training process itself. While that happens the device has nothing
-to do, and while the device works no data is made: the two take turns.
+Batches are read, decoded and augmented in the training process itself. While that happens the device has
+nothing to do, and while the device works no data is made: the two take turns.
 
 ## How it is decided
 
-The training thread waits for data for at least 5 % of step time, and the loader that feeds training has no workers
-(`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps.
+The training thread waits for data for at least 5 % of step time, and the loader that feeds training has no
+workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps.
 
 ## What helps
 
-`loader.workers`: worker processes make batches while the device works. The number proposed is the smallest within
-3 % of the best that the model `max(compute, making / workers, CPU work / cores)` gives on this machine.
-Worker processes change random numbers drawn inside `__getitem__`; where samples draw none the result is the same.
+`loader.workers`: worker processes make batches while the device works. The number proposed is the smallest
+within 3 % of the best that the model `max(compute, making / workers, CPU work / cores)` gives on this machine.
+Worker processes change random numbers drawn inside `__getitem__`; where samples draw none the result is the
+same.
 
 ## When it misleads
 
@@ -52,7 +53,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=[Remedy(id="loader.workers", safety="exact", change=_change(rank, workers), gain=gain)],
-        summary=f"the training process makes its data itself and waits {units.percent(supply.wait_share)} of its time for it",
+        summary=f"the training process makes its data itself and waits {units.percent(supply.wait_share)} of "
+        f"its time for it",
     )
 
 

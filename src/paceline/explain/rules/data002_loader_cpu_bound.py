@@ -20,21 +20,21 @@ from paceline.explain.supply import (
 PAGE = """
 ## What it means
 
-Worker processes compute all the time (decoding, augmenting, tokenizing) and fill the cores that this program may
-use. More workers would only take turns on the same cores, and often make it slower.
+Worker processes compute all the time (decoding, augmenting, tokenizing) and fill the cores that this program
+may use. More workers would only take turns on the same cores, and often make it slower.
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; the loader has workers; making samples, not collating or handing
-over, is most of their work, and it is computing rather than waiting (less than half of it blocked); and CPU demand fills
-at least 80 % of the cores allowed here (affinity and cgroup quota counted), or the workers are ready but without a CPU
-for a quarter of the time they want one.
+Training waits for data for at least 5 % of step time; the loader has workers; making samples, not collating or
+handing over, is most of their work, and it is computing rather than waiting (less than half of it blocked); and
+CPU demand fills at least 80 % of the cores allowed here (affinity and cgroup quota counted), or the workers are
+ready but without a CPU for a quarter of the time they want one.
 
 ## What helps
 
-Make a sample cheaper: `loader.decode` (a faster decoder, decoding to the size that is needed), `loader.cache` (keep decoded samples
-in memory), `loader.batch_transform` (transform whole batches, or on the device). Or get more cores per device.
-More workers are *not* proposed.
+Make a sample cheaper: `loader.decode` (a faster decoder, decoding to the size that is needed), `loader.cache`
+(keep decoded samples in memory), `loader.batch_transform` (transform whole batches, or on the device). Or get
+more cores per device. More workers are *not* proposed.
 """
 
 
@@ -58,7 +58,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"{supply.workers} workers fill the cores and training still waits {units.percent(share)} of its time for data",
+        summary=f"{supply.workers} workers fill the cores and training still waits {units.percent(share)} of "
+        f"its time for data",
     )
 
 
@@ -76,12 +77,24 @@ def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
 def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     function = rank.loader.hot[0].function if rank.loader and rank.loader.hot else "the slowest transform"
     return [
-        Remedy(id="loader.decode", safety="numeric", change=f"make {function} cheaper: a faster decoder, or the size needed at once",
-               gain=gain_of_removing(share, 0.2, 0.7)),
-        Remedy(id="loader.cache", safety="exact", change="keep decoded samples in memory where they fit",
-               gain=gain_of_removing(share, 0.3, 0.9)),
-        Remedy(id="loader.batch_transform", safety="numeric", change="transform whole batches instead of samples, or on the device",
-               gain=gain_of_removing(share, 0.1, 0.7)),
+        Remedy(
+            id="loader.decode",
+            safety="numeric",
+            change=f"make {function} cheaper: a faster decoder, or the size needed at once",
+            gain=gain_of_removing(share, 0.2, 0.7),
+        ),
+        Remedy(
+            id="loader.cache",
+            safety="exact",
+            change="keep decoded samples in memory where they fit",
+            gain=gain_of_removing(share, 0.3, 0.9),
+        ),
+        Remedy(
+            id="loader.batch_transform",
+            safety="numeric",
+            change="transform whole batches instead of samples, or on the device",
+            gain=gain_of_removing(share, 0.1, 0.7),
+        ),
     ]
 
 
@@ -89,7 +102,9 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.steady_share, "waiting for data")]
     if rank.loader is not None:
         found.append(words.kinds_of_time(rank.loader))
-    text = f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
+    text = (
+        f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
+    )
     found.append(Evidence(text=text, value=supply.cpu_demand, unit="share of allowed cores"))
     return found + (words.hot(rank.loader) if rank.loader else [])
 

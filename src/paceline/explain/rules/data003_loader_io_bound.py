@@ -14,20 +14,22 @@ SATURATED = 0.6  # share of time in which some task waits for storage, above whi
 PAGE = """
 ## What it means
 
-Worker processes are neither computing nor waiting for a core: they are blocked, most of the time they make a sample.
-Reading from a disk, a network file system or an object store looks like this, and so does any other call that sleeps.
+Worker processes are neither computing nor waiting for a core: they are blocked, most of the time they make a
+sample. Reading from a disk, a network file system or an object store looks like this, and so does any other
+call that sleeps.
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time, the loader has workers, and at least half of the time of making batches is
-neither on a CPU nor ready for one (`schedstat` and thread CPU time of each worker).
+Training waits for data for at least 5 % of step time, the loader has workers, and at least half of the time of
+making batches is neither on a CPU nor ready for one (`schedstat` and thread CPU time of each worker).
 
 ## What helps
 
-`loader.workers`: blocked workers cost no core, so more of them keep more requests in flight; the number proposed is the
-smallest within 3 % of the best that `max(compute, making / workers, CPU work / cores)` gives. It is not proposed
-when the storage itself is saturated (kernel pressure stall above 60 %).
-`loader.prefetch` deepens the queue, `loader.shards` turns many small requests into few large ones, `loader.local_copy` moves the data nearer.
+`loader.workers`: blocked workers cost no core, so more of them keep more requests in flight; the number
+proposed is the smallest within 3 % of the best that `max(compute, making / workers, CPU work / cores)` gives.
+It is not proposed when the storage itself is saturated (kernel pressure stall above 60 %). `loader.prefetch`
+deepens the queue, `loader.shards` turns many small requests into few large ones, `loader.local_copy` moves the
+data nearer.
 """
 
 
@@ -61,7 +63,9 @@ def check(facts: Facts) -> Finding | None:
 def _remedies(supply: Supply, saturated: bool) -> list[Remedy]:
     best = supply.best_workers()
     shards = Remedy(
-        id="loader.shards", safety="exact", change="read large shards in sequence instead of many small requests",
+        id="loader.shards",
+        safety="exact",
+        change="read large shards in sequence instead of many small requests",
         gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
     )
     if saturated or best <= supply.workers:

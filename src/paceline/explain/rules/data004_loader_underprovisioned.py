@@ -24,13 +24,14 @@ The workers work all the time and cannot keep up, but cores are left over: more 
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; the loader has workers; making samples is computing rather than waiting;
-CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when they want one.
+Training waits for data for at least 5 % of step time; the loader has workers; making samples is computing
+rather than waiting; CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when
+they want one.
 
 ## What helps
 
-`loader.workers`: the number proposed is the smallest within 3 % of the best that
-`max(compute, making / workers, CPU work / cores)` gives on this machine.
+`loader.workers`: the number proposed is the smallest within 3 % of the best that `max(compute, making /
+workers, CPU work / cores)` gives on this machine.
 """
 
 
@@ -76,7 +77,9 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
-    text = f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
+    text = (
+        f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
+    )
     return [*found, Evidence(text=text, value=supply.cpu_demand, unit="share of allowed cores")]
 
 

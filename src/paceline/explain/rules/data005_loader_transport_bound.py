@@ -14,19 +14,21 @@ from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, wait
 PAGE = """
 ## What it means
 
-Samples are made quickly, but turning them into batches and moving those to the training process is slow: the collate
-function, pickling, shared memory, or the thread that pins memory.
+Samples are made quickly, but turning them into batches and moving those to the training process is slow: the
+collate function, pickling, shared memory, or the thread that pins memory.
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time, the loader has workers, and collating, the workers' sending threads and the
-training thread's receiving together take more time than making the samples (by a fifth or more).
+Training waits for data for at least 5 % of step time, the loader has workers, and collating, the workers'
+sending threads and the training thread's receiving together take more time than making the samples (by a fifth
+or more).
 
 ## What helps
 
-`loader.collate`: a collate function that writes into one preallocated tensor, without Python per sample. `loader.smaller_batches_in_flight`:
-send smaller types (uint8 instead of float32, converted on the device). `loader.threads`: threads instead of processes need no hand-over at all
-where making samples frees the interpreter lock.
+`loader.collate`: a collate function that writes into one preallocated tensor, without Python per sample.
+`loader.smaller_batches_in_flight`: send smaller types (uint8 instead of float32, converted on the device).
+`loader.threads`: threads instead of processes need no hand-over at all where making samples frees the
+interpreter lock.
 """
 
 
@@ -49,20 +51,31 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"collating and handing batches over is slower than making samples; training waits {units.percent(share)} of its time",
+        summary=f"collating and handing batches over is slower than making samples; training waits "
+        f"{units.percent(share)} of its time",
     )
 
 
 def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     collate = Remedy(
-        id="loader.collate", safety="exact",
-        change=f"rewrite the collate function {rank.loader.settings.get('collate_fn') if rank.loader else ''} without Python per sample",
+        id="loader.collate",
+        safety="exact",
+        change=f"rewrite the collate function {rank.loader.settings.get('collate_fn') if rank.loader else ''} "
+        f"without Python per sample",
         gain=gain_of_removing(share, 0.3, 0.85),
     )
-    types = Remedy(id="loader.types", safety="exact", change="hand over small types (uint8) and convert on the device",
-                   gain=gain_of_removing(share, 0.2, 0.7))
-    threads = Remedy(id="loader.threads", safety="exact", change="make batches in threads, which need no hand-over",
-                     gain=gain_of_removing(share, 0.2, 0.85))
+    types = Remedy(
+        id="loader.types",
+        safety="exact",
+        change="hand over small types (uint8) and convert on the device",
+        gain=gain_of_removing(share, 0.2, 0.7),
+    )
+    threads = Remedy(
+        id="loader.threads",
+        safety="exact",
+        change="make batches in threads, which need no hand-over",
+        gain=gain_of_removing(share, 0.2, 0.85),
+    )
     slow_collate = rank.loader is not None and rank.loader.collate >= 0.5
     return [collate, types, threads] if slow_collate else [types, threads, collate]
 

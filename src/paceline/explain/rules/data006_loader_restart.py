@@ -15,18 +15,21 @@ from paceline.record import layout
 PAGE = """
 ## What it means
 
-At the end of every epoch the worker processes are stopped, and at the start of the next they are started again: processes
-are forked or spawned, the data set is set up again in each, and the first batches are awaited. With short epochs that is most of the time.
+At the end of every epoch the worker processes are stopped, and at the start of the next they are started again:
+processes are forked or spawned, the data set is set up again in each, and the first batches are awaited. With
+short epochs that is most of the time.
 
 ## How it is decided
 
-The loader has workers and does not keep them (`persistent_workers=False`, or a new `DataLoader` every epoch); the first fetches of
-epochs take at least 5 % of step time more than fetches in the midst of an epoch, over at least two restarts.
+The loader has workers and does not keep them (`persistent_workers=False`, or a new `DataLoader` every epoch);
+the first fetches of epochs take at least 5 % of step time more than fetches in the midst of an epoch, over at
+least two restarts.
 
 ## What helps
 
-`loader.persistent_workers`: keep the workers between epochs, and build the `DataLoader` once, outside the loop. From the second epoch
-on the base process draws other random numbers, so a shuffle can come out in another order.
+`loader.persistent_workers`: keep the workers between epochs, and build the `DataLoader` once, outside the loop.
+From the second epoch on the base process draws other random numbers, so a shuffle can come out in another
+order.
 """
 
 

@@ -16,18 +16,20 @@ _SYSTEM_SHARE = 0.4
 PAGE = """
 ## What it means
 
-Each sample is a file, or several, of its own, or a small piece at a random place of a large one. Opening and seeking cost more than the bytes:
-on a disk or network file system every sample pays a round trip, and even in the page cache the kernel's work outweighs the reading.
+Each sample is a file, or several, of its own, or a small piece at a random place of a large one. Opening and
+seeking cost more than the bytes: on a disk or network file system every sample pays a round trip, and even in
+the page cache the kernel's work outweighs the reading.
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; each sample takes at least two read calls of less than 256 KiB on average; and
-at least 40 % of the time of making batches is the kernel's (system time) or blocked with reads going to storage.
+Training waits for data for at least 5 % of step time; each sample takes at least two read calls of less than
+256 KiB on average; and at least 40 % of the time of making batches is the kernel's (system time) or blocked
+with reads going to storage.
 
 ## What helps
 
-`loader.shards`: pack samples into shards of 64 to 256 MB once (`paceline data convert`, when it has come) and stream them; sequential reads of shards were measured
-8 times faster than a folder of files with a cold cache.
+`loader.shards`: pack samples into shards of 64 to 256 MB once (`paceline data convert`, when it has come) and
+stream them; sequential reads of shards were measured 8 times faster than a folder of files with a cold cache.
 """
 
 
@@ -51,7 +53,12 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, reads, supply.steady_share),
         remedies=[
-            Remedy(id="loader.shards", safety="exact", change="pack the samples into large shards and stream them", gain=gain)
+            Remedy(
+                id="loader.shards",
+                safety="exact",
+                change="pack the samples into large shards and stream them",
+                gain=gain,
+            )
         ],
         summary=f"every sample takes {reads.calls_per_sample:.0f} small reads; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",

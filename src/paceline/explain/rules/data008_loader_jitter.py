@@ -14,18 +14,19 @@ from paceline.explain.supply import WORTH, is_jitter, waiting_rank
 PAGE = """
 ## What it means
 
-Most batches are ready in time, but now and then one takes many times as long: an outsized sample, a slow file, a retry. Batches are
-handed out in order, so one slow sample holds up everything behind it.
+Most batches are ready in time, but now and then one takes many times as long: an outsized sample, a slow file,
+a retry. Batches are handed out in order, so one slow sample holds up everything behind it.
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; at least 70 % of all waiting falls on a sixth of the steps or fewer, the median
-wait is below 5 % of a step, and it is not the start of an epoch.
+Training waits for data for at least 5 % of step time; at least 70 % of all waiting falls on a sixth of the
+steps or fewer, the median wait is below 5 % of a step, and it is not the start of an epoch.
 
 ## What helps
 
-`loader.prefetch`: a deeper queue (`prefetch_factor`) rides over single slow batches. `loader.sort_by_cost`: spread or bound the outsized samples.
-`loader.in_order`: `DataLoader(in_order=False)` lets later batches pass (changes the order of samples).
+`loader.prefetch`: a deeper queue (`prefetch_factor`) rides over single slow batches. `loader.sort_by_cost`:
+spread or bound the outsized samples. `loader.in_order`: `DataLoader(in_order=False)` lets later batches pass
+(changes the order of samples).
 """
 
 
@@ -41,7 +42,10 @@ def check(facts: Facts) -> Finding | None:
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
     factor = (rank.loader.settings.get("prefetch_factor") if rank.loader else None) or 2
-    text = f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, one in a hundred takes {units.seconds(slowest)} ({len(wait)} steps)"
+    text = (
+        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, one in a hundred takes "
+        f"{units.seconds(slowest)} ({len(wait)} steps)"
+    )
     return Finding(
         code="DATA008",
         name="loader-jitter",
@@ -56,9 +60,18 @@ def check(facts: Facts) -> Finding | None:
             *(words.hot(rank.loader) if rank.loader else []),
         ],
         remedies=[
-            Remedy(id="loader.prefetch", safety="exact", change=f"DataLoader(prefetch_factor={int(str(factor)) * 4})",
-                   gain=gain_of_removing(share, 0.2, 0.9)),
-            Remedy(id="loader.in_order", safety="semantic", change="DataLoader(in_order=False)", gain=gain_of_removing(share, 0.3, 0.95)),
+            Remedy(
+                id="loader.prefetch",
+                safety="exact",
+                change=f"DataLoader(prefetch_factor={int(str(factor)) * 4})",
+                gain=gain_of_removing(share, 0.2, 0.9),
+            ),
+            Remedy(
+                id="loader.in_order",
+                safety="semantic",
+                change="DataLoader(in_order=False)",
+                gain=gain_of_removing(share, 0.3, 0.95),
+            ),
         ],
         summary=f"a few batches are far slower than the rest and cost {units.percent(share)} of step time",
     )

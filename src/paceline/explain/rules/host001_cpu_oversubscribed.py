@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
 PAGE = """
 ## What it means
 
-More threads want to compute than there are cores. They take turns, and threads that wait for each other at the end of every operation wait for the slowest.
+More threads want to compute than there are cores. They take turns, and threads that wait for each other at the
+end of every operation wait for the slowest.
 
 ## How it is decided
 
-Compute threads (torch's, over all ranks on the host) exceed the cores we may use, and the training thread was ready but without a CPU for at least a tenth of the time
-it wanted one.
+Compute threads (torch's, over all ranks on the host) exceed the cores we may use, and the training thread was
+ready but without a CPU for at least a tenth of the time it wanted one.
 
 ## What helps
 
-`host.threads`: as many threads as cores, divided by the ranks on the host (`torch.set_num_threads`, `OMP_NUM_THREADS`).
+`host.threads`: as many threads as cores, divided by the ranks on the host (`torch.set_num_threads`,
+`OMP_NUM_THREADS`).
 """
 
 
@@ -45,9 +47,21 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(text=f"{threads} compute threads share {cores:g} cores", value=float(threads), unit="threads"),
-            Evidence(text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it wanted one", value=share, unit="share of wanted time"),
+            Evidence(
+                text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it "
+                f"wanted one",
+                value=share,
+                unit="share of wanted time",
+            ),
         ],
-        remedies=[Remedy(id="host.threads", safety="numeric", change=f"torch.set_num_threads({right}) or OMP_NUM_THREADS={right}", gain=gain)],
+        remedies=[
+            Remedy(
+                id="host.threads",
+                safety="numeric",
+                change=f"torch.set_num_threads({right}) or OMP_NUM_THREADS={right}",
+                gain=gain,
+            )
+        ],
         summary=f"{threads} compute threads share {cores:g} cores",
     )
 

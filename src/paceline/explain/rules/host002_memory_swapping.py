@@ -9,7 +9,8 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The host has run out of memory and moves pages to and from disk. Everything that touches those pages waits for the disk.
+The host has run out of memory and moves pages to and from disk. Everything that touches those pages waits for
+the disk.
 
 ## How it is decided
 
@@ -34,8 +35,20 @@ def check(facts: Facts) -> Finding | None:
         time_share=None,
         gain=None,
         ranks=[r.record.rank for r in facts.ranks],
-        evidence=[Evidence(text=f"{pages:,.0f} pages a second were swapped in ({facts.host.samples} readings)", value=pages, unit="pages/s")],
-        remedies=[Remedy(id="memory.smaller", safety="exact", change="fewer workers, smaller caches, or a machine with more memory")],
+        evidence=[
+            Evidence(
+                text=f"{pages:,.0f} pages a second were swapped in ({facts.host.samples} readings)",
+                value=pages,
+                unit="pages/s",
+            )
+        ],
+        remedies=[
+            Remedy(
+                id="memory.smaller",
+                safety="exact",
+                change="fewer workers, smaller caches, or a machine with more memory",
+            )
+        ],
         summary="the host pages memory to disk",
     )
 

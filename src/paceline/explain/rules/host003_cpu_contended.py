@@ -10,12 +10,14 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The program wants to compute, but other processes on the host, or a CPU quota of its container, keep it from the cores. Nothing in the program is to blame.
+The program wants to compute, but other processes on the host, or a CPU quota of its container, keep it from the
+cores. Nothing in the program is to blame.
 
 ## How it is decided
 
-The training thread was ready but without a CPU for at least a tenth of the time it wanted one, and either processes outside our own tree used at least a fifth of the cores
-we may use, or a cgroup quota held us back at least 5 % of the time.
+The training thread was ready but without a CPU for at least a tenth of the time it wanted one, and either
+processes outside our own tree used at least a fifth of the cores we may use, or a cgroup quota held us back at
+least 5 % of the time.
 
 ## What helps
 
@@ -34,11 +36,26 @@ def check(facts: Facts) -> Finding | None:
         return None
     gain = gain_of_removing(share, 0.3, 1.0)
     evidence = [
-        Evidence(text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it wanted one", value=share, unit="share of wanted time"),
-        Evidence(text=f"processes that are not ours used {units.percent(others)} of the {host.allowed_cores:g} cores ({host.samples} readings)", value=others, unit="share of cores"),
+        Evidence(
+            text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it wanted one",
+            value=share,
+            unit="share of wanted time",
+        ),
+        Evidence(
+            text=f"processes that are not ours used {units.percent(others)} of the {host.allowed_cores:g} "
+            f"cores ({host.samples} readings)",
+            value=others,
+            unit="share of cores",
+        ),
     ]
     if throttled >= 0.05:
-        evidence.append(Evidence(text=f"a CPU quota held us back {units.percent(throttled)} of the time", value=throttled, unit="share of time"))
+        evidence.append(
+            Evidence(
+                text=f"a CPU quota held us back {units.percent(throttled)} of the time",
+                value=throttled,
+                unit="share of time",
+            )
+        )
     return Finding(
         code="HOST003",
         name="cpu-contended",
@@ -48,7 +65,14 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[r.record.rank for r in facts.ranks],
         evidence=evidence,
-        remedies=[Remedy(id="host.cores", safety="exact", change="move the neighbour, raise the quota, or pin this program to cores of its own", gain=gain)],
+        remedies=[
+            Remedy(
+                id="host.cores",
+                safety="exact",
+                change="move the neighbour, raise the quota, or pin this program to cores of its own",
+                gain=gain,
+            )
+        ],
         summary=f"others on this host keep the program from a CPU {units.percent(share)} of the time it wants one",
     )
 

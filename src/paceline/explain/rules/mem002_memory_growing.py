@@ -15,35 +15,46 @@ _LEAST_BYTES = 48 * 2**20
 PAGE = """
 ## What it means
 
-The process holds more memory after every step. Sooner or later it runs out. The usual cause is something that keeps tensors alive: a list of losses
-with their graphs, a cache without a bound, a hook that stores activations.
+The process holds more memory after every step. Sooner or later it runs out. The usual cause is something that
+keeps tensors alive: a list of losses with their graphs, a cache without a bound, a hook that stores
+activations.
 
 ## How it is decided
 
-Resident memory (or the device's allocated memory) grows by at least 48 MiB and a tenth of what it began with over the steady steps, and the readings
-of eight equal parts of the run rise nearly without exception (Kendall's tau at least 0.7).
+Resident memory (or the device's allocated memory) grows by at least 48 MiB and a tenth of what it began with
+over the steady steps, and the readings of eight equal parts of the run rise nearly without exception (Kendall's
+tau at least 0.7).
 
 ## What helps
 
-`memory.detach`: keep numbers, not graphs: `loss.item()` or `loss.detach()`. `memory.bound`: bound caches and histories.
+`memory.detach`: keep numbers, not graphs: `loss.item()` or `loss.detach()`. `memory.bound`: bound caches and
+histories.
 """
 
 
 def check(facts: Facts) -> Finding | None:
     """Decide MEM002."""
-    found = [g for rank in facts.ranks for name in ("rss_bytes", "device_allocated_bytes") if (g := _growth(rank, name))]
+    found = [
+        g for rank in facts.ranks for name in ("rss_bytes", "device_allocated_bytes") if (g := _growth(rank, name))
+    ]
     if not found:
         return None
     rank, name, grown, begin, per_step, count = max(found, key=lambda g: g[2])
     kind = "host" if name == "rss_bytes" else "device"
     limit = facts.host.memory_limit_bytes if kind == "host" else rank.record.meta.get("device_total_bytes")
     evidence = [
-        Evidence(text=f"{kind} memory grew by {units.size(grown)} from {units.size(begin)} ({count} readings)", value=grown, unit="bytes"),
+        Evidence(
+            text=f"{kind} memory grew by {units.size(grown)} from {units.size(begin)} ({count} readings)",
+            value=grown,
+            unit="bytes",
+        ),
         Evidence(text=f"that is {units.size(per_step)} a step", value=per_step, unit="bytes per step"),
     ]
     if limit and per_step > 0:
         left = (float(limit) - begin - grown) / per_step
-        evidence.append(Evidence(text=f"at this rate memory is full after {left:,.0f} more steps", value=left, unit="steps"))
+        evidence.append(
+            Evidence(text=f"at this rate memory is full after {left:,.0f} more steps", value=left, unit="steps")
+        )
     return Finding(
         code="MEM002",
         name="memory-growing",

@@ -17,12 +17,13 @@ Training stands still while a checkpoint is serialised and written.
 
 ## How it is decided
 
-`torch.save`, `torch.distributed.checkpoint.save` and safetensors' savers together take at least 5 % of step time.
+`torch.save`, `torch.distributed.checkpoint.save` and safetensors' savers together take at least 5 % of step
+time.
 
 ## What helps
 
-`checkpoint.less_often`: save by time, not by step. `checkpoint.async`: copy to host memory and write in the background
-(`torch.distributed.checkpoint.async_save`).
+`checkpoint.less_often`: save by time, not by step. `checkpoint.async`: copy to host memory and write in the
+background (`torch.distributed.checkpoint.async_save`).
 """
 
 
@@ -33,7 +34,10 @@ def check(facts: Facts) -> Finding | None:
         return None
     rank = facts.first
     slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
-    text = f"{len(slow)} of {len(rank.rows)} steps saved; the median save took {units.seconds(float(np.median(slow)) if len(slow) else None)}"
+    text = (
+        f"{len(slow)} of {len(rank.rows)} steps saved; the median save took "
+        f"{units.seconds(float(np.median(slow)) if len(slow) else None)}"
+    )
     return Finding(
         code="RUN001",
         name="checkpoint-stall",
@@ -47,10 +51,18 @@ def check(facts: Facts) -> Finding | None:
             Evidence(text=text, value=float(len(slow)), unit="steps"),
         ],
         remedies=[
-            Remedy(id="checkpoint.async", safety="exact", change="write checkpoints in the background (torch.distributed.checkpoint.async_save)",
-                   gain=gain_of_removing(share, 0.5, 0.95)),
-            Remedy(id="checkpoint.less_often", safety="exact", change="save every few minutes instead of every few steps",
-                   gain=gain_of_removing(share, 0.5, 0.95)),
+            Remedy(
+                id="checkpoint.async",
+                safety="exact",
+                change="write checkpoints in the background (torch.distributed.checkpoint.async_save)",
+                gain=gain_of_removing(share, 0.5, 0.95),
+            ),
+            Remedy(
+                id="checkpoint.less_often",
+                safety="exact",
+                change="save every few minutes instead of every few steps",
+                gain=gain_of_removing(share, 0.5, 0.95),
+            ),
         ],
         summary=f"training stands still {units.percent(share)} of its time to save checkpoints",
     )

@@ -15,13 +15,14 @@ A large part of the run is evaluation: forwards without gradients, and the batch
 
 ## How it is decided
 
-Gradient-free forwards of the model that is trained, with the fetches that feed them, take at least 10 % of step time. Forwards of a second,
-untrained model inside a step (a teacher, a frozen encoder) count as forward, not as evaluation.
+Gradient-free forwards of the model that is trained, with the fetches that feed them, take at least 10 % of step
+time. Forwards of a second, untrained model inside a step (a teacher, a frozen encoder) count as forward, not as
+evaluation.
 
 ## What helps
 
-`evaluation.less_often`: evaluate less often, or on a fixed part of the data. `evaluation.faster`: larger batches, `torch.inference_mode()`, and a
-loader with workers for the evaluation data.
+`evaluation.less_often`: evaluate less often, or on a fixed part of the data. `evaluation.faster`: larger
+batches, `torch.inference_mode()`, and a loader with workers for the evaluation data.
 """
 
 
@@ -33,7 +34,10 @@ def check(facts: Facts) -> Finding | None:
     rank = facts.first
     steps = int((rank.phases["evaluation"] > 0).sum())
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
-    text = f"{steps} of {len(rank.rows)} steps were followed by an evaluation; {fetches} batches were fetched for evaluation"
+    text = (
+        f"{steps} of {len(rank.rows)} steps were followed by an evaluation; {fetches} batches were fetched "
+        f"for evaluation"
+    )
     return Finding(
         code="RUN002",
         name="evaluation-heavy",
@@ -47,10 +51,18 @@ def check(facts: Facts) -> Finding | None:
             Evidence(text=text, value=float(steps), unit="steps"),
         ],
         remedies=[
-            Remedy(id="evaluation.less_often", safety="exact", change="evaluate less often, or on a fixed part of the data",
-                   gain=gain_of_removing(share, 0.5, 0.9)),
-            Remedy(id="evaluation.faster", safety="numeric", change="evaluate in larger batches under torch.inference_mode()",
-                   gain=gain_of_removing(share, 0.1, 0.5)),
+            Remedy(
+                id="evaluation.less_often",
+                safety="exact",
+                change="evaluate less often, or on a fixed part of the data",
+                gain=gain_of_removing(share, 0.5, 0.9),
+            ),
+            Remedy(
+                id="evaluation.faster",
+                safety="numeric",
+                change="evaluate in larger batches under torch.inference_mode()",
+                gain=gain_of_removing(share, 0.1, 0.5),
+            ),
         ],
         summary=f"evaluation takes {units.percent(share)} of the time",
     )

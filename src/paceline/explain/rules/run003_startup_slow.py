@@ -14,16 +14,18 @@ _LEAST_SHARE = 0.2
 PAGE = """
 ## What it means
 
-The program does a lot before its first step: indexing a data set, building a model, compiling, downloading. Every start and every restart pays it.
+The program does a lot before its first step: indexing a data set, building a model, compiling, downloading.
+Every start and every restart pays it.
 
 ## How it is decided
 
-From the moment torch had been imported to the first batch, forward or backward it takes at least 1.5 s and at least a fifth of the time
-until now. A longer run dilutes it: the share is that of this run.
+From the moment torch had been imported to the first batch, forward or backward it takes at least 1.5 s and at
+least a fifth of the time until now. A longer run dilutes it: the share is that of this run.
 
 ## What helps
 
-`startup.cache`: keep the index or the preprocessed data on disk. `startup.lazy`: do it when it is needed, or in the workers.
+`startup.cache`: keep the index or the preprocessed data on disk. `startup.lazy`: do it when it is needed, or in
+the workers.
 """
 
 
@@ -37,7 +39,10 @@ def check(facts: Facts) -> Finding | None:
     share = setup_s / facts.wall_s
     if setup_s < _LEAST_S or share < _LEAST_SHARE:
         return None
-    text = f"{units.seconds(setup_s)} between the import of torch and the first batch, of {units.seconds(facts.wall_s)} in all (1 run)"
+    text = (
+        f"{units.seconds(setup_s)} between the import of torch and the first batch, of "
+        f"{units.seconds(facts.wall_s)} in all (1 run)"
+    )
     gain = gain_of_removing(share, 0.3, 0.95)
     return Finding(
         code="RUN003",
@@ -49,8 +54,18 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[Evidence(text=text, value=setup_s, unit="s"), *_where(rank)],
         remedies=[
-            Remedy(id="startup.cache", safety="exact", change="keep what is worked out at the start on disk and load it", gain=gain),
-            Remedy(id="startup.lazy", safety="exact", change="work it out when it is needed, or in the loader's workers", gain=gain),
+            Remedy(
+                id="startup.cache",
+                safety="exact",
+                change="keep what is worked out at the start on disk and load it",
+                gain=gain,
+            ),
+            Remedy(
+                id="startup.lazy",
+                safety="exact",
+                change="work it out when it is needed, or in the loader's workers",
+                gain=gain,
+            ),
         ],
         summary=f"{units.percent(share)} of this run went by before the first step",
     )
@@ -59,7 +74,8 @@ def check(facts: Facts) -> Finding | None:
 def _where(rank: RankFacts) -> list[Evidence]:
     return [
         Evidence(
-            text=f"{units.percent(f.share)} of stack samples before the first step are in {f.function} ({f.count} samples)",
+            text=f"{units.percent(f.share)} of stack samples before the first step are in {f.function} "
+            f"({f.count} samples)",
             value=f.share,
             unit="share of samples",
         )

@@ -14,12 +14,14 @@ from paceline.record.layout import PHASES
 PAGE = """
 ## What it means
 
-The same step takes longer and longer: a list that grows and is walked every step, a graph kept alive, a file that is rewritten whole, heat.
+The same step takes longer and longer: a list that grows and is walked every step, a graph kept alive, a file
+that is rewritten whole, heat.
 
 ## How it is decided
 
-The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight equal parts of the run rise nearly
-without exception (Kendall's tau at least 0.7).
+The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight
+equal parts of the run rise nearly without exception (Kendall's tau at least 0.7). It is not reported while
+other processes are busy on the host and the program's own CPU time a step has hardly grown.
 
 ## What helps
 
@@ -31,12 +33,15 @@ def check(facts: Facts) -> Finding | None:
     """Decide RUN005."""
     rank = facts.first
     ratio, trend = drift(rank.walls)
-    if ratio < 1.25 or trend < 0.7 or len(rank.rows) < 32:
+    if ratio < 1.25 or trend < 0.7 or len(rank.rows) < 32 or _neighbours(facts, rank, ratio):
         return None
     quarter = len(rank.walls) // 4
     begin = float(np.median(rank.walls[:quarter]))
     gain = float(rank.walls.mean()) / begin
-    text = f"the median step grew from {units.seconds(begin)} to {units.seconds(begin * ratio)} ({len(rank.rows)} steps in quarters)"
+    text = (
+        f"the median step grew from {units.seconds(begin)} to {units.seconds(begin * ratio)} "
+        f"({len(rank.rows)} steps in quarters)"
+    )
     return Finding(
         code="RUN005",
         name="throughput-drift",
@@ -51,12 +56,28 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
+def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:
+    """Say whether others on the host explain it: they are busy, and our own CPU time a step has hardly grown."""
+    host, ticks = facts.host, rank.record.ticks
+    if not facts.contended or len(ticks) < 4 or host.allowed_cores is None:
+        return False
+    steps, cpu = ticks["step"].astype(np.float64), ticks["cpu_s"]
+    half = len(ticks) // 2
+    early = (cpu[half] - cpu[0]) / max(1.0, steps[half] - steps[0])
+    late = (cpu[-1] - cpu[half]) / max(1.0, steps[-1] - steps[half])
+    return bool(late < early * (1 + 0.4 * (ratio - 1)))
+
+
 def _grown(rank: RankFacts, quarter: int) -> Evidence:
     growth = {p: float(rank.phases[p][-quarter:].mean() - rank.phases[p][:quarter].mean()) for p in PHASES}
     phase = max(growth, key=lambda p: growth[p])
-    functions = {"other": rank.breakdown.host_functions, "data_wait": rank.loader.hot if rank.loader else ()}.get(phase, ())
+    functions = {"other": rank.breakdown.host_functions, "data_wait": rank.loader.hot if rank.loader else ()}.get(
+        phase, ()
+    )
     where = f", in {functions[0].function}" if functions else ""
-    return Evidence(text=f"the {phase} phase grew most{where}: {units.seconds(growth[phase])} a step", value=growth[phase], unit="s")
+    return Evidence(
+        text=f"the {phase} phase grew most{where}: {units.seconds(growth[phase])} a step", value=growth[phase], unit="s"
+    )
 
 
 RULE = Rule(code="RUN005", name="throughput-drift", page=PAGE, check=check)

@@ -11,17 +11,19 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Between the phases of a step (after the backward, between steps, before the backward) the program runs code of its own: metrics, logging,
-plots, progress. The device waits for it.
+Between the phases of a step (after the backward, between steps, before the backward) the program runs code of
+its own: metrics, logging, plots, progress. The device waits for it.
 
 ## How it is decided
 
-Time in no phase, or between a forward and its backward on lines that do not make the loss, takes at least 8 % of step time.
-Functions are named by stack samples, 50 a second. Lines that make the next forward's input are data waiting, not host code.
+Time in no phase, or between a forward and its backward on lines that do not make the loss, takes at least 8 %
+of step time. Functions are named by stack samples, 50 a second. Lines that make the next forward's input are
+data waiting, not host code.
 
 ## What helps
 
-`host.less_often`: do it every n-th step. `host.vectorise`: replace Python loops by tensor operations. Both are shown at the line; nothing is injected.
+`host.less_often`: do it every n-th step. `host.vectorise`: replace Python loops by tensor operations. Both are
+shown at the line; nothing is injected.
 """
 
 
@@ -45,16 +47,26 @@ def check(facts: Facts) -> Finding | None:
             words.share_of_step(share, "the program's own code between phases"),
             *(
                 Evidence(
-                    text=f"{units.percent(f.share)} of its stack samples are in {f.function} ({f.count} samples)", value=f.share, unit="share of samples"
+                    text=f"{units.percent(f.share)} of its stack samples are in {f.function} ({f.count} samples)",
+                    value=f.share,
+                    unit="share of samples",
                 )
                 for f in functions[:3]
             ),
         ],
         remedies=[
-            Remedy(id="host.less_often", safety="exact", change=f"do the work{where} every n-th step",
-                   gain=gain_of_removing(share, 0.5, 0.95)),
-            Remedy(id="host.vectorise", safety="numeric", change=f"replace Python loops{where} by tensor operations",
-                   gain=gain_of_removing(share, 0.3, 0.9)),
+            Remedy(
+                id="host.less_often",
+                safety="exact",
+                change=f"do the work{where} every n-th step",
+                gain=gain_of_removing(share, 0.5, 0.95),
+            ),
+            Remedy(
+                id="host.vectorise",
+                safety="numeric",
+                change=f"replace Python loops{where} by tensor operations",
+                gain=gain_of_removing(share, 0.3, 0.9),
+            ),
         ],
         summary=f"the program's own code between phases{where} takes {units.percent(share)} of the time",
     )

@@ -85,7 +85,7 @@ FACTS = (
 
 READINGS = (
     Question(
-        keys=("utilization_percent", "memory_utilization_percent"),
+        keys=("utilization_gpu_percent", "utilization_memory_percent"),
         functions=("nvmlDeviceGetUtilizationRates",),
         answer=lambda rates: (int(rates.gpu), int(rates.memory)),
     ),

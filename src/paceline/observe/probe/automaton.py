@@ -119,9 +119,17 @@ class Automaton:
         """Take one moment. What comes before the first batch, forward or backward is start-up."""
         if moment[1] != g.MADE_OPTIMIZER:
             if self._mark is None and moment[1] not in _BEGINNERS:
+                self._before_all(moment)
                 return
             self._advance(moment[0])
         self._handlers[moment[1]](moment)
+
+    def _before_all(self, moment: g.Moment) -> None:
+        """Only that an optimizer is open matters already: the first forward may come in its closure."""
+        if moment[1] == g.OPTIMIZER:
+            self._optimizer_begin(moment)
+        elif moment[1] == g.OPTIMIZER + 1:
+            self._leave_optimizer(moment[2])
 
     def finish(self, now_ns: int) -> None:
         """The program ends: hand out the open step, then what came after it as a tail."""

@@ -1,4 +1,4 @@
-"""How does the probe write? Whole records appended in one call, whole files replaced by rename. Never partly, never locked."""
+"""How does the probe write? Records appended in one call, files replaced by rename. Never partly, never locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do we act on a module when the program imports it, and cost nothing if it never does? A finder on ``sys.meta_path``."""
+"""How do we act on a module when the program imports it, at no cost if it never does? Through ``sys.meta_path``."""
 
 from __future__ import annotations
 

@@ -145,4 +145,4 @@ def _patch_next(torch: Any, iterator_class: Any) -> None:
     guard.replace(iterator_class, "__next__", __next__)
 
 
-_COLLECTIONS = (list, tuple, type({}.values()))
+_COLLECTIONS: tuple[type, ...] = (list, tuple, type({}.values()))

@@ -55,7 +55,7 @@ def first_tensor(values: Any, tensor_type: type) -> Any:
 
 def stack(frame: FrameType | None) -> list[tuple[Any, int]]:
     """Return the calling stack as (code object, line), innermost first."""
-    found = []
+    found: list[tuple[Any, int]] = []
     while frame is not None and len(found) < _FRAMES_DEEP:
         found.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back

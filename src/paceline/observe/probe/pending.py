@@ -67,7 +67,7 @@ class Pending:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to book."""
-        return not (self.wait or self.forwards or self.fetches or self.started)
+        return not (self.wait or self.ungraded or self.forwards or self.fetches or self.started)
 
     @property
     def is_sure_evaluation(self) -> bool:

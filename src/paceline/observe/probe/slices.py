@@ -46,6 +46,51 @@ def updating_lines(source: str, first_line: int) -> frozenset[int]:
     return frozenset(line for s in _statements(body) if _touches_gradient(s) for line in _own_lines(s))
 
 
+def parameter_free_lines(source: str, first_line: int, lines: frozenset[int]) -> frozenset[int]:
+    """Return those of some producing lines that use no parameter: where a model is written by hand, they make its data.
+
+    A parameter is a name whose ``.grad`` the function reads, or that a loop variable of that kind runs over; what is
+    computed from a parameter counts as one.
+
+    Args:
+        source: The text of the whole file.
+        first_line: ``co_firstlineno`` of the function; 1 for a module.
+        lines: The lines to choose from.
+    """
+    try:
+        statements = list(_statements(_body_at(ast.parse(source), first_line)))
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    tainted = _parameters(statements)
+    if not tainted:
+        return frozenset()
+    using: set[int] = set()
+    while True:
+        users = [s for s in statements if id(s) not in using and _argument_names(s) & tainted]
+        if not users:
+            break
+        for statement in users:
+            using.add(id(statement))
+            tainted |= _targets(statement)
+    computing = {line for s in statements if id(s) in using for line in _own_lines(s)}
+    return frozenset(lines - computing)
+
+
+def _parameters(statements: list[ast.stmt]) -> set[str]:
+    """Return the names whose gradients are read, and those that loops over such names run over."""
+    found = {
+        _dotted(node.value)
+        for s in statements
+        if not getattr(s, "body", None)
+        for node in ast.walk(s)
+        if isinstance(node, ast.Attribute) and node.attr == "grad"
+    }
+    for statement in statements:
+        if isinstance(statement, ast.For) and _targets(statement) & found:
+            found |= _argument_names(statement)
+    return found - {""}
+
+
 def _touches_gradient(statement: ast.stmt) -> bool:
     if getattr(statement, "body", None):
         return False
@@ -172,9 +217,7 @@ def _collect_targets(target: ast.expr, found: set[str]) -> None:
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
             _collect_targets(element, found)
-    elif isinstance(target, ast.Starred):
-        _collect_targets(target.value, found)
-    elif isinstance(target, ast.Subscript):
+    elif isinstance(target, (ast.Starred, ast.Subscript)):
         _collect_targets(target.value, found)
     elif isinstance(target, (ast.Name, ast.Attribute)):
         found.add(_dotted(target))

@@ -16,13 +16,11 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any
 
-from paceline.observe.probe.slices import producing_lines, updating_lines
+from paceline.observe.probe.slices import parameter_free_lines, producing_lines, updating_lines
 
 Frames = list[tuple[CodeType, int]]
 
-_STDLIB = tuple(
-    {os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))}
-)
+_STDLIB = tuple({os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))})
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _DEEP = 64
 _kinds: dict[str, str] = {}
@@ -73,7 +71,10 @@ class Slices:
             self._calls.setdefault(code, set()).add(line)
             source = "".join(linecache.getlines(code.co_filename))
             first = 1 if code.co_name == "<module>" else code.co_firstlineno
-            lines |= producing_lines(source, first, line)
+            made = producing_lines(source, first, line)
+            if side == "loss":
+                self._lines["input"].setdefault(code, set()).update(parameter_free_lines(source, first, made))
+            lines |= made
             self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
 
     def side_of(self, frames: Frames) -> str:
@@ -87,9 +88,6 @@ class Slices:
             if line not in self._calls[code]:
                 return "host"
         return "unknown"
-
-
-
 
 
 class Sampler:
@@ -144,9 +142,7 @@ class Sampler:
             slot, side, code = key
             line = self._lines[code].most_common(1)[0][0]
             leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
-            found.append(
-                {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
-            )
+            found.append({"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf})
         return found
 
     def totals_json(self) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """How does watching begin in a process? From ``sitecustomize`` to the first moment, and to the last.
 
-    interpreter starts ──> begin(): wait for torch
-    torch imported     ──> patches (a few ms)
-    first moment       ──> scribe: this process trains, so it gets a folder and a thread
-    fetch in a worker  ──> ticker instead
-    exit               ──> what is left is written, with the reason
+interpreter starts ──> begin(): wait for torch
+torch imported     ──> patches (a few ms)
+first moment       ──> scribe: this process trains, so it gets a folder and a thread
+fetch in a worker  ──> ticker instead
+exit               ──> what is left is written, with the reason
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which operators does a step consist of? Torch's own profiler, once, for a few steps, on the training thread.
 
-The legacy profiler state is used on a CPU: it costs a tenth of a millisecond to start, prints nothing and leaves no file.
+The legacy profiler state is used on a CPU: it starts in a tenth of a millisecond, prints nothing and leaves no file.
 If the program starts a profiler of its own meanwhile, ours ends first.
 """
 
