@@ -25,6 +25,7 @@ MOST_HELP = 1.34
 
 def measure(case: cases.Case, *more: str, alone: bool = False) -> list[dict]:
     """Run a program under the stopwatch; one report per rank, in order of process number."""
+    cases.wait_until_idle(15)
     with tempfile.TemporaryDirectory() as folder:
         extra = {"PYTHONPATH": str(cases.HERE / "stopwatch"), "STOPWATCH_OUT": f"{folder}/watch"}
         outcome = cases.run(case, case.bare(*more, alone=alone), Path(folder), extra)

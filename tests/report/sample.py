@@ -216,6 +216,7 @@ def loader(**changes: object) -> LoaderBreakdown:
         "hand_over": 0.018,
         "batch_s": around(0.801, 1240, 0.03),
         "cpu_per_batch_s": 0.753,
+        "slow_share": 0.05,
         "read_bytes_per_s": 3.1e6,
         "hot": (
             HotFunction(function="augment (train.py:31)", share=0.58, count=2443),

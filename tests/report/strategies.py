@@ -91,6 +91,7 @@ loaders = st.builds(
     hand_over=share,
     batch_s=intervals,
     cpu_per_batch_s=odd,
+    slow_share=odd,
     read_bytes_per_s=maybe,
     hot=st.lists(hot, max_size=2),
 )

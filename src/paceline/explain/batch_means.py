@@ -61,6 +61,12 @@ def _neighbour_correlation(values: Floats) -> float:
     return float((off[1:] * off[:-1]).sum()) / whole if whole > 0 else 0.0
 
 
+def interval_of(mean: Mean) -> Interval:
+    """Return the mean with its 95 % interval."""
+    half = _t_975(mean.freedom) * math.sqrt(mean.variance)
+    return Interval(value=mean.value, low=mean.value - half, high=mean.value + half, count=mean.count)
+
+
 def difference(before: Mean, after: Mean) -> Interval:
     """Return after - before with its 95 % interval (Welch)."""
     half = _half_width(before.variance, after.variance, before.freedom, after.freedom)
@@ -70,8 +76,8 @@ def difference(before: Mean, after: Mean) -> Interval:
 
 def ratio(before: Mean, after: Mean) -> Interval:
     """Return after / before with its 95 % interval: Welch's on logarithms. Both means must be above zero."""
-    spread = [mean.variance / mean.value**2 for mean in (before, after)]
-    half = _half_width(*spread, before.freedom, after.freedom)
+    first, second = (mean.variance / mean.value**2 for mean in (before, after))
+    half = _half_width(first, second, before.freedom, after.freedom)
     value = after.value / before.value
     return Interval(
         value=value, low=value * math.exp(-half), high=value * math.exp(half), count=min(before.count, after.count)
@@ -87,7 +93,7 @@ def _half_width(first: float, second: float, first_freedom: int, second_freedom:
 
 
 def _t_975(freedom: float) -> float:
-    """Return Student's t at 97.5 %, by Hill's expansion in 1/freedom (within 0.2 % from four degrees on)."""
+    """Return Student's t at 97.5 % by its expansion in 1/freedom (Abramowitz and Stegun, 26.7.5; 0.04 % off at 4)."""
     z = 1.959964
     terms = (
         (z**3 + z) / 4,

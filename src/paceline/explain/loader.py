@@ -72,6 +72,7 @@ def _of_workers(run: Run, rank: Rank, numbers: Sequence[int], settings: JsonObje
         hand_over=sum(r.hand_over_s for r in rows) / produce,
         batch_s=batch_interval([t.get("histogram", []) for t in last], produce / batches),
         cpu_per_batch_s=sum(r.on_cpu_s for r in rows) / batches,
+        slow_share=slow_share([t.get("histogram", []) for t in last]),
         read_bytes_per_s=sum(reads) / life if reads and life > 0 else None,
         hot=_hot([h for t in last for h in t.get("hot", ())]),
         settings=settings,
@@ -122,26 +123,42 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         hand_over=0.0,
         batch_s=batch_interval([m["histogram"] for m in meters], produce / batches),
         cpu_per_batch_s=on_cpu / batches,
+        slow_share=slow_share([m["histogram"] for m in meters]),
         read_bytes_per_s=None,
         hot=_hot(hot),
         settings=settings,
     )
 
 
-def batch_interval(histograms: Sequence[Sequence[int]], mean_s: float) -> Interval:
-    """Return the mean time of a batch with its 5th and 95th percentile, to the histogram's factor of two."""
+def _merged(histograms: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the counts of all histograms together, and the upper bound of each bucket in seconds."""
     width = max((len(h) for h in histograms), default=0)
     total = np.zeros(width)
     for histogram in histograms:
         total[: len(histogram)] += histogram
+    return total, np.append(np.array(BATCH_BOUNDS_S), BATCH_BOUNDS_S[-1] * 2)[:width]
+
+
+def batch_interval(histograms: Sequence[Sequence[int]], mean_s: float) -> Interval:
+    """Return the mean time of a batch with its 5th and 95th percentile, to the histogram's factor of two."""
+    total, upper = _merged(histograms)
     count = int(total.sum())
     if not count:
         return Interval(value=mean_s, low=mean_s, high=mean_s, count=0)
-    upper = np.append(np.array(BATCH_BOUNDS_S), BATCH_BOUNDS_S[-1] * 2)[:width]
     ranks = np.cumsum(total) / count
     low = float(upper[int(np.searchsorted(ranks, 0.05))]) / 2
-    high = float(upper[min(width - 1, int(np.searchsorted(ranks, 0.95)))])
+    high = float(upper[min(len(upper) - 1, int(np.searchsorted(ranks, 0.95)))])
     return Interval(value=mean_s, low=min(low, mean_s), high=max(high, mean_s), count=count)
+
+
+def slow_share(histograms: Sequence[Sequence[int]]) -> float:
+    """Return the share of time in batches at least four times the median, to the histogram's factor of two."""
+    total, upper = _merged(histograms)
+    if not total.sum():
+        return 0.0
+    times = total * upper * 0.75  # the middle of each bucket
+    median = int(np.searchsorted(np.cumsum(total) / total.sum(), 0.5))
+    return float(times[median + 3 :].sum() / times.sum())
 
 
 def _hot(entries: Sequence[JsonObject], most: int = 6) -> list[HotFunction]:

@@ -93,6 +93,7 @@ class LoaderBreakdown:
     hand_over: float  # CPU time of handing batches over, as a share of produce_s
     batch_s: Interval  # time a worker takes for one batch
     cpu_per_batch_s: float
+    slow_share: float  # share of the time of making batches that fell on batches at least four times the median
     read_bytes_per_s: float | None
     hot: Sequence[HotFunction]
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …

@@ -168,4 +168,5 @@ def is_jitter(rank: RankFacts) -> bool:
         return False
     ordered = np.sort(wait)[::-1]
     few = max(1, len(wait) // 6)
-    return bool(ordered[:few].sum() >= 0.7 * wait.sum() and np.median(wait) < 0.05 * np.median(rank.walls))
+    concentrated = bool(ordered[:few].sum() >= 0.7 * wait.sum() and np.median(wait) < 0.25 * np.median(rank.walls))
+    return concentrated and (rank.loader is None or rank.loader.slow_share >= 0.4)

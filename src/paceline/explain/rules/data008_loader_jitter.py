@@ -20,7 +20,8 @@ a retry. Batches are handed out in order, so one slow sample holds up everything
 ## How it is decided
 
 Training waits for data for at least 5 % of step time; at least 70 % of all waiting falls on a sixth of the
-steps or fewer, the median wait is below 5 % of a step, and it is not the start of an epoch.
+steps or fewer, the median wait is below a quarter of a step, and at least 40 % of the time of making batches
+falls on batches that take four times the median or more. The start of an epoch does not count.
 
 ## What helps
 

@@ -4,12 +4,35 @@ Time between a step's end and the next forward is spent waiting for data only if
 forward's input*; otherwise it is the program's other work (logging, metrics). The lines that assign, directly or
 through other names, what the calling line passes on are the slice. Flow-insensitive: a name assigned twice
 brings both lines.
+
+A name is used as a *value* (an argument, an operand) or as a *holder* (the object of a method). Both are made by
+assignments; a statement like ``rows.append(x)`` makes only values. So ``trainer.log()`` is no part of what
+``trainer.update(batch)`` uses, for nobody passes the trainer on.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
+
+MODULE = 0  # the first line of code that is in no function
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class _Names(NamedTuple):
+    values: set[str]
+    holders: set[str]
+
+
+class _Statement(NamedTuple):
+    """What a statement makes and uses."""
+
+    lines: range
+    assigned: set[str]
+    changed: set[str]  # through a method
+    uses: _Names
 
 
 def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[int]:
@@ -17,117 +40,68 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
 
     Args:
         source: The text of the whole file.
-        first_line: ``co_firstlineno`` of the function; 1 for a module.
+        first_line: ``co_firstlineno`` of the function; `MODULE` for a module.
         call_line: The line of the call whose arguments are followed.
 
     Returns:
-        Line numbers, without `call_line`'s own statement unless it also assigns a name that it uses.
+        Line numbers, without `call_line`'s own statements; none when the source cannot be read.
     """
     try:
-        body = _body_at(ast.parse(source), first_line)
-    except (SyntaxError, ValueError, RecursionError):
+        statements = [_described(s) for s in _statements(_body_at(ast.parse(source), first_line))]
+        return _closure(statements, call_line)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    statements = list(_statements(body))
-    start = [s for s in statements if call_line in _own_lines(s)]
-    return _closure(statements, start)
 
 
-def updating_lines(source: str, first_line: int) -> frozenset[int]:
-    """Return the lines of a function that update parameters by hand: statements that read or clear a ``.grad``.
-
-    Args:
-        source: The text of the whole file.
-        first_line: ``co_firstlineno`` of the function; 1 for a module.
-    """
-    try:
-        body = _body_at(ast.parse(source), first_line)
-    except (SyntaxError, ValueError, RecursionError):
-        return frozenset()
-    return frozenset(line for s in _statements(body) if _touches_gradient(s) for line in _own_lines(s))
-
-
-def parameter_free_lines(source: str, first_line: int, lines: frozenset[int]) -> frozenset[int]:
-    """Return those of some producing lines that use no parameter: where a model is written by hand, they make its data.
-
-    A parameter is a name whose ``.grad`` the function reads, or that a loop variable of that kind runs over; what is
-    computed from a parameter counts as one.
-
-    Args:
-        source: The text of the whole file.
-        first_line: ``co_firstlineno`` of the function; 1 for a module.
-        lines: The lines to choose from.
-    """
-    try:
-        statements = list(_statements(_body_at(ast.parse(source), first_line)))
-    except (SyntaxError, ValueError, RecursionError):
-        return frozenset()
-    tainted = _parameters(statements)
-    if not tainted:
-        return frozenset()
-    using: set[int] = set()
-    while True:
-        users = [s for s in statements if id(s) not in using and _argument_names(s) & tainted]
-        if not users:
-            break
-        for statement in users:
-            using.add(id(statement))
-            tainted |= _targets(statement)
-    computing = {line for s in statements if id(s) in using for line in _own_lines(s)}
-    return frozenset(lines - computing)
-
-
-def _parameters(statements: list[ast.stmt]) -> set[str]:
-    """Return the names whose gradients are read, and those that loops over such names run over."""
-    found = {
-        _dotted(node.value)
-        for s in statements
-        if not getattr(s, "body", None)
-        for node in ast.walk(s)
-        if isinstance(node, ast.Attribute) and node.attr == "grad"
-    }
+def _closure(statements: list[_Statement], call_line: int) -> frozenset[int]:
+    wanted = _Names(set(), set())
+    left = []
     for statement in statements:
-        if isinstance(statement, ast.For) and _targets(statement) & found:
-            found |= _argument_names(statement)
-    return found - {""}
-
-
-def _touches_gradient(statement: ast.stmt) -> bool:
-    if getattr(statement, "body", None):
-        return False
-    return any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in ast.walk(statement))
-
-
-def _closure(statements: list[ast.stmt], start: list[ast.stmt]) -> frozenset[int]:
-    wanted = {name for statement in start for name in _argument_names(statement)}
+        if call_line in statement.lines:
+            _want(wanted, statement)
+        else:
+            left.append(statement)
     lines: set[int] = set()
     pending = True
-    taken: set[int] = set()
     while pending:
-        pending = False
-        for statement in statements:
-            if id(statement) in taken or statement in start or not (_targets(statement) & wanted):
-                continue
-            taken.add(id(statement))
-            lines.update(_own_lines(statement))
-            wanted |= _argument_names(statement)
-            pending = True
+        taken = [s for s in left if _makes(s, wanted)]
+        left = [s for s in left if not _makes(s, wanted)]
+        for statement in taken:
+            lines.update(statement.lines)
+            _want(wanted, statement)
+        pending = bool(taken)
     return frozenset(lines)
 
 
+def _makes(statement: _Statement, wanted: _Names) -> bool:
+    return not (
+        statement.assigned.isdisjoint(wanted.values)
+        and statement.assigned.isdisjoint(wanted.holders)
+        and statement.changed.isdisjoint(wanted.values)
+    )
+
+
+def _want(wanted: _Names, statement: _Statement) -> None:
+    wanted.values.update(statement.uses.values)
+    wanted.holders.update(statement.uses.holders)
+
+
 def _body_at(tree: ast.Module, first_line: int) -> list[ast.stmt]:
+    if first_line == MODULE:
+        return tree.body
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             top = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first_line in (top, node.lineno):
                 return node.body
-    return tree.body
+    return []
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements of a body and of the blocks in it, but not of functions defined in it."""
     for statement in body:
         yield statement
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(statement, _FUNCTIONS):
             continue
         for field in ("body", "orelse", "finalbody"):
             yield from _statements(getattr(statement, field, []) or [])
@@ -137,11 +111,25 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(case.body)
 
 
+def _described(statement: ast.stmt) -> _Statement:
+    uses = _Names(set(), set())
+    for expression in _head_expressions(statement):
+        _collect(expression, uses)
+    assigned: set[str] = set()
+    for target in _targets(statement):
+        _collect_targets(target, assigned)
+    for node in (n for e in _head_expressions(statement) for n in ast.walk(e)):
+        if isinstance(node, ast.NamedExpr):
+            assigned.add(node.target.id)
+    return _Statement(_own_lines(statement), assigned, _changed(statement), uses)
+
+
 def _own_lines(statement: ast.stmt) -> range:
     """Return the lines of a statement, of a block only its head."""
     last = statement.end_lineno or statement.lineno
-    block = getattr(statement, "body", None)
-    if block and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(statement, ast.Match):
+        last = max(statement.lineno, statement.subject.end_lineno or 0)
+    elif not isinstance(statement, _FUNCTIONS) and (block := getattr(statement, "body", None)):
         last = max(statement.lineno, block[0].lineno - 1)
     return range(statement.lineno, last + 1)
 
@@ -152,68 +140,57 @@ def _head_expressions(statement: ast.stmt) -> list[ast.expr]:
         return [statement.iter]
     if isinstance(statement, (ast.With, ast.AsyncWith)):
         return [item.context_expr for item in statement.items]
-    if isinstance(statement, (ast.If, ast.While)):
-        return [statement.test]
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(statement, _FUNCTIONS):
         return []
     return [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
 
 
-def _argument_names(statement: ast.stmt) -> set[str]:
-    """Return the names whose values a statement uses; a function that is merely called is not one of them."""
-    names: set[str] = set()
-    for expression in _head_expressions(statement):
-        _collect(expression, names)
-    return names
-
-
-def _collect(node: ast.AST, names: set[str]) -> None:
+def _collect(node: ast.AST, names: _Names) -> None:
+    """Collect the names whose values an expression uses; a function that is merely called is not one of them."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute):
-            _collect(node.func.value, names)
+        if isinstance(node.func, ast.Attribute) and _dotted(node.func.value):
+            names.holders.update(_prefixes(node.func.value))
         elif not isinstance(node.func, ast.Name):
             _collect(node.func, names)
         for argument in [*node.args, *(k.value for k in node.keywords)]:
             _collect(argument, names)
-    elif isinstance(node, (ast.Name, ast.Attribute)):
+    elif isinstance(node, (ast.Name, ast.Attribute)) and _dotted(node):
         if isinstance(node.ctx, ast.Load):
-            names.add(_dotted(node))
-        if isinstance(node, ast.Attribute):
-            _collect(node.value, names)
+            names.values.update(_prefixes(node))
     else:
         for child in ast.iter_child_nodes(node):
             _collect(child, names)
 
 
 def _dotted(node: ast.expr) -> str:
+    """Return ``a.b.c`` for a name with attributes, and nothing for any other expression."""
     if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
+        return f"{inner}.{node.attr}" if (inner := _dotted(node.value)) else ""
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _targets(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns, or whose object it changes through a method or an index."""
-    found: set[str] = set()
+def _prefixes(node: ast.expr) -> Iterator[str]:
+    """Yield ``a.b.c``, ``a.b`` and ``a``: whichever is assigned makes the value."""
+    name = _dotted(node)
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _targets(statement: ast.stmt) -> list[ast.AST]:
+    """Return what a statement assigns to."""
     if isinstance(statement, ast.Assign):
-        targets: list[ast.expr] = list(statement.targets)
-    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
-        targets = [statement.target]
-    elif isinstance(statement, (ast.With, ast.AsyncWith)):
-        targets = [item.optional_vars for item in statement.items if item.optional_vars]
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        method = statement.value.func
-        targets = [method.value] if isinstance(method, ast.Attribute) else []
-    else:
-        targets = []
-    for target in targets:
-        _collect_targets(target, found)
-    for node in (n for e in _head_expressions(statement) for n in ast.walk(e)):
-        if isinstance(node, ast.NamedExpr):
-            found.add(node.target.id)
-    return found - {"self", "cls", ""}
+        return list(statement.targets)
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
+        return [statement.target]
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return [item.optional_vars for item in statement.items if item.optional_vars]
+    if isinstance(statement, ast.Match):
+        return [case.pattern for case in statement.cases]
+    return []
 
 
-def _collect_targets(target: ast.expr, found: set[str]) -> None:
+def _collect_targets(target: ast.AST, found: set[str]) -> None:
     if isinstance(target, (ast.Tuple, ast.List)):
         for element in target.elts:
             _collect_targets(element, found)
@@ -221,3 +198,18 @@ def _collect_targets(target: ast.expr, found: set[str]) -> None:
         _collect_targets(target.value, found)
     elif isinstance(target, (ast.Name, ast.Attribute)):
         found.add(_dotted(target))
+    elif isinstance(target, ast.pattern):
+        captured = (getattr(n, "name", None) or getattr(n, "rest", None) for n in ast.walk(target))
+        found.update(name for name in captured if isinstance(name, str))
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """Return the object whose method a statement calls for its effect; of a chain of calls, the first object."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return set()
+    node: ast.expr = statement.value
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return {_dotted(node)} - {"self", "cls", ""}

@@ -1,0 +1,164 @@
+"""What got slower or faster between two runs, and why? Two records in, one `Comparison` out.
+
+Time for a step is the mean over steady steps: the means of the phases add up to it, and it is what is paid for
+(a median would miss a stall in every tenth step). Its intervals are those of `batch_means`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline import units
+from paceline.errors import UsageError
+from paceline.explain.batch_means import Mean, difference, interval_of, mean_of, ratio
+from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
+from paceline.explain.contrast import differences, loss_change, notes, unshared
+from paceline.explain.diagnose import diagnose
+from paceline.explain.facts import MIN_STEPS, Facts, gather
+from paceline.explain.model import Diagnosis, Interval
+from paceline.explain.step_series import WALL, step_series
+from paceline.record.layout import PHASES
+from paceline.record.run import Run
+
+_ALIKE = 0.01  # numbers of samples in a step that are this near to each other are the same
+_NEGLIGIBLE_S = 1e-9
+
+Both = tuple[Facts, Facts]
+
+
+def compare(before: Run, after: Run, tolerance: float) -> Comparison:
+    """Compare two runs.
+
+    Args:
+        before: The run that shows how it was.
+        after: The run that is judged.
+        tolerance: Slow-down of a step to accept, as a fraction of its time before.
+
+    Raises:
+        UsageError: A run has no training step.
+    """
+    told = diagnose(before), diagnose(after)
+    for run, one in zip((before, after), told, strict=True):
+        if not run.ranks:
+            raise UsageError(
+                f"nothing to compare: run {run.run_id} has no training step ({one.ended}); "
+                f"`paceline report {run.run_id}` says more"
+            )
+    facts = gather(before), gather(after)
+    shared = _shared(facts, told, tolerance)
+    steady = [min(len(rank.rows) for rank in side.ranks) for side in facts]
+    return _too_short(steady, shared) if min(steady) < MIN_STEPS else _judged(facts, told, shared)
+
+
+def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
+    """Return the parts of a comparison that need no statistics of time."""
+    return {
+        "before": told[0],
+        "after": told[1],
+        "tolerance": tolerance,
+        "basis": _basis(*told),
+        "loss": loss_change(facts[0].first.record, facts[1].first.record),
+        "new": unshared(told[1], told[0]),
+        "gone": unshared(told[0], told[1]),
+        "differences": differences(facts, told),
+        "notes": notes(told),
+    }
+
+
+def _too_short(steady: Sequence[int], shared: dict[str, Any]) -> Comparison:
+    return Comparison(
+        **shared,
+        outcome="cannot-tell",
+        text=f"cannot tell: {steady[0]} steady steps before and {steady[1]} after, and each run needs {MIN_STEPS}",
+        time_before_s=None,
+        time_after_s=None,
+        ratio=None,
+        phases=(),
+    )
+
+
+def _judged(facts: Both, told: tuple[Diagnosis, Diagnosis], shared: dict[str, Any]) -> Comparison:
+    divisors = [_samples(one) if shared["basis"] == "sample" else 1.0 for one in told]
+    before, after = (_means(side, divisor) for side, divisor in zip(facts, divisors, strict=True))
+    time = ratio(before[WALL], after[WALL])
+    outcome = outcome_of(time, shared["tolerance"])
+    changes = _phase_changes(before, after, changed=not time.low <= 1 <= time.high)
+    return Comparison(
+        **shared,
+        outcome=outcome,
+        text=_sentence(outcome, time, shared["tolerance"], shared["basis"]),
+        time_before_s=interval_of(before[WALL]),
+        time_after_s=interval_of(after[WALL]),
+        ratio=time,
+        phases=changes,
+    )
+
+
+def outcome_of(time: Interval, tolerance: float) -> Outcome:
+    """Judge a ratio of times, after / before, by its interval."""
+    if time.low > 1 + tolerance:
+        return "regression"
+    if time.high > 1 + tolerance:
+        return "cannot-tell"
+    if time.high < 1:
+        return "faster"
+    return "slower" if time.low > 1 else "same"
+
+
+def _samples(one: Diagnosis) -> float:
+    return (one.batch_size or 1.0) * max(1, one.world)
+
+
+def _basis(before: Diagnosis, after: Diagnosis) -> Basis:
+    """Compare steps where they train on equally many samples, or where that is not known; else samples."""
+    if before.batch_size is None or after.batch_size is None:
+        return "step"
+    return "step" if abs(_samples(after) / _samples(before) - 1) <= _ALIKE else "sample"
+
+
+def _means(facts: Facts, divisor: float) -> Mapping[str, Mean]:
+    return {name: mean_of(values / divisor) for name, values in step_series(facts).items()}
+
+
+def _phase_changes(before: Mapping[str, Mean], after: Mapping[str, Mean], changed: bool) -> list[PhaseChange]:
+    """Return the phases that there are in either run, the largest change first."""
+    whole = after[WALL].value - before[WALL].value
+    found = [
+        PhaseChange(
+            phase=name,
+            before_s=before[name].value,
+            after_s=after[name].value,
+            change_s=difference(before[name], after[name]),
+            explains=(after[name].value - before[name].value) / whole if changed else None,
+        )
+        for name in PHASES
+        if max(before[name].value, after[name].value) > _NEGLIGIBLE_S
+    ]
+    return sorted(found, key=lambda change: -abs(change.change_s.value))
+
+
+# ----------------------------------------------------------------------------------------------------- words
+
+
+def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis) -> str:
+    what = "a step takes" if basis == "step" else "a sample takes"
+    allowed = f"the tolerance of {units.percent(tolerance)}"
+    span = f"{_signed(time.low)} to {_signed(time.high)}"
+    amount = f"{what} {_longer(time.value)} (95 % interval {span})"
+    return {
+        "regression": f"{amount}: a regression beyond {allowed}",
+        "cannot-tell": f"cannot tell: {amount}; whether that is beyond {allowed} would take longer runs",
+        "slower": f"{amount}: slower, within {allowed}",
+        "faster": f"{amount}: {units.factor(1 / time.value)} as fast",
+        "same": f"{amount}: no change beyond {allowed}",
+    }[outcome]
+
+
+def _longer(factor: float) -> str:
+    return f"{units.percent(abs(factor - 1))} {'more' if factor >= 1 else 'less'} time"
+
+
+def _signed(factor: float) -> str:
+    change = factor - 1
+    return f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"

@@ -1,0 +1,91 @@
+"""The nouns of a comparison of two runs. Frozen, in SI units; a change is after minus before, or after / before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.explain.model import Diagnosis, Finding, Interval
+
+Outcome = Literal["regression", "cannot-tell", "slower", "same", "faster"]
+"""What became of the time of a step.
+
+    regression   slower beyond the tolerance, and the interval excludes the tolerance
+    cannot-tell  the interval holds both a regression and none
+    slower       slower for sure, and not beyond the tolerance
+    faster       faster for sure
+    same         none of these: not beyond the tolerance, and not for sure different
+"""
+
+Basis = Literal["step", "sample"]
+"""What times are taken for: a step, or one sample where the two runs train on unlike numbers of samples in a step."""
+
+METHOD = (
+    "means of steady steps (warm-up and profiled steps left out); 95 % intervals by the method of batch means, which "
+    "holds for steps that depend on each other; with one run on each side, how much runs of the same program "
+    "differ is not in the interval"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseChange:
+    """What became of the time of one phase, in seconds for each step (or sample, see `Basis`)."""
+
+    phase: str
+    before_s: float
+    after_s: float
+    change_s: Interval
+    explains: float | None  # part of the change of the whole; None where the whole did not change for sure
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval of the change leaves out zero."""
+        return self.change_s.low > 0 or self.change_s.high < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossChange:
+    """The loss of both runs up to the last step that both have taken."""
+
+    step: int
+    before: Interval  # median of the last losses up to that step
+    after: Interval
+    steps_alike: int  # how many steps from the first have the same loss to the last bit
+    steps_common: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A setting that the two runs do not share, in words."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that a report shows of two runs. Reports format this; they compute nothing."""
+
+    before: Diagnosis
+    after: Diagnosis
+    tolerance: float  # fraction of the time before
+    outcome: Outcome
+    text: str  # one sentence
+    basis: Basis
+    time_before_s: Interval | None  # mean for each step (or sample)
+    time_after_s: Interval | None
+    ratio: Interval | None  # time after / time before: above 1 is slower
+    phases: Sequence[PhaseChange]  # largest change first
+    loss: LossChange | None
+    new: Sequence[Finding]  # found after and not before
+    gone: Sequence[Finding]
+    differences: Sequence[Difference]
+    notes: Sequence[str]
+
+    @property
+    def main(self) -> PhaseChange | None:
+        """The phase that explains most of the change; None where the whole did not change for sure."""
+        found = max(self.phases, key=lambda change: change.explains or 0.0, default=None)
+        return found if found is not None and found.explains else None

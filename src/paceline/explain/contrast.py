@@ -1,0 +1,101 @@
+"""In what else do two runs differ, besides time? Findings, losses, settings; and what makes the comparison doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from paceline.explain.comparison import Difference, LossChange
+from paceline.explain.facts import Facts
+from paceline.explain.model import Diagnosis, Finding
+from paceline.explain.statistics import Floats, median_interval
+from paceline.record import layout
+from paceline.record.run import Rank, column
+
+_LOSS_WINDOW = 20  # losses that make up the loss at a step
+_META = {"torch": "torch", "python": "Python", "threads": "compute threads of a rank"}
+_CONTENTION = "HOST003"
+
+
+def unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
+    """Return the findings of the first that the second does not have; news that asks for nothing is left out."""
+    known = {finding.code for finding in second.findings}
+    return [f for f in first.findings if f.code not in known and f.severity != "info"]
+
+
+# ------------------------------------------------------------------------------------------------------ loss
+
+
+def loss_change(before: Rank, after: Rank) -> LossChange | None:
+    """Compare the losses up to the last step that both ranks have taken; None where one has none."""
+    curves = _losses(before), _losses(after)
+    if not all(len(steps) for steps, _ in curves):
+        return None
+    last = int(min(steps[-1] for steps, _ in curves))
+    known = [values[(steps <= last) & np.isfinite(values)] for steps, values in curves]
+    middle = [median_interval(values[-_LOSS_WINDOW:]) for values in known]
+    alike, common = _alike(*curves)
+    if middle[0] is None or middle[1] is None:
+        return None
+    return LossChange(step=last, before=middle[0], after=middle[1], steps_alike=alike, steps_common=common)
+
+
+def _losses(rank: Rank) -> tuple[Floats, Floats]:
+    rows = rank.steps[(rank.steps["flags"] & layout.FLAG_LOSS) != 0]
+    return column(rows, "index"), column(rows, "loss")
+
+
+def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[int, int]:
+    """Count the steps from the first on whose losses are the same to the last bit, and the steps in common."""
+    _, first, second = np.intersect1d(before[0], after[0], return_indices=True)
+    same = (before[1][first] == after[1][second]) | (np.isnan(before[1][first]) & np.isnan(after[1][second]))
+    return (int(np.argmin(same)) if not same.all() else len(same)), len(same)
+
+
+# -------------------------------------------------------------------------------------------------- settings
+
+
+def differences(facts: tuple[Facts, Facts], told: tuple[Diagnosis, Diagnosis]) -> list[Difference]:
+    """Return what the two runs do not share: command, device, ranks, batch, versions, settings of the loader."""
+    before, after = (dict(_settings(*side)) for side in zip(facts, told, strict=True))
+    names = [*before, *(name for name in after if name not in before)]
+    pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in names)
+    return [Difference(name=name, before=one, after=other) for name, one, other in pairs if one != other]
+
+
+def _settings(facts: Facts, told: Diagnosis) -> Iterator[tuple[str, str]]:
+    meta = facts.first.record.meta
+    yield "command", told.command
+    yield "device", told.device_name or told.device
+    yield "ranks", str(told.world)
+    yield "batch size of a rank", "unknown" if told.batch_size is None else f"{told.batch_size:g}"
+    for key, name in _META.items():
+        yield name, str(meta.get(key, "unknown"))
+    if told.loader is not None:
+        yield "loader workers", str(told.loader.workers)
+        yield from _loader_settings(told.loader.settings)
+
+
+def _loader_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
+        if key not in ("batch_size", "num_workers", "epochs"):
+            yield f"loader {key}", str(value)
+
+
+# ----------------------------------------------------------------------------------------------------- notes
+
+
+def notes(told: Sequence[Diagnosis]) -> list[str]:
+    """Return what should be known before the comparison is believed."""
+    found: list[str] = []
+    for which, one in zip(("before", "after"), told, strict=True):
+        if any(finding.code == _CONTENTION for finding in one.findings):
+            found.append(
+                f"the run {which} was kept from the CPU by others on its host ({_CONTENTION}): run it again on a quiet host"
+            )
+        if one.exit_code not in (0, None):
+            found.append(f"the run {which} did not finish: {one.ended}")
+        if one.exit_code is None and one.ended == "still running":
+            found.append(f"the run {which} is still going on; its steps until now are compared")
+    return found
