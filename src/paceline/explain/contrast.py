@@ -91,9 +91,7 @@ def notes(told: Sequence[Diagnosis]) -> list[str]:
     found: list[str] = []
     for which, one in zip(("before", "after"), told, strict=True):
         if any(finding.code == _CONTENTION for finding in one.findings):
-            found.append(
-                f"the run {which} was kept from the CPU by others on its host ({_CONTENTION}): run it again on a quiet host"
-            )
+            found.append(f"the run {which} was kept from the CPU by others on its host ({_CONTENTION})")
         if one.exit_code not in (0, None):
             found.append(f"the run {which} did not finish: {one.ended}")
         if one.exit_code is None and one.ended == "still running":

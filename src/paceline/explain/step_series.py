@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -20,12 +20,12 @@ def step_series(facts: Facts) -> Mapping[str, Floats]:
     common = _common(ranks)
     at = [np.isin(rank.rows["index"], common) for rank in ranks]
 
-    def averaged(read: Callable[[RankFacts], Floats]) -> Floats:
-        mean: Floats = np.mean([read(rank)[rows] for rank, rows in zip(ranks, at, strict=True)], axis=0)
+    def averaged(name: str) -> Floats:
+        columns = [rank.walls if name == WALL else rank.phases[name] for rank in ranks]
+        mean: Floats = np.mean([values[rows] for values, rows in zip(columns, at, strict=True)], axis=0)
         return mean
 
-    found = {name: averaged(lambda rank, name=name: rank.phases[name]) for name in PHASES}
-    return {WALL: averaged(lambda rank: rank.walls), **found}
+    return {name: averaged(name) for name in (WALL, *PHASES)}
 
 
 def _common(ranks: Sequence[RankFacts]) -> Floats:

@@ -5,34 +5,30 @@ forward's input*; otherwise it is the program's other work (logging, metrics). T
 through other names, what the calling line passes on are the slice. Flow-insensitive: a name assigned twice
 brings both lines.
 
-A name is used as a *value* (an argument, an operand) or as a *holder* (the object of a method). Both are made by
-assignments; a statement like ``rows.append(x)`` makes only values. So ``trainer.log()`` is no part of what
-``trainer.update(batch)`` uses, for nobody passes the trainer on.
+A statement like ``rows.append(x)`` makes what ``rows`` is used for, but ``trainer.log()`` makes nothing that
+``trainer.update(batch)`` uses: of the call that leads on only the arguments count, and methods that by their name
+only report are taken at their word.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 MODULE = 0  # the first line of code that is in no function
 
+_REPORTS = re.compile(r"log|print|report|write|plot|show|save|dump|eval|valid|test|info|debug|warn|add_scalar|track")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-class _Names(NamedTuple):
-    values: set[str]
-    holders: set[str]
-
-
-class _Statement(NamedTuple):
+class Statement(NamedTuple):
     """What a statement makes and uses."""
 
     lines: range
-    assigned: set[str]
-    changed: set[str]  # through a method
-    uses: _Names
+    makes: set[str]
+    uses: set[str]
 
 
 def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[int]:
@@ -46,44 +42,28 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
     Returns:
         Line numbers, without `call_line`'s own statements; none when the source cannot be read.
     """
+    return _closure([s for _, s in statements_of(source, first_line, call_line)], call_line)
+
+
+def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tuple[ast.stmt, Statement]]:
+    """Return the statements of a function with what they make and use; none when the source cannot be read."""
     try:
-        statements = [_described(s) for s in _statements(_body_at(ast.parse(source), first_line))]
-        return _closure(statements, call_line)
+        body = _body_at(ast.parse(source), first_line)
+        return [(s, _described(s, call_line)) for s in _statements(body)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
+        return []
 
 
-def _closure(statements: list[_Statement], call_line: int) -> frozenset[int]:
-    wanted = _Names(set(), set())
-    left = []
-    for statement in statements:
-        if call_line in statement.lines:
-            _want(wanted, statement)
-        else:
-            left.append(statement)
+def _closure(statements: list[Statement], call_line: int) -> frozenset[int]:
+    wanted = {name for s in statements if call_line in s.lines for name in s.uses}
+    left = [s for s in statements if call_line not in s.lines]
     lines: set[int] = set()
-    pending = True
-    while pending:
-        taken = [s for s in left if _makes(s, wanted)]
-        left = [s for s in left if not _makes(s, wanted)]
+    while taken := [s for s in left if not s.makes.isdisjoint(wanted)]:
+        left = [s for s in left if s.makes.isdisjoint(wanted)]
         for statement in taken:
             lines.update(statement.lines)
-            _want(wanted, statement)
-        pending = bool(taken)
+            wanted |= statement.uses
     return frozenset(lines)
-
-
-def _makes(statement: _Statement, wanted: _Names) -> bool:
-    return not (
-        statement.assigned.isdisjoint(wanted.values)
-        and statement.assigned.isdisjoint(wanted.holders)
-        and statement.changed.isdisjoint(wanted.values)
-    )
-
-
-def _want(wanted: _Names, statement: _Statement) -> None:
-    wanted.values.update(statement.uses.values)
-    wanted.holders.update(statement.uses.holders)
 
 
 def _body_at(tree: ast.Module, first_line: int) -> list[ast.stmt]:
@@ -111,17 +91,38 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(case.body)
 
 
-def _described(statement: ast.stmt) -> _Statement:
-    uses = _Names(set(), set())
-    for expression in _head_expressions(statement):
+def _described(statement: ast.stmt, call_line: int) -> Statement:
+    lines = _own_lines(statement)
+    expressions = _head_expressions(statement)
+    uses: set[str] = set()
+    for expression in expressions:
         _collect(expression, uses)
-    assigned: set[str] = set()
+    if call_line in lines and (leading := _arguments_of_leading_call(expressions)):
+        uses = leading
+    makes = _changed(statement)
     for target in _targets(statement):
-        _collect_targets(target, assigned)
-    for node in (n for e in _head_expressions(statement) for n in ast.walk(e)):
-        if isinstance(node, ast.NamedExpr):
-            assigned.add(node.target.id)
-    return _Statement(_own_lines(statement), assigned, _changed(statement), uses)
+        _collect_targets(target, makes)
+    makes.update(n.target.id for e in expressions for n in ast.walk(e) if isinstance(n, ast.NamedExpr))
+    return Statement(lines, makes - {"self", "cls", ""}, uses)
+
+
+def _arguments_of_leading_call(expressions: list[ast.expr]) -> set[str]:
+    """Return the names in the arguments of ``a.b(…)`` in ``a.b(…).c()``; nothing when it has none."""
+    found: set[str] = set()
+    for node in expressions:
+        call: ast.Call | None = None
+        while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript, ast.Await)):
+            call = node if isinstance(node, ast.Call) else call
+            node = node.func if isinstance(node, ast.Call) else node.value
+        if call is not None and not _is_backward_of_a_tensor(call):
+            for argument in [*call.args, *(k.value for k in call.keywords)]:
+                _collect(argument, found)
+    return found
+
+
+def _is_backward_of_a_tensor(call: ast.Call) -> bool:
+    """Tell ``loss.backward(gradient=g)`` from ``accelerator.backward(loss)``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward" and not call.args
 
 
 def _own_lines(statement: ast.stmt) -> range:
@@ -145,18 +146,19 @@ def _head_expressions(statement: ast.stmt) -> list[ast.expr]:
     return [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.expr)]
 
 
-def _collect(node: ast.AST, names: _Names) -> None:
+def _collect(node: ast.AST, names: set[str]) -> None:
     """Collect the names whose values an expression uses; a function that is merely called is not one of them."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and _dotted(node.func.value):
-            names.holders.update(_prefixes(node.func.value))
+        if isinstance(node.func, ast.Attribute):
+            _collect(node.func.value, names)
         elif not isinstance(node.func, ast.Name):
             _collect(node.func, names)
         for argument in [*node.args, *(k.value for k in node.keywords)]:
             _collect(argument, names)
-    elif isinstance(node, (ast.Name, ast.Attribute)) and _dotted(node):
-        if isinstance(node.ctx, ast.Load):
-            names.values.update(_prefixes(node))
+    elif isinstance(node, (ast.Name, ast.Attribute)) and (name := _dotted(node)):
+        while name and isinstance(node.ctx, ast.Load):  # a.b.c, a.b and a: whichever is assigned makes the value
+            names.add(name)
+            name = name.rpartition(".")[0]
     else:
         for child in ast.iter_child_nodes(node):
             _collect(child, names)
@@ -167,14 +169,6 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{inner}.{node.attr}" if (inner := _dotted(node.value)) else ""
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _prefixes(node: ast.expr) -> Iterator[str]:
-    """Yield ``a.b.c``, ``a.b`` and ``a``: whichever is assigned makes the value."""
-    name = _dotted(node)
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
 
 
 def _targets(statement: ast.stmt) -> list[ast.AST]:
@@ -208,8 +202,9 @@ def _changed(statement: ast.stmt) -> set[str]:
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return set()
     node: ast.expr = statement.value
+    method = ""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        node = node.func.value
+        method, node = node.func.attr, node.func.value
     while isinstance(node, ast.Subscript):
         node = node.value
-    return {_dotted(node)} - {"self", "cls", ""}
+    return set() if _REPORTS.match(method) else {_dotted(node)}

@@ -16,7 +16,8 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any
 
-from paceline.observe.probe.slices import parameter_free_lines, producing_lines, updating_lines
+from paceline.observe.probe.by_hand import parameter_free_lines, updating_lines
+from paceline.observe.probe.slices import MODULE, producing_lines
 
 Frames = list[tuple[CodeType, int]]
 
@@ -70,7 +71,7 @@ class Slices:
             self._done[code].add((line, side))
             self._calls.setdefault(code, set()).add(line)
             source = "".join(linecache.getlines(code.co_filename))
-            first = 1 if code.co_name == "<module>" else code.co_firstlineno
+            first = MODULE if code.co_name == "<module>" else code.co_firstlineno
             made = producing_lines(source, first, line)
             if side == "loss":
                 self._lines["input"].setdefault(code, set()).update(parameter_free_lines(source, first, made))
@@ -120,7 +121,7 @@ class Sampler:
 
     def count(self, frames: Frames, slot: str) -> None:
         """Count one stack, innermost first."""
-        side = self.slices.side_of(frames) if slot in ("gap", "mid", "other") else ""
+        side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
         self.totals[slot, side] += 1
         user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "user"), None)
         if user is None:

@@ -56,11 +56,11 @@ def _patch_stateful(module: Any) -> None:
 
 
 def _start_scribe() -> None:
-    from paceline.observe.probe.device import device_of
-    from paceline.observe.probe.scribe import Scribe
-
     gate.scribe_started = True
     try:
+        from paceline.observe.probe.device import device_of
+        from paceline.observe.probe.scribe import Scribe
+
         folder = os.path.join(_state["run_dir"], layout.RANKS_DIR, f"{_state['host']}-{os.getpid()}")
         device = _state["device"] = device_of(_state["torch"])
         _state["thread_id"] = threading.get_native_id()
