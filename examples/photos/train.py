@@ -98,7 +98,7 @@ def main():
     parser.add_argument("--data", type=Path, help="folder of photographs; made when not given")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=96, help="side of the network's input, in pixels")
+    parser.add_argument("--size", type=int, default=64, help="side of the network's input, in pixels")
     parser.add_argument("--workers", type=int, default=0, help="worker processes of the loader")
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()

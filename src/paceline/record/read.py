@@ -59,6 +59,15 @@ def read_run(folder: Path) -> Run:
     )
 
 
+def read_launches(folder: Path) -> tuple[Launch, ...]:
+    """Read only how a run was started and how it ended: quick, for lists of runs; what cannot be read is left out.
+
+    Raises:
+        NewerSchemaError: It was written by a newer Paceline.
+    """
+    return tuple(_launches(folder, []))
+
+
 def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern)) if folder.is_dir() else []
 

@@ -78,12 +78,13 @@ class Slices:
             lines |= made
             self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
 
-    def side_of(self, frames: Frames) -> str:
-        """Say what a sampled stack (innermost first) is working on."""
+    def side_of(self, frames: Frames, slot: str) -> str:
+        """Say what a stack (innermost first) sampled in a slot is working on."""
+        order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
             if code not in self._calls:
                 continue
-            for side in ("update", "input", "loss"):
+            for side in order:
                 if line in self._lines[side].get(code, ()):
                     return side
             if line not in self._calls[code]:
