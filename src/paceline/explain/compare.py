@@ -1,28 +1,31 @@
 """What got slower or faster between two runs, and why? Two records in, one `Comparison` out.
 
-Time for a step is the mean over steady steps: the means of the phases add up to it, and it is what is paid for
-(a median would miss a stall in every tenth step). Its intervals are those of `batch_means`.
+Time for a step is the mean over the steady steps that both runs have: the means of the phases add up to it, and it is
+what is paid for (a median would miss a stall in every tenth step). Its intervals are those of `batch_means`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paceline import units
 from paceline.errors import UsageError
-from paceline.explain.batch_means import Mean, difference, interval_of, mean_of, ratio
+from paceline.explain.batch_means import mean_interval, paired_ratio
 from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
 from paceline.explain.contrast import differences, loss_change, notes, unshared
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import MIN_STEPS, Facts, gather
 from paceline.explain.model import Diagnosis, Interval
-from paceline.explain.step_series import WALL, step_series
+from paceline.explain.statistics import Floats
+from paceline.explain.step_series import WALL, Series, paired_series
 from paceline.record.layout import PHASES
 from paceline.record.run import Run
 
 _ALIKE = 0.01  # numbers of samples in a step that are this near to each other are the same
 _NEGLIGIBLE_S = 1e-9
+_COUNTS = 0.05  # a phase that takes this share of a step counts
+_SAME_FACTOR = 1.25  # factors no further apart than this are the same
 
 Both = tuple[Facts, Facts]
 
@@ -46,9 +49,10 @@ def compare(before: Run, after: Run, tolerance: float) -> Comparison:
                 f"`paceline report {run.run_id}` says more"
             )
     facts = gather(before), gather(after)
+    series = paired_series(*facts)
     shared = _shared(facts, told, tolerance)
-    steady = [min(len(rank.rows) for rank in side.ranks) for side in facts]
-    return _too_short(steady, shared) if min(steady) < MIN_STEPS else _judged(facts, told, shared)
+    steps = len(series[0][WALL])
+    return _too_short(steps, shared) if steps < MIN_STEPS else _judged(series, shared)
 
 
 def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
@@ -66,11 +70,11 @@ def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) ->
     }
 
 
-def _too_short(steady: Sequence[int], shared: dict[str, Any]) -> Comparison:
+def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
     return Comparison(
         **shared,
         outcome="cannot-tell",
-        text=f"cannot tell: {steady[0]} steady steps before and {steady[1]} after, and each run needs {MIN_STEPS}",
+        text=f"cannot tell: the runs have {steps} steady steps in common, and {MIN_STEPS} are needed",
         time_before_s=None,
         time_after_s=None,
         ratio=None,
@@ -78,18 +82,20 @@ def _too_short(steady: Sequence[int], shared: dict[str, Any]) -> Comparison:
     )
 
 
-def _judged(facts: Both, told: tuple[Diagnosis, Diagnosis], shared: dict[str, Any]) -> Comparison:
+def _judged(series: tuple[Series, Series], shared: dict[str, Any]) -> Comparison:
+    told = shared["before"], shared["after"]
     divisors = [_samples(one) if shared["basis"] == "sample" else 1.0 for one in told]
-    before, after = (_means(side, divisor) for side, divisor in zip(facts, divisors, strict=True))
-    time = ratio(before[WALL], after[WALL])
+    before, after = (_divided(one, divisor) for one, divisor in zip(series, divisors, strict=True))
+    time = paired_ratio(before[WALL], after[WALL])
     outcome = outcome_of(time, shared["tolerance"])
     changes = _phase_changes(before, after, changed=not time.low <= 1 <= time.high)
+    shared["notes"] += alike_everywhere(changes, time)
     return Comparison(
         **shared,
         outcome=outcome,
         text=_sentence(outcome, time, shared["tolerance"], shared["basis"]),
-        time_before_s=interval_of(before[WALL]),
-        time_after_s=interval_of(after[WALL]),
+        time_before_s=mean_interval(before[WALL]),
+        time_after_s=mean_interval(after[WALL]),
         ratio=time,
         phases=changes,
     )
@@ -117,25 +123,37 @@ def _basis(before: Diagnosis, after: Diagnosis) -> Basis:
     return "step" if abs(_samples(after) / _samples(before) - 1) <= _ALIKE else "sample"
 
 
-def _means(facts: Facts, divisor: float) -> Mapping[str, Mean]:
-    return {name: mean_of(values / divisor) for name, values in step_series(facts).items()}
+def _divided(series: Series, divisor: float) -> Series:
+    return {name: values / divisor for name, values in series.items()}
 
 
-def _phase_changes(before: Mapping[str, Mean], after: Mapping[str, Mean], changed: bool) -> list[PhaseChange]:
+def _phase_changes(before: Series, after: Series, changed: bool) -> list[PhaseChange]:
     """Return the phases that there are in either run, the largest change first."""
-    whole = after[WALL].value - before[WALL].value
-    found = [
-        PhaseChange(
-            phase=name,
-            before_s=before[name].value,
-            after_s=after[name].value,
-            change_s=difference(before[name], after[name]),
-            explains=(after[name].value - before[name].value) / whole if changed else None,
-        )
-        for name in PHASES
-        if max(before[name].value, after[name].value) > _NEGLIGIBLE_S
-    ]
-    return sorted(found, key=lambda change: -abs(change.change_s.value))
+    whole = float(after[WALL].mean() - before[WALL].mean())
+    found = [_phase_change(name, before[name], after[name], whole if changed else None) for name in PHASES]
+    there = [change for change in found if max(change.before_s, change.after_s) > _NEGLIGIBLE_S]
+    return sorted(there, key=lambda change: -abs(change.change_s.value))
+
+
+def _phase_change(name: str, before: Floats, after: Floats, whole: float | None) -> PhaseChange:
+    change = mean_interval(after - before)
+    return PhaseChange(
+        phase=name,
+        before_s=float(before.mean()),
+        after_s=float(after.mean()),
+        change_s=change,
+        explains=change.value / whole if whole else None,
+    )
+
+
+def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str]:
+    """Note when every phase that counts changed by the same factor: a slower machine does that, a program hardly."""
+    whole = sum(change.before_s for change in changes)
+    factors = [c.after_s / c.before_s for c in changes if c.before_s >= _COUNTS * whole]
+    apart = abs(time.value - 1) > 0.05 and not time.low <= 1 <= time.high
+    if not apart or len(factors) < 3 or max(factors) > _SAME_FACTOR * min(factors):
+        return []
+    return ["every phase changed by about the same factor, which speaks for the machine rather than the program"]
 
 
 # ----------------------------------------------------------------------------------------------------- words

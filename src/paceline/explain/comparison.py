@@ -22,9 +22,8 @@ Basis = Literal["step", "sample"]
 """What times are taken for: a step, or one sample where the two runs train on unlike numbers of samples in a step."""
 
 METHOD = (
-    "means of steady steps (warm-up and profiled steps left out); 95 % intervals by the method of batch means, which "
-    "holds for steps that depend on each other; with one run on each side, how much runs of the same program "
-    "differ is not in the interval"
+    "means over the steady steps that both runs have; 95 % intervals by batch means of the differences step by step, "
+    "which hold for steps that depend on each other; how much two runs of one program differ is not in them"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from paceline.record.run import Rank, column
 
 _LOSS_WINDOW = 20  # losses that make up the loss at a step
 _META = {"torch": "torch", "python": "Python", "threads": "compute threads of a rank"}
+_LOADER = (
+    "class",
+    "dataset",
+    "sampler",
+    "collate_fn",
+    "drop_last",
+    "pin_memory",
+    "persistent_workers",
+    "prefetch_factor",
+    "start_method",
+)
 _CONTENTION = "HOST003"
 
 
@@ -78,22 +89,24 @@ def _settings(facts: Facts, told: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _loader_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for key, value in settings.items():
-        if key not in ("batch_size", "num_workers", "epochs"):
-            yield f"loader {key}", str(value)
+    for key in _LOADER:
+        if settings.get(key) is not None:
+            yield f"loader {key}", str(settings[key])
 
 
 # ----------------------------------------------------------------------------------------------------- notes
 
 
-def notes(told: Sequence[Diagnosis]) -> list[str]:
+def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
     """Return what should be known before the comparison is believed."""
     found: list[str] = []
+    contended = [any(finding.code == _CONTENTION for finding in one.findings) for one in told]
+    if any(contended):
+        which = "both runs were" if all(contended) else f"the run {'before' if contended[0] else 'after'} was"
+        found.append(f"{which} kept from the CPU by others on the host ({_CONTENTION})")
     for which, one in zip(("before", "after"), told, strict=True):
-        if any(finding.code == _CONTENTION for finding in one.findings):
-            found.append(f"the run {which} was kept from the CPU by others on its host ({_CONTENTION})")
         if one.exit_code not in (0, None):
             found.append(f"the run {which} did not finish: {one.ended}")
-        if one.exit_code is None and one.ended == "still running":
+        elif one.ended == "still running":
             found.append(f"the run {which} is still going on; its steps until now are compared")
     return found

@@ -16,7 +16,10 @@ _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 
 
 def training_loaders(rank: Rank) -> list[int]:
-    """Return the numbers of the loaders that fed training most; a loader built anew each epoch counts as one."""
+    """Return the numbers of the loaders that fed training most; a loader built anew each epoch counts as one.
+
+    One that looks the same but only fed evaluation is not among them.
+    """
     loaders = rank.summary.get("loaders", ())
     weight: Counter[tuple[object, ...]] = Counter()
     for loader in loaders:
@@ -24,7 +27,7 @@ def training_loaders(rank: Rank) -> list[int]:
     if not weight or max(weight.values()) <= 0:
         return []
     chosen = weight.most_common(1)[0][0]
-    return [i for i, loader in enumerate(loaders) if _key(loader) == chosen]
+    return [i for i, loader in enumerate(loaders) if _key(loader) == chosen and loader.get("train_fetches")]
 
 
 def _key(loader: JsonObject) -> tuple[object, ...]:

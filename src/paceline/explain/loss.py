@@ -14,12 +14,13 @@ _MOST_POINTS = 1500
 
 def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
     """Return the loss curve of a rank, or None when no loss was seen."""
-    rows = rank.steps[(rank.steps["flags"] & layout.FLAG_LOSS) != 0]
-    if not len(rows):
+    seen = np.flatnonzero(rank.steps["flags"] & layout.FLAG_LOSS)
+    if not len(seen):
         return None
+    rows = rank.steps[seen]
     values = column(rows, "loss")
-    seconds = np.cumsum(column(rank.steps, "wall_s"))[rows["index"] - rank.steps["index"][0]]
-    samples = np.cumsum(np.nan_to_num(column(rank.steps, "samples")))[rows["index"] - rank.steps["index"][0]]
+    seconds = np.cumsum(column(rank.steps, "wall_s"))[seen]
+    samples = np.cumsum(np.nan_to_num(column(rank.steps, "samples")))[seen]
     finite = np.isfinite(values)
     ends = max(1, min(20, len(values) // 10))
     good = values[finite]

@@ -96,6 +96,7 @@ class LoaderBreakdown:
     slow_share: float  # share of the time of making batches that fell on batches at least four times the median
     read_bytes_per_s: float | None
     hot: Sequence[HotFunction]
+    draws_random: bool | None = None  # whether making samples drew from a random generator; None: not looked at
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
     per_worker: Sequence[WorkerRow] = ()
 

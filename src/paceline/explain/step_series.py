@@ -1,4 +1,4 @@
-"""Which numbers stand for the steps of a run? One series of wall time and of each phase, ranks averaged."""
+"""Which numbers stand for the steps of two runs? Wall time and phases of the steps that both have, ranks averaged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from paceline.record.layout import PHASES
 
 WALL = "wall"
 
+Series = Mapping[str, Floats]
+"""Seconds of steps in order: ``wall``, and the nine phases, which add up to it."""
 
-def step_series(facts: Facts) -> Mapping[str, Floats]:
-    """Return seconds of steady steps in order: ``wall``, and the nine phases, which add up to it."""
-    ranks = _together(facts.ranks)
-    common = _common(ranks)
+
+def paired_series(before: Facts, after: Facts) -> tuple[Series, Series]:
+    """Return the series of two runs over the steady steps that both have, so that the n-th of each belong together."""
+    ranks = _together(before.ranks), _together(after.ranks)
+    common = _common([*ranks[0], *ranks[1]])
+    return _series(ranks[0], common), _series(ranks[1], common)
+
+
+def _series(ranks: Sequence[RankFacts], common: Floats) -> Series:
     at = [np.isin(rank.rows["index"], common) for rank in ranks]
 
     def averaged(name: str) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.model import Evidence, Interval, LoaderBreakdown
+from paceline.explain.model import Evidence, Interval, LoaderBreakdown, Safety
 
 
 def share_of_step(share: float, what: str) -> Evidence:
@@ -46,3 +46,8 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
     name = loader.settings.get("collate_fn")
     text = f"{units.percent(loader.collate)} of the time of making batches is in the collate function {name}"
     return [Evidence(text=text, value=loader.collate, unit="share of time making batches")]
+
+
+def safety_of_workers(loader: LoaderBreakdown | None) -> Safety:
+    """Return the safety class of another number of workers: semantic where samples draw random numbers."""
+    return "semantic" if loader is not None and loader.draws_random else "exact"

@@ -34,12 +34,12 @@ def check(facts: Facts) -> Finding | None:
     window = rank.window
     if window is None:
         return None
-    compute = sum(facts.shares[name] for name in ("forward", "backward", "optimizer"))
+    compute = facts.shares["forward"] + facts.shares["backward"]
     filled = window.operator_s / max(window.wall_s, 1e-9)
     small = window.tiny_share * filled + max(0.0, compute - filled)
     if window.operators_per_step < 200 or small < 0.5 * compute or compute < 0.4:
         return None
-    share = small
+    share = min(small, compute)
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
         f"a step issues {window.operators_per_step:,.0f} operators of {units.seconds(mean)} each on "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.breakdown import hot_functions
+from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import Supply, waiting_rank
+from paceline.explain.supply import WORTH, Supply, waiting_rank
 
 PAGE = """
 ## What it means
@@ -24,8 +25,9 @@ workers (`num_workers=0`), or there is no `DataLoader` and the program's own rea
 
 `loader.workers`: worker processes make batches while the device works. The number proposed is the smallest
 within 3 % of the best that the model `max(compute, making / workers, CPU work / cores)` gives on this machine.
-Worker processes change random numbers drawn inside `__getitem__`; where samples draw none the result is the
-same.
+It is exact unless making samples draws random numbers: then other numbers are drawn in workers, and it is
+semantic. `loader.background`: without a `DataLoader`, make the next batch in the background. `loader.decode`:
+make a sample cheaper.
 
 ## When it misleads
 
@@ -41,34 +43,53 @@ def check(facts: Facts) -> Finding | None:
     rank, supply = waiting
     if supply.workers:
         return None
-    workers = supply.best_workers()
-    gain = supply.gain_with(workers)
+    remedies = _remedies(rank, supply)
     return Finding(
         code="DATA001",
         name="loader-serial",
         severity="critical" if supply.wait_share >= 0.2 else "warning",
         confidence="high",
         time_share=supply.wait_share,
-        gain=gain,
+        gain=remedies[0].gain,
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
-        remedies=[Remedy(id="loader.workers", safety="exact", change=_change(rank, workers), gain=gain)],
+        remedies=remedies,
         summary=f"the training process makes its data itself and waits {units.percent(supply.wait_share)} of "
         f"its time for it",
     )
 
 
-def _change(rank: RankFacts, workers: int) -> str:
+def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
     if rank.loader is None:
-        return "move the reader into a Dataset and read it through DataLoader(num_workers=1) or more"
-    return f"DataLoader(num_workers={workers}, persistent_workers=True)"
+        change = "make the next batch in a background thread or process while this one trains, or cheaper"
+        return [Remedy(id="loader.background", safety="exact", change=change, gain=supply.gain_with(1))]
+    workers = supply.best_workers()
+    gain = supply.gain_with(workers)
+    cheaper = Remedy(
+        id="loader.decode",
+        safety="numeric",
+        change=f"make {rank.loader.hot[0].function if rank.loader.hot else 'a sample'} cheaper",
+        gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
+    )
+    if gain.high < 1 + WORTH:
+        return [cheaper]
+    change = f"DataLoader(num_workers={workers}, persistent_workers=True)"
+    return [Remedy(id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=gain), cheaper]
 
 
 def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.wait_share, "waiting for data"), words.step_time(rank.breakdown.step_s)]
     if rank.loader is not None:
-        found += [words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
-    return found
+        return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
+    readers = hot_functions(rank.record, {"gap": ("input",), "other": ("input",)})
+    return found + [
+        Evidence(
+            text=f"{units.percent(f.share)} of stack samples of making batches are in {f.function} ({f.count} samples)",
+            value=f.share,
+            unit="share of samples",
+        )
+        for f in readers[:2]
+    ]
 
 
 RULE = Rule(code="DATA001", name="loader-serial", page=PAGE, check=check)

@@ -44,7 +44,7 @@ def check(facts: Facts) -> Finding | None:
     if is_jitter(rank) or is_transport(rank, supply):
         return None
     saturated = (facts.host.io_pressure or 0.0) >= SATURATED
-    remedies = _remedies(supply, saturated)
+    remedies = _remedies(rank, supply, saturated)
     return Finding(
         code="DATA003",
         name="loader-io-bound",
@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _remedies(supply: Supply, saturated: bool) -> list[Remedy]:
+def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     best = supply.best_workers()
     shards = Remedy(
         id="loader.shards",
@@ -71,7 +71,12 @@ def _remedies(supply: Supply, saturated: bool) -> list[Remedy]:
     if saturated or best <= supply.workers:
         return [shards]
     change = f"DataLoader(num_workers={best}) instead of {supply.workers}; blocked workers cost no core"
-    return [Remedy(id="loader.workers", safety="exact", change=change, gain=supply.gain_with(best)), shards]
+    return [
+        Remedy(
+            id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=supply.gain_with(best)
+        ),
+        shards,
+    ]
 
 
 def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:

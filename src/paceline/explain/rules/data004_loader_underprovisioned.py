@@ -55,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
-        remedies=[Remedy(id="loader.workers", safety="exact", change=change, gain=gain)],
+        remedies=[Remedy(id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=gain)],
         summary=f"{supply.workers} workers cannot keep up and cores are free; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
