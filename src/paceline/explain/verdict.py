@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from paceline.explain.model import Finding
+from paceline.explain.model import Finding, Gain
 
 _RESULT_FIRST = ("CONV001", "CONV002")
 _LEAST_GAIN = 1.05
@@ -21,7 +22,22 @@ _YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings, the verdict's first."""
-    return sorted(findings, key=_key, reverse=True)
+    return sorted(_bounded_by_straggler(findings), key=_key, reverse=True)
+
+
+def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
+    """Bound what mending one rank can gain: no more than if that rank no longer made the others wait."""
+    late = next((f for f in findings if f.code == "COMM002"), None)
+    if late is None or late.gain is None:
+        return list(findings)
+    return [_bounded(f, late.gain) if list(f.ranks) == list(late.ranks) and f is not late else f for f in findings]
+
+
+def _bounded(finding: Finding, most: Gain) -> Finding:
+    if finding.gain is None:
+        return finding
+    gain = Gain(low=min(finding.gain.low, most.low), high=min(finding.gain.high, most.high))
+    return replace(finding, gain=gain, confidence="medium")
 
 
 def _key(finding: Finding) -> tuple[int, float]:
