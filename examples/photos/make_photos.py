@@ -35,7 +35,9 @@ def open_scene(package, path):
     """Open a photograph inside an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None:
-        raise SystemExit(f"the photographs are those of {package}, which is missing: pip install scikit-image scikit-learn")
+        raise SystemExit(
+            f"the photographs are those of {package}, which is missing: pip install scikit-image scikit-learn"
+        )
     return Image.open(Path(spec.origin).parent / path).convert("RGB")
 
 

@@ -50,7 +50,9 @@ class Photos(Dataset):
 
     def __init__(self, folder, size, train):
         self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        files = [(path, label) for label, name in enumerate(self.classes) for path in sorted((folder / name).glob("*.jpg"))]
+        files = [
+            (path, label) for label, name in enumerate(self.classes) for path in sorted((folder / name).glob("*.jpg"))
+        ]
         self.files = [entry for number, entry in enumerate(files) if (number % 10 == 9) != train]
         self.size, self.train = size, train
 
@@ -80,8 +82,13 @@ def block(inputs, outputs):
 
 def make_model(classes):
     return nn.Sequential(
-        block(3, 16), block(16, 32), block(32, 64), block(64, 128),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes),
+        block(3, 16),
+        block(16, 32),
+        block(32, 64),
+        block(64, 128),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(128, classes),
     )
 
 
@@ -109,7 +116,9 @@ def main():
     folder = make_photos(args.data)
     train, test = (Photos(folder, args.size, train) for train in (True, False))
     keep = args.workers > 0
-    loader = DataLoader(train, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=keep, drop_last=True)
+    loader = DataLoader(
+        train, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=keep, drop_last=True
+    )
     test_loader = DataLoader(test, args.batch_size, num_workers=args.workers, persistent_workers=keep)
 
     model = make_model(len(train.classes)).to(device)

@@ -21,11 +21,12 @@ import cases
 
 COMPUTE = ("forward", "backward", "optimizer")
 MOST_HELP = 1.34
+MOST_NEIGHBOURS = 0.4
 
 
 def measure(case: cases.Case, *more: str, alone: bool = False) -> list[dict]:
     """Run a program under the stopwatch; one report per rank, in order of process number."""
-    cases.wait_until_idle(15)
+    cases.wait_until_idle(60 if case.needs_idle or case.useless else 10)
     with tempfile.TemporaryDirectory() as folder:
         extra = {"PYTHONPATH": str(cases.HERE / "stopwatch"), "STOPWATCH_OUT": f"{folder}/watch"}
         outcome = cases.run(case, case.bare(*more, alone=alone), Path(folder), extra)
@@ -37,6 +38,11 @@ def measure(case: cases.Case, *more: str, alone: bool = False) -> list[dict]:
 
 def step_ms(ranks: Sequence[dict]) -> float:
     return max(1e3 * rank["wall_s"] / (rank["steps"] - 2) for rank in ranks)
+
+
+def cpu_ms(ranks: Sequence[dict]) -> float:
+    """CPU time a step takes in the busiest rank: what a noisy machine does not change."""
+    return max(1e3 * rank["cpu_s"] / (rank["steps"] - 2) for rank in ranks)
 
 
 def startup_s(ranks: Sequence[dict]) -> float:
@@ -54,6 +60,7 @@ def last_loss(ranks: Sequence[dict]) -> float:
 
 METRICS: dict[str, tuple[str, Callable[[Sequence[dict]], float]]] = {
     "step": ("ms a step", step_ms),
+    "cpu": ("ms of CPU a step in the busiest rank", cpu_ms),
     "startup": ("s to the first step", startup_s),
     "growth": ("MB gained", growth_mb),
     "loss": ("loss at the end", last_loss),
@@ -85,6 +92,10 @@ def prove(case: cases.Case, repeat: int) -> bool:
         held.append(cure_holds(case, before, after))
     if more:
         held.append(useless_holds(case, before, more))
+    others = max(ranks[0]["neighbours"] for ranks in [*before, *after, *more])
+    if (case.needs_idle or more) and others > MOST_NEIGHBOURS:
+        print(f"    not decided: neighbours took {others:.1f} cores, and this label is about free ones")
+        return True
     return all(held)
 
 

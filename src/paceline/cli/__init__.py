@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from paceline import __version__
-from paceline.cli.settings import settings_map
+from paceline.cli.settings import defaults_of, name_variables, settings_map
 from paceline.errors import PacelineError
 
 VERBS = {
@@ -33,6 +33,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
+        name_variables(cmd_name, command)
+        ctx.default_map = {cmd_name: defaults_of(cmd_name, command, settings_map())}
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -43,10 +45,8 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PACELINE"})
 @click.version_option(__version__, prog_name="paceline")
-@click.pass_context
-def group(ctx: click.Context) -> None:
+def group() -> None:
     """Make PyTorch training as fast and as cheap as the hardware allows, and prove it."""
-    ctx.default_map = settings_map()
 
 
 def main(args: list[str] | None = None) -> Any:

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,8 @@ from paceline.errors import EnvironmentFault, PacelineError
 from paceline.explain.diagnose import diagnose
 from paceline.explain.model import Diagnosis
 from paceline.record.read import read_run
+
+PAGE = "report.html"  # in the run's folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,7 @@ class Outputs:
     markdown: Path | None = None
     html: tuple[Path, ...] = ()
     quiet: bool = False
+    to_stdout: bool = False  # the verdict is the result of the command, and not a word beside the program's
 
 
 def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
@@ -51,41 +55,78 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
 
 
 def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
-    """Write JSON, Markdown and HTML where asked, and the verdict to stderr."""
+    """Write JSON, Markdown and HTML where asked, the page into the run's folder, and print the verdict.
+
+    A run's folder that cannot be written is said in a line and stops nothing: the verdict still shows.
+
+    Raises:
+        EnvironmentFault: A file that was asked for cannot be written.
+    """
     from paceline.report.html import to_html
     from paceline.report.json_run import to_json
     from paceline.report.markdown import to_markdown
 
-    page = folder / "report.html"
-    if outputs.json_file is not None:
-        _write(outputs.json_file, json.dumps(to_json(diagnosis), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    if outputs.markdown is not None:
-        _write(outputs.markdown, to_markdown(diagnosis))
     html = to_html(diagnosis)
-    for path in (page, *outputs.html):
-        _write(path, html)
+    page = _write_page(folder / PAGE, html)
     if not outputs.quiet:
-        _print_verdict(diagnosis, page)
+        _print_verdict(diagnosis, page, outputs.to_stdout)
+    if outputs.json_file is not None:
+        write_text(outputs.json_file, json_text(to_json(diagnosis)))
+    if outputs.markdown is not None:
+        write_text(outputs.markdown, to_markdown(diagnosis))
+    for path in outputs.html:
+        write_text(path, html)
+    if not outputs.quiet:
+        tell_written(outputs.json_file, outputs.markdown, *outputs.html)
 
 
-def _print_verdict(diagnosis: Diagnosis, page: Path) -> None:
+def _write_page(page: Path, html: str) -> str:
+    """Return where the page is, or nothing when it could not be written."""
+    try:
+        write_text(page, html)
+    except EnvironmentFault as fault:
+        click.echo(f"paceline: {fault} (--html FILE)", err=True)
+        return ""
+    return str(page)
+
+
+def _print_verdict(diagnosis: Diagnosis, page: str, to_stdout: bool) -> None:
     from rich.console import Console
 
     from paceline.report.terminal import render
 
     sys.stdout.flush()
-    render(diagnosis, report_path=str(page), next_command=next_command(diagnosis), console=Console(stderr=True))
+    console = Console(stderr=not to_stdout)
+    following = next_command(diagnosis, "paceline report" if to_stdout else f"paceline report {diagnosis.run_id}")
+    render(diagnosis, report_path=page, next_command=following, console=console)
 
 
-def next_command(diagnosis: Diagnosis) -> str:
-    """Return what to type next: the page of the verdict, or the report."""
+def next_command(diagnosis: Diagnosis, otherwise: str) -> str:
+    """Return what to type next: the page of the verdict, where it is a finding."""
     for finding in diagnosis.findings:
         if finding.name == diagnosis.verdict:
             return f"paceline explain {finding.code}"
-    return f"paceline report {diagnosis.run_id}"
+    return otherwise
 
 
-def _write(path: Path, text: str) -> None:
+def tell_written(*paths: Path | None) -> None:
+    """Say on stderr which files were written."""
+    written = [str(path) for path in paths if path is not None]
+    if written:
+        click.echo(f"paceline: wrote {', '.join(written)}", err=True)
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """Return JSON as it is written to a file."""
+    return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        EnvironmentFault: It cannot be written.
+    """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -72,7 +72,7 @@ def _begins_with_dashes(command: click.Command, ctx: click.Context, args: list[s
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    r"""Run a training program, unchanged, and explain where its time goes.
+    """Run a training program, unchanged, and explain where its time goes.
 
     \b
     paceline run train.py --its --flags

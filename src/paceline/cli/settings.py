@@ -1,16 +1,23 @@
 """Where do settings come from? Flag, then PACELINE_* variable, then a file of the project, then the default.
 
 The file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in this folder or the nearest above
-that has one. A table per verb: ``[run]``, keys as the options without dashes (``target_loss = 0.5``).
+that has one. A table per verb, ``[run]``; its keys are the options without dashes (``target_loss = 0.5``), and so are
+the variables: ``PACELINE_RUN_TARGET_LOSS``.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import click
+
 from paceline.errors import UsageError
+
+PREFIX = "PACELINE"
 
 
 def settings_file(start: Path) -> Path | None:
@@ -26,7 +33,7 @@ def settings_file(start: Path) -> Path | None:
 
 
 def settings_map(start: Path | None = None) -> dict[str, Any]:
-    """Return the settings of the file in force, by verb and option; empty when there is none.
+    """Return the settings of the file in force, by verb and key; empty when there is none.
 
     Raises:
         UsageError: The file is not TOML, or a verb's settings are not a table.
@@ -40,6 +47,51 @@ def settings_map(start: Path | None = None) -> dict[str, Any]:
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {verb!r} must be a table such as [run]; found {table!r}")
     return found
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """Return a verb's options by key: the long flag without dashes; what has no long flag is no setting."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return {_key(option): option for option in options if max(option.opts, key=len).startswith("--")}
+
+
+def _key(option: click.Option) -> str:
+    longest = max(option.opts, key=len)
+    return longest.lstrip("-").replace("-", "_")
+
+
+def variable(verb: str, key: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{PREFIX}_{verb}_{key}".upper()
+
+
+def name_variables(verb: str, command: click.Command) -> None:
+    """Let a verb's variables be named for its flags, whatever the arguments are called inside."""
+    for key, option in options_of(command).items():
+        option.envvar = option.envvar or variable(verb, key)
+
+
+def defaults_of(verb: str, command: click.Command, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one verb from the file's tables, by the name of click's parameter.
+
+    Raises:
+        UsageError: A key is no option of the verb.
+    """
+    options = options_of(command)
+    table = tables.get(verb, {})
+    for key in table:
+        if key not in options:
+            raise UsageError(f"{_where()}: [{verb}] has no setting {key!r}{_near(key, options)}")
+    return {str(options[key].name): value for key, value in table.items()}
+
+
+def _where() -> str:
+    return str(settings_file(Path.cwd()) or "the settings")
+
+
+def _near(key: str, options: Mapping[str, click.Option]) -> str:
+    near = get_close_matches(key, options, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(options)}"
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from paceline.cli.outputs import Outputs, present
-from paceline.errors import UsageError
+from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.catalogue import find_instance
 from paceline.observe.gauges.sampler import Sampler
 from paceline.observe.supervise import Ending, supervise, watched_environment
@@ -51,17 +53,9 @@ def watch(request: Request) -> int:
     folder = make_run_folder(request.directory or RUNS, request.run_id or new_run_id(stem))
     launch = _launch(request, program, price, source)
     tag = f"{launch['host']}-{launch['pid']}"
-    replace_json(folder / f"launch-{tag}.json", launch)
+    _write_launch(folder / f"launch-{tag}.json", launch)
     ending = _supervised(request, program, folder)
-    replace_json(
-        folder / f"end-{tag}.json",
-        {
-            "exit_code": ending.exit_code,
-            "signal": ending.signal,
-            "wall_s": ending.wall_s,
-            "oom_kills": ending.oom_kills,
-        },
-    )
+    _write_ending(folder / f"end-{tag}.json", ending)
     outputs = Outputs(
         json_file=request.json_file,
         markdown=request.markdown,
@@ -71,6 +65,31 @@ def watch(request: Request) -> int:
     diagnosis = present(folder, outputs)
     failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
     return 1 if failed else ending.exit_code
+
+
+def _write_launch(path: Path, launch: dict[str, Any]) -> None:
+    try:
+        replace_json(path, launch)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot write the record of the run to {path.parent}: {error.strerror or error}; "
+            "name another folder with --dir DIR (or PACELINE_RUN_DIR=DIR)"
+        ) from error
+
+
+def _write_ending(path: Path, ending: Ending) -> None:
+    """Write down how the program ended. It has ended: nothing that fails from here on may change its exit code."""
+    if ending.ended_ranks:
+        _warn(f"the command was killed; ended what it left running ({ending.ended_ranks} training processes)")
+    record = {name: getattr(ending, name) for name in ("exit_code", "signal", "wall_s", "oom_kills")}
+    try:
+        replace_json(path, record)
+    except OSError as error:
+        _warn(f"how the program ended could not be written to {path.parent} ({error.strerror or error})")
+
+
+def _warn(text: str) -> None:
+    click.echo(f"paceline: {text}", err=True)
 
 
 def command_line(request: Request) -> list[str]:
@@ -166,7 +185,11 @@ def _launch(request: Request, program: list[str], price: float | None, source: s
 def _check_writable(request: Request) -> None:
     """Find out before hours of training, not after, that a result could not be written."""
     for path in (request.json_file, request.markdown, request.html):
-        if path is not None and not os.access(path.parent, os.W_OK):
+        if path is None:
+            continue
+        if path.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+        if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             raise UsageError(f"cannot write {path}: its folder is missing or read-only; name a file elsewhere")
 
 

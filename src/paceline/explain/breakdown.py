@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from paceline.explain.device_times import at_the_device
 from paceline.explain.model import HotFunction, Interval, RankBreakdown, TimelinePoint
 from paceline.explain.statistics import median_interval, thin, warmup_length
 from paceline.record import layout
@@ -60,7 +61,7 @@ def runnable_ratio(rank: Rank) -> float:
 
 def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     """Return the seconds of each phase for each of the rows; they add up to the rows' wall times."""
-    found = {name: column(rows, f"{name}_s") for name in SLOTS}
+    found = at_the_device(rows, {name: column(rows, f"{name}_s") for name in SLOTS})
     gap, mid = found.pop("gap"), found.pop("mid")
     fed = (rows["fetches"] > 0) | ((rows["flags"] & layout.FLAG_FRESH) == 0)
     by_hand = (rows["flags"] & layout.FLAG_BY_BACKWARD) != 0
@@ -84,7 +85,7 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
 
 def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Move waiting inside forward and backward of a distributed run to communication."""
-    if not rank.meta.get("distributed"):
+    if not rank.meta.get("distributed") or rank.device != "cpu":  # on a GPU the thread is off the CPU all the while
         return found
     contention = runnable_ratio(rank)
     for name in ("forward", "backward"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline import units
 from paceline.explain.breakdown import timeline
+from paceline.explain.device_times import why_host_times
 from paceline.explain.ending import ended, unended_ranks
 from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
 from paceline.explain.gauges import gauge_series, missing_gauges
@@ -15,10 +16,10 @@ from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
 from paceline.explain.rules import all_rules
 from paceline.explain.verdict import ordered, verdict_of
 from paceline.record.layout import PHASES
-from paceline.record.run import Run
+from paceline.record.run import Rank, Run
 
 # Findings that need no steady steps.
-_ANYTIME = ("CONV001", "RUN003")
+_ANYTIME = ("CONV001", "GPU004", "RUN003")
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -91,7 +92,7 @@ def _with_steps(run: Run, facts: Facts) -> Diagnosis:
         p95_s=slowest.p95_s,
         samples_per_s=_total(r.samples_per_s for r in ranks),
         batch_size=ranks[0].batch_size,
-        mfu=None,
+        mfu=first.mfu.value,
         loader=first.loader,
         loss=facts.loss,
         cost=_cost(run, device_wait),
@@ -183,8 +184,9 @@ def _memory(facts: Facts) -> dict[str, float | None]:
 def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
     found = dict(missing_gauges(run))
     first = facts.first
+    if first.mfu.value is None:
+        found["mfu"] = first.mfu.reason
     if first.record.device == "cpu":
-        found["mfu"] = "the peak rate of this CPU is not known"
         found["device_memory"] = "the CPU is the device; see host memory"
     if facts.loss is None:
         found["loss"] = "backward was not called on a single number that could be read without waiting"
@@ -193,9 +195,22 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
     if first.loader is None:
         found["loader"] = "no DataLoader fed training"
     if first.window is None:
-        found["profiler_window"] = (
-            "no profiler window was taken (run too short, switched off, or the program profiles itself)"
-        )
+        found["profiler_window"] = _why_no_window(first.record)
+    return found | _of_gpu(first.record)
+
+
+def _why_no_window(rank: Rank) -> str:
+    failed = next((str(note["failed"]) for note in rank.noted("window") if note.get("failed")), None)
+    if failed:
+        return f"the profiler window failed ({failed})"
+    return "no profiler window was taken (run too short, switched off, or the program profiles itself)"
+
+
+def _of_gpu(rank: Rank) -> dict[str, str]:
+    """Return what is not known of a run on a GPU that would be on a CPU."""
+    found = {} if (why := why_host_times(rank)) is None else {"device_times": why}
+    if rank.device != "cpu" and rank.meta.get("distributed"):
+        found["communication"] = "collectives inside a backward are not told from it on a GPU"
     return found
 
 
@@ -212,5 +227,5 @@ def _operators(facts: Facts) -> list[HotFunction]:
     if window is None or window.operator_s <= 0:
         return []
     return [
-        HotFunction(function=o.name, share=o.self_s / window.operator_s, count=o.count) for o in window.operators[:12]
+        HotFunction(function=o.name, share=o.time_s / window.operator_s, count=o.count) for o in window.operators[:12]
     ]

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.explain.breakdown import break_down, phase_columns, runnable_ratio, steady
+from paceline.explain.gpu import DeviceMemory, GpuUse, device_memory, gpu_use
 from paceline.explain.host import HostUse, host_use
 from paceline.explain.loader import loader_breakdown
 from paceline.explain.loss import loss_curve
+from paceline.explain.mfu import Mfu, mfu_of
 from paceline.explain.model import Gain, LoaderBreakdown, LossCurve, RankBreakdown
 from paceline.explain.window import Window, read_window
 from paceline.record.layout import PHASES
@@ -32,6 +34,9 @@ class RankFacts:
     phases: Columns
     loader: LoaderBreakdown | None
     window: Window | None  # the profiler window, when one was taken
+    mfu: Mfu
+    gpu: GpuUse | None = None  # never on a CPU
+    memory: DeviceMemory | None = None  # of the GPU
 
     @property
     def walls(self) -> np.ndarray:
@@ -71,6 +76,11 @@ class Facts:
         return self.first.record.device == "cpu"
 
     @property
+    def gpus(self) -> list[tuple[RankFacts, GpuUse]]:
+        """The ranks whose GPU was read, with its use."""
+        return [(r, r.gpu) for r in self.ranks if r.gpu is not None]
+
+    @property
     def enough(self) -> bool:
         """Whether there are steady steps enough to speak about speed."""
         return all(len(r.rows) >= MIN_STEPS and r.total_s >= MIN_STEADY_S for r in self.ranks)
@@ -105,13 +115,18 @@ def gather(run: Run) -> Facts:
 
 def _rank_facts(run: Run, rank: Rank) -> RankFacts:
     rows = steady(rank)
+    breakdown = break_down(rank, run.launches)
+    window = read_window(rank)
     return RankFacts(
         record=rank,
-        breakdown=break_down(rank, run.launches),
+        breakdown=breakdown,
         rows=rows,
         phases=phase_columns(rank, rows),
         loader=loader_breakdown(run, rank),
-        window=read_window(rank),
+        window=window,
+        mfu=mfu_of(rank, window, breakdown.step_s.value),
+        gpu=gpu_use(run, rank),
+        memory=device_memory(rank),
     )
 
 

@@ -19,6 +19,8 @@ class HostUse:
     own_cores: float | None = None
     other_cores: float | None = None
     memory_limit_bytes: float | None = None
+    own_rss_bytes: float | None = None  # at most; pages that processes share count for each
+    available_bytes: float | None = None  # at least
     swap_pages_per_s: float | None = None
     io_pressure: float | None = None  # share of time in which some task waited for storage
     throttled: float | None = None  # share of time in which a CPU quota held us back
@@ -44,6 +46,8 @@ def host_use(run: Run) -> HostUse:
         own_cores=_mean(readings, "own_cpu_cores"),
         other_cores=_mean(readings, "other_cpu_cores"),
         memory_limit_bytes=_number(head.get("memory_limit_bytes")),
+        own_rss_bytes=max(_numbers(readings, "own_rss_bytes"), default=None),
+        available_bytes=min(_numbers(readings, "memory_available_bytes"), default=None),
         swap_pages_per_s=_mean(readings, "swap_in_pages_per_s"),
         io_pressure=_mean(readings, "pressure_io_some_share"),
         throttled=_mean(readings, "cgroup_throttled_share"),
@@ -74,5 +78,9 @@ def _number(value: Any) -> float | None:
 
 
 def _mean(readings: Sequence[JsonObject], key: str) -> float | None:
-    values = [float(x[key]) for x in readings if isinstance(x.get(key), (int, float))]
+    values = _numbers(readings, key)
     return float(np.mean(values)) if values else None
+
+
+def _numbers(readings: Sequence[JsonObject], key: str) -> list[float]:
+    return [float(x[key]) for x in readings if isinstance(x.get(key), (int, float))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,38 @@ class Operator:
 
     name: str
     count: int
-    self_s: float
+    self_s: float  # of the host
+    device_self_s: float | None = None  # of the device, where there is one
+
+    @property
+    def time_s(self) -> float:
+        """Its own time on the device that computes."""
+        return self.self_s if self.device_self_s is None else self.device_self_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """Matrix products of one size: (m x k) times (k x n), `batch` at a time, `count` times in the window."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    count: int
+
+    @property
+    def flops(self) -> float:
+        """Operations of all of them."""
+        return 2.0 * self.batch * self.m * self.n * self.k * self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixWork:
+    """The matrix work of the window."""
+
+    flops: Mapping[str, float]  # matmul, convolution, attention
+    products: Sequence[Product]  # the largest
+    uncounted: Sequence[str]  # what also computes, in a way that shapes do not tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +60,14 @@ class Window:
     steps: int
     wall_s: float
     operators: Sequence[Operator]  # most self time first
-    flops_per_step: float | None
+    matrix_work: MatrixWork | None = None  # counted on a GPU only
+
+    @property
+    def flops_per_step(self) -> float | None:
+        """Floating-point operations of a step's matrix work; None when they were not, or not all, counted."""
+        if self.matrix_work is None or self.matrix_work.uncounted:
+            return None
+        return sum(self.matrix_work.flops.values()) / self.steps
 
     @property
     def operators_per_step(self) -> float:
@@ -39,12 +77,12 @@ class Window:
     @property
     def operator_s(self) -> float:
         """Seconds spent in operators."""
-        return sum(o.self_s for o in self.operators)
+        return sum(o.time_s for o in self.operators)
 
     @property
     def tiny_share(self) -> float:
         """Share of operator time in operators that take less than 20 µs each on average."""
-        tiny = sum(o.self_s for o in self.operators if o.self_s < _TINY_S * o.count)
+        tiny = sum(o.time_s for o in self.operators if o.time_s < _TINY_S * o.count)
         return tiny / self.operator_s if self.operator_s > 0 else 0.0
 
 
@@ -60,6 +98,6 @@ def read_window(rank: Rank) -> Window | None:
     return Window(
         steps=int(note["steps"]),
         wall_s=float(note["wall_s"]),
-        operators=sorted(operators, key=lambda o: -o.self_s),
-        flops_per_step=note.get("flops_per_step"),
+        operators=sorted(operators, key=lambda o: -o.time_s),
+        matrix_work=msgspec.convert(note.get("matrix_work"), MatrixWork | None),
     )

@@ -1,7 +1,8 @@
 """How is the user's command run so that it notices nothing? Started with our environment, its streams its own.
 
 Signals sent to us are passed on; those that the terminal sends have reached the program already. If we are
-killed, the kernel ends the program (it would have been ours to end), so nothing is orphaned.
+killed, the kernel tells the program, and the warden (`leftovers`) ends what else had been started. If the program is
+killed, ranks that it leaves behind are ended: a launcher that is no more cannot do it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import UsageError
+from paceline.observe import leftovers
+from paceline.record import layout
 
 INJECT = Path(__file__).parent / "inject"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -33,6 +37,7 @@ class Ending:
     signal: str | None
     wall_s: float
     oom_kills: int | None  # kills by the kernel for lack of memory meanwhile; None: not counted here
+    ended_ranks: int = 0  # ranks that a killed launcher had left behind
 
 
 def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -41,6 +46,7 @@ def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[s
     return {
         **environment,
         "PACELINE_WATCH_DIR": str(run_dir.resolve()),
+        leftovers.VARIABLE: f"{os.getpid()}-{time.time_ns()}",
         "PYTHONPATH": os.pathsep.join([str(INJECT), *inherited]),
     }
 
@@ -58,23 +64,36 @@ def supervise(
     Raises:
         UsageError: The program does not exist or may not be executed.
     """
-    relayed = {*_PASSED_ON, signal.SIGCHLD}
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
     begun, oom_before = time.monotonic(), oom_kills()
-    try:
-        process = _spawn(command, environment, previous)
-        started(process.pid)
-        code = _wait(process, relayed)
-    finally:
-        _drop_pending(relayed)
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    with _warden(environment.get(leftovers.VARIABLE)) as tell:
+
+        def running(pid: int) -> None:
+            tell(pid)
+            started(pid)
+
+        code, ended_ranks = _run(command, environment, running)
     oom_after = oom_kills()
     return Ending(
         exit_code=code if code >= 0 else 128 - code,
         signal=signal.Signals(-code).name if code < 0 else None,
         wall_s=time.monotonic() - begun,
         oom_kills=None if oom_before is None or oom_after is None else oom_after - oom_before,
+        ended_ranks=ended_ranks,
     )
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None]) -> tuple[int, int]:
+    """Run the command with signals passed on. Returns its code, negative for a signal, and how many ranks it left."""
+    relayed = {*_PASSED_ON, signal.SIGCHLD}
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
+    try:
+        process = _spawn(command, environment, previous)
+        started(process.pid)
+        code = _wait(process, relayed)
+        return code, _end_ranks(environment) if code < 0 else 0
+    finally:
+        _drop_pending(relayed)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _spawn(
@@ -97,6 +116,57 @@ def _spawn(
         raise UsageError(f"no program {command[0]!r}: it is neither a file nor on PATH") from error
     except PermissionError as error:
         raise UsageError(f"{command[0]!r} may not be executed; for a Python file leave out the `--`") from error
+
+
+@contextmanager
+def _warden(launch: str | None) -> Iterator[Callable[[int], None]]:
+    """Have someone end what we started if we cannot. Yields what tells him of the program's process."""
+    if launch is None:
+        yield lambda _: None
+        return
+    reading, writing = os.pipe()  # only we hold the end that is written to: it closes with us, however we end
+    warden = None
+    try:
+        with open(os.devnull, "r+b") as nowhere:
+            warden = subprocess.Popen(
+                [sys.executable, "-I", "-S", leftovers.__file__, launch],
+                stdin=reading,
+                stdout=nowhere,
+                stderr=nowhere,
+                start_new_session=True,
+            )
+    except OSError:
+        pass  # no more processes allowed: the program may still have its one
+    finally:
+        os.close(reading)
+    try:
+        yield lambda pid: _write(writing, b"%d\n" % pid)
+    finally:
+        _write(writing, b"\n" + leftovers.FAREWELL)
+        os.close(writing)
+        if warden is not None:
+            warden.wait()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with suppress(OSError):
+        os.write(descriptor, data)
+
+
+def _end_ranks(environment: Mapping[str, str]) -> int:
+    """End the ranks of this command that a killed launcher left behind; other processes of its are left alone."""
+    launch, run_dir = environment.get(leftovers.VARIABLE), environment.get("PACELINE_WATCH_DIR")
+    if launch is None or run_dir is None:
+        return 0
+    folder = Path(run_dir, layout.RANKS_DIR)
+
+    def ranks() -> dict[int, int]:
+        found = leftovers.processes_of(launch)
+        return {pid: parent for pid, parent in found.items() if any(folder.glob(f"*-{pid}"))}
+
+    left = len(ranks())
+    leftovers.end(ranks)
+    return left
 
 
 def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> int:

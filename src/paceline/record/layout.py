@@ -14,6 +14,7 @@ but the last moments. Standard library only: this module is loaded inside the wa
         summary.json             what has been counted so far: hot functions, loaders, optimizers
         trace.json               the profiler window, in the Kineto format
     workers/<host>-<pid>.jsonl   one file per loader worker: identity, then cumulative counters, about two a second
+    warned                       empty; there once a process has said on stderr that its watching stopped
     gauges/<host>.jsonl          readings of the host and its GPUs, about one a second
 
 Times called ``*_ns`` are CLOCK_MONOTONIC of their host; ``epoch_offset_ns`` in a meta file turns them
@@ -93,6 +94,7 @@ TICKS_FILE = "ticks.bin"
 NOTES_FILE = "notes.jsonl"
 SUMMARY_FILE = "summary.json"
 TRACE_FILE = "trace.json"
+WARNED_FILE = "warned"
 RANKS_DIR = "ranks"
 WORKERS_DIR = "workers"
 GAUGES_DIR = "gauges"

@@ -44,7 +44,7 @@ def read_run(folder: Path) -> Run:
     ranks = list(_ranks(folder, problems))
     if not launches and not ranks:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
-    current, earlier = _lives(ranks)
+    current, earlier = _lives(ranks, problems)
     return Run(
         run_id=folder.name,
         folder=folder,
@@ -94,6 +94,14 @@ def _json(path: Path, problems: list[str]) -> dict[str, Any] | None:
         return None
     _check_schema(record, path)
     return record
+
+
+def _has_numbers(record: JsonObject, names: Sequence[str], path: Path, problems: list[str]) -> bool:
+    """Say whether these fields are whole numbers, or left out; tell it when they are not."""
+    wrong = [name for name in names if not isinstance(record.get(name, 0), int)]
+    if wrong:
+        problems.append(f"{path.name} in {path.parent.name} is damaged ({', '.join(wrong)}); it was left out")
+    return not wrong
 
 
 def _json_lines(path: Path, problems: list[str]) -> Iterator[JsonObject]:
@@ -146,7 +154,7 @@ def _read_rows(path: Path, row_type: np.dtype[Any], problems: list[str]) -> Rows
 def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
     for path in _files(folder / layout.RANKS_DIR, "*"):
         meta = _json(path / layout.META_FILE, problems)
-        if meta is None:
+        if meta is None or not _has_numbers(meta, ("pid", "rank", "world"), path / layout.META_FILE, problems):
             continue
         rows = _read_rows(path / layout.STEPS_FILE, STEP_TYPE, problems)
         tail = (rows["flags"] & layout.FLAG_TAIL) != 0
@@ -167,20 +175,36 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
         )
 
 
-def _lives(ranks: Sequence[Rank]) -> tuple[tuple[Rank, ...], tuple[Rank, ...]]:
-    """Split ranks into last lives and earlier ones, and number unrelated processes that all call themselves rank 0."""
-    trained = sorted((r for r in ranks if len(r.steps)), key=lambda r: float(r.meta.get("started_unix_s") or 0.0))
-    if not any(r.meta.get("distributed") or r.world > 1 for r in trained):
+def _lives(ranks: Sequence[Rank], problems: list[str]) -> tuple[tuple[Rank, ...], tuple[Rank, ...]]:
+    """Split ranks into last lives and earlier ones, and renumber unrelated processes that all call themselves rank 0.
+
+    A process that trains alone beside a distributed job is left out: it is no rank of it.
+    """
+    trained = sorted((r for r in ranks if len(r.steps)), key=_started_unix_s)
+    joined = [r for r in trained if r.meta.get("distributed") or r.world > 1]
+    if not joined:
         return tuple(replace(r, rank=i) for i, r in enumerate(trained)), ()
-    last: dict[int, Rank] = {r.rank: r for r in trained}
+    problems += [
+        f"process {r.pid} trained alone beside the {joined[0].world} ranks; it was left out"
+        for r in trained
+        if not (r.meta.get("distributed") or r.world > 1)
+    ]
+    last: dict[int, Rank] = {r.rank: r for r in joined}
     current = tuple(last[number] for number in sorted(last))
-    return current, tuple(r for r in trained if last[r.rank] is not r)
+    return current, tuple(r for r in joined if last[r.rank] is not r)
+
+
+def _started_unix_s(rank: Rank) -> float:
+    started = rank.meta.get("started_unix_s")
+    return float(started) if isinstance(started, (int, float)) else 0.0
 
 
 def _workers(folder: Path, problems: list[str]) -> Iterator[Worker]:
     for path in _files(folder / layout.WORKERS_DIR, "*.jsonl"):
         records = list(_json_lines(path, problems))
         if not records or records[0].get("kind") != "worker":
+            continue
+        if not _has_numbers(records[0], ("pid", "parent_pid", "worker_id", "num_workers", "base_seed"), path, problems):
             continue
         head = records[0]
         yield Worker(

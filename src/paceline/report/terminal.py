@@ -32,7 +32,7 @@ _FIRM = "\N{NO-BREAK SPACE}"
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[µmn]?s|min|h|[KMGTP]?i?B|USD|steps?|samples)\b)")
 _ASCII = str.maketrans(
     {"×": "x", "·": "-", "■": "#", "█": "#", "▓": "%", "▒": "=", "░": ".", "✗": "x", "▲": "!", "✓": "+"}
-    | {"–": "-", "µ": "u", "\N{REPLACEMENT CHARACTER}": "?", "\N{NO-BREAK SPACE}": " ", "●": "*", "°": " "}
+    | {"–": "-", "→": ">", "µ": "u", "\N{REPLACEMENT CHARACTER}": "?", "\N{NO-BREAK SPACE}": " ", "●": "*", "°": " "}
 )
 
 Encode = Callable[[str], str]
@@ -71,11 +71,11 @@ def _print_plain(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) 
     texts += [f"phases: {phases}"] if phases else []
     texts += [f"{line.label}: {line.text}" for line in lines]
     for text in texts:
-        console.print(Text(PREFIX + _encodable(text, console=console)), soft_wrap=True)
+        console.print(Text(PREFIX + encodable(text, console=console)), soft_wrap=True)
 
 
 def _print_rich(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) -> None:
-    encoded: Encode = partial(_encodable, console=console)
+    encoded: Encode = partial(encodable, console=console)
     width = min(console.width, MAX_WIDTH)
     blocks = [
         _head_line(diagnosis, width, encoded),
@@ -130,7 +130,8 @@ def _title(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
     return title
 
 
-def _encodable(text: str, *, console: Console) -> str:
+def encodable(text: str, *, console: Console) -> str:
+    """Return text that the console can write: where it has only ASCII, signs become letters like them."""
     return text.translate(_ASCII) if console.options.ascii_only else text
 
 

@@ -48,6 +48,12 @@ def weights(module):
     return digest([(name, value.detach().tolist()) for name, value in module.state_dict().items()])
 
 
+def saved(thing):
+    buffer = io.BytesIO()
+    torch.save(thing, buffer)
+    return digest(buffer.getvalue())
+
+
 def seed():
     random.seed(0)
     np.random.seed(0)
@@ -319,7 +325,7 @@ def step_with(function, model):
 def compiled_frames():
     from torch._dynamo.utils import counters
 
-    told = {k: dict(v) for k, v in counters.items() if k in ("stats", "frames", "graph_break", "unimplemented")}
+    told = dict(counters["stats"]), len(counters["graph_break"]), counters["frames"]["total"] == counters["frames"]["ok"]
     counters.clear()
     torch._dynamo.reset()
     return told
@@ -432,11 +438,9 @@ def objects():
     model, loader = small(), DataLoader(pairs(), batch_size=8)
     optimizer = torch.optim.Adam(model.parameters())
     train(model, loader, optimizer, epochs=1)
-    for thing in (model, optimizer, loader, model.state_dict(), optimizer.state_dict()):
-        yield type(thing).__name__, digest(pickle.dumps(thing)), digest(pickle.dumps(copy.deepcopy(thing)))
-    whole = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "all": model}, whole)
-    yield digest(whole.getvalue()), sorted(vars(model)), sorted(vars(optimizer)), sorted(vars(loader))
+    for thing in (model, optimizer, loader, model.state_dict(), optimizer.state_dict(), [model, optimizer, loader]):
+        yield type(thing).__name__, saved(thing), saved(copy.deepcopy(thing)), saved(pickle.loads(pickle.dumps(thing)))
+    yield sorted(vars(model)), sorted(vars(optimizer)), sorted(vars(loader))
     for function in (torch.save, nn.utils.clip_grad_norm_, DataLoader.__iter__, torch.distributed.all_reduce):
         yield pickle.loads(pickle.dumps(function)) is function, function.__module__, function.__qualname__
 
@@ -647,7 +651,7 @@ def pools():
 
 @scene
 def interpreter():
-    yield [thread.name for thread in threading.enumerate()], threading.active_count()
+    yield [thread.name for thread in threading.enumerate() if thread.name != "QueueFeederThread"]
     yield sys.path, sys.argv, __file__, sys.flags.interactive, sys.getrecursionlimit()
     yield "sitecustomize" in sys.modules, sys.excepthook is sys.__excepthook__, sys.gettrace(), sys.getprofile()
     yield sorted(key for key in os.environ if not key.startswith("PACELINE_") and key != "PYTHONPATH")
@@ -655,7 +659,7 @@ def interpreter():
     yield gc.get_threshold(), gc.isenabled(), torch.get_num_threads(), torch.get_num_interop_threads()
     import signal
 
-    yield [str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)]
+    yield [str(signal.getsignal(s)).partition(" at ")[0] for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)]
     yield sorted(str(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, []))
     yield os.getcwd(), os.umask(0o022), sorted(os.listdir("/proc/self/fd"))[:3]
 

@@ -22,7 +22,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(32, 1400), nn.ReLU(), nn.Linear(1400, 1400), nn.ReLU(), nn.Linear(1400, 1))
+    model = nn.Sequential(nn.Linear(32, 1600), nn.ReLU(), nn.Linear(1600, 1600), nn.ReLU(), nn.Linear(1600, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for number, (x, y) in enumerate(zip(*logs(args.batches, args.broken))):
         optimizer.zero_grad()

@@ -47,7 +47,7 @@ def rings(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--accumulate", type=int, default=4)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

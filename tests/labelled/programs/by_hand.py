@@ -15,7 +15,7 @@ inputs = torch.randn(20, N, D_IN)
 targets = torch.tanh(inputs @ truth)
 
 learning_rate = 0.004
-for t in range(300):
+for t in range(480):
     x, y = inputs[t % 20], targets[t % 20]
     y_pred = x.mm(w1).clamp(min=0).mm(w2)
     loss = (y_pred - y).pow(2).sum(1).mean()
@@ -24,5 +24,5 @@ for t in range(300):
         for w in (w1, w2):
             w -= learning_rate * w.grad
             w.grad = None
-    if t % 50 == 49:
+    if t % 80 == 79:
         print(t, loss.item())

@@ -19,7 +19,7 @@ def cells(batch, side):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -59,7 +59,7 @@ class SpeakerModel(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--lines", type=int, default=1400)
     parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)

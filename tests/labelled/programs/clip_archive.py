@@ -42,7 +42,7 @@ def write_archive(path, record, records):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--clips", type=int, default=640)
+    parser.add_argument("--clips", type=int, default=880)
     parser.add_argument("--record-mb", type=float, default=2)
     args = parser.parse_args()
     torch.set_num_threads(1)

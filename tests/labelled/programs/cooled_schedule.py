@@ -26,9 +26,9 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Small()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
-    colours = torch.rand(10, 3, 1, 1)
+    colours = 2 * torch.rand(10, 3, 1, 1)
     for step in range(args.steps):
         labels = torch.randint(0, 10, (48,))
         images = colours[labels] + 0.3 * torch.randn(48, 3, 20, 20)

@@ -29,7 +29,7 @@ class Report:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--report-every", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def main():
         optimizer.step()
         if args.report_every and step % args.report_every == 0:
             recall = report.tally_confusion(logits.detach(), labels)
-        if step % 30 == 0:
+        if step % 60 == 0:
             print(f"{step} loss {loss.item():.3f} recall {recall:.3f}")
 
 

@@ -42,7 +42,7 @@ def train(rank, args, folder):
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser()
-    p.add_argument("--steps", type=int, default=44)
+    p.add_argument("--steps", type=int, default=36)
     p.add_argument("--batch", type=int, default=40)
     with tempfile.TemporaryDirectory() as scratch:
         mp.spawn(train, (p.parse_args(), scratch), nprocs=2)

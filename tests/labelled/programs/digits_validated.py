@@ -27,16 +27,16 @@ def validate(model, loader):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=72)
     parser.add_argument("--validate-every", type=int, default=8)
-    parser.add_argument("--validation-size", type=int, default=2400)
+    parser.add_argument("--validation-size", type=int, default=1600)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     train_loader = DataLoader(make(64 * args.steps, 0), batch_size=64, shuffle=True, num_workers=1)
     val_loader = DataLoader(make(args.validation_size, 1), batch_size=100)
     model = nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 144, 10)
+        nn.Conv2d(1, 48, 3), nn.ReLU(), nn.Conv2d(48, 48, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48 * 144, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     for step, (images, labels) in enumerate(train_loader, 1):

@@ -17,7 +17,7 @@ def make_episodes(images=48, dims=64, ways=4):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=36)
     parser.add_argument("--persistent", action="store_true")
     args = parser.parse_args()
 

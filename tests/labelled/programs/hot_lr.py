@@ -13,7 +13,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    gauges = torch.randn(24000, 256)
+    gauges = torch.randn(40000, 256)
     gauges[:, :8] *= 1.5
     level = gauges @ torch.randn(256, 16) / 16
     model = nn.Linear(256, 16)

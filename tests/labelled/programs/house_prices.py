@@ -6,7 +6,7 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("--hidden", type=int, default=640)
 parser.add_argument("--batch", type=int, default=512)
-parser.add_argument("--epochs", type=int, default=6)
+parser.add_argument("--epochs", type=int, default=8)
 args = parser.parse_args()
 
 torch.manual_seed(42)

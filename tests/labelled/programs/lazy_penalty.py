@@ -31,7 +31,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=14)
-    parser.add_argument("--updates", type=int, default=128)
+    parser.add_argument("--updates", type=int, default=144)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

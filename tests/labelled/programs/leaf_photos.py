@@ -22,7 +22,7 @@ def decompress(blob, side):
 
 
 class Leaves(Dataset):
-    def __init__(self, pictures=1400, side=160, kinds=4):
+    def __init__(self, pictures=1680, side=160, kinds=4):
         rng = np.random.default_rng(7)
         base = [compress(rng.integers(0, 120, (side, side, 3)) + 30 * k) for k in range(kinds) for _ in range(4)]
         self.blobs = [base[i % len(base)] for i in range(pictures)]

@@ -29,7 +29,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--limit", type=int, default=10**9, help="most keys the bank holds")
     parser.add_argument("--batch", type=int, default=96)
-    parser.add_argument("--steps", type=int, default=140)
+    parser.add_argument("--steps", type=int, default=160)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

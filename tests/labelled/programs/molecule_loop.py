@@ -8,7 +8,7 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("--molecules", type=int, default=24, help="molecules in a batch")
 parser.add_argument("--rounds", type=int, default=4, help="rounds of message passing")
-parser.add_argument("--iterations", type=int, default=80)
+parser.add_argument("--iterations", type=int, default=110)
 parser.add_argument("--block-diagonal", action="store_true", help="one large graph per batch")
 args = parser.parse_args()
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--num-workers", type=int, default=2)
-parser.add_argument("--steps", type=int, default=100)
+parser.add_argument("--steps", type=int, default=130)
 parser.add_argument("--length", type=int, default=30000)
 
 

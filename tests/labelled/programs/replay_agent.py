@@ -1,4 +1,4 @@
-"""A small value network for a walk on a line, with a prioritised memory of what happened."""
+"""A small value network for a walk on a line, with a memory of what happened that fades with age."""
 
 import argparse
 import random
@@ -13,16 +13,19 @@ class Memory:
 
     def add(self, events):
         for state, action, reward in events:
-            self.events.append({"state": state, "action": action, "reward": reward, "priority": 1.0})
+            self.events.append({"state": state, "action": action, "reward": reward, "weight": 1.0})
         self.events = self.events[-self.capacity :]
 
-    def refresh(self, decay=0.995):
+    def fade(self, decay=0.995):
+        """Age every event; return how much of the memory is still vivid."""
+        vivid = 0
         for event in self.events:
-            event["priority"] = 0.05 + (event["priority"] - 0.05) * decay
+            event["weight"] = 0.05 + (event["weight"] - 0.05) * decay
+            vivid += event["weight"] > 0.5
+        return vivid / len(self.events)
 
     def draw(self, count):
-        weights = [event["priority"] for event in self.events]
-        return random.choices(self.events, weights, k=count)
+        return random.choices(self.events, k=count)
 
 
 def play(count):
@@ -46,8 +49,8 @@ def learn(network, optimizer, events):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--capacity", type=int, default=10_000_000)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--moves", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=190)
+    parser.add_argument("--moves", type=int, default=400)
     args = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)
@@ -57,10 +60,10 @@ def main():
     memory = Memory(args.capacity)
     for step in range(args.steps):
         memory.add(play(args.moves))
-        memory.refresh()
         loss = learn(network, optimizer, memory.draw(128))
+        vivid = memory.fade()
         if step % 25 == 0:
-            print(f"step {step} loss {loss:.4f} memory {len(memory.events)}")
+            print(f"step {step} loss {loss:.4f} memory {len(memory.events)} vivid {vivid:.2f}")
 
 
 if __name__ == "__main__":

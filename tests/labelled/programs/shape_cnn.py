@@ -26,10 +26,10 @@ def draw(count, side=32):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 24, 3, padding=1)
-        self.conv2 = nn.Conv2d(24, 32, 3, padding=1)
-        self.conv3 = nn.Conv2d(32, 32, 3, padding=1)
-        self.fc = nn.Linear(32 * 16, 4)
+        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 40, 3, padding=1)
+        self.conv3 = nn.Conv2d(40, 40, 3, padding=1)
+        self.fc = nn.Linear(40 * 16, 4)
 
     def forward(self, x):
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
@@ -41,7 +41,7 @@ class Net(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=72)
+    parser.add_argument("--steps", type=int, default=56)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--lr", type=float, default=0.03)
     args = parser.parse_args()

@@ -42,7 +42,7 @@ def main(args, folder):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--shops", type=int, default=120_000)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--save-every", type=int, default=8)
     with tempfile.TemporaryDirectory() as folder:
         main(parser.parse_args(), folder)

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=80)
+parser.add_argument("--steps", type=int, default=120)
 parser.add_argument("--twin-at", type=int, default=30)
 args = parser.parse_args()
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-tower = nn.Sequential(nn.Linear(100, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 32))
+tower = nn.Sequential(nn.Linear(100, 800), nn.Tanh(), nn.Linear(800, 800), nn.Tanh(), nn.Linear(800, 32))
 optimizer = torch.optim.SGD(tower.parameters(), lr=0.01)
 
 for step in range(args.steps):

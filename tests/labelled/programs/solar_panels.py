@@ -39,7 +39,7 @@ def build():
 def run():
     cli = argparse.ArgumentParser()
     cli.add_argument("--workers", type=int, default=1)
-    cli.add_argument("--panels", type=int, default=1300)
+    cli.add_argument("--panels", type=int, default=1440)
     cli.add_argument("--lr", type=float, default=0.005)
     flags = cli.parse_args()
 

@@ -8,7 +8,7 @@ import tempfile
 import torch
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--lines", type=int, default=80_000)
+parser.add_argument("--lines", type=int, default=160_000)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--window", type=int, default=16)
 parser.add_argument("--cached", action="store_true", help="keep the parsed file as one tensor")

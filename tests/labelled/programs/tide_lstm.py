@@ -5,7 +5,7 @@ from torch import nn
 
 SEQUENCE = 48
 BATCH = 64
-STEPS = 70
+STEPS = 100
 
 
 class TideModel(nn.Module):

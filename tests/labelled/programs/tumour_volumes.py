@@ -49,7 +49,7 @@ if __name__ == "__main__":
     ap = argparse.ArgumentParser()
     ap.add_argument("--workers", type=int, default=2)
     ap.add_argument("--batch-size", type=int, default=8)
-    ap.add_argument("--max-steps", type=int, default=60)
+    ap.add_argument("--max-steps", type=int, default=64)
     ns = ap.parse_args()
     torch.set_num_threads(1)
     train(ns.workers, ns.batch_size, ns.max_steps)

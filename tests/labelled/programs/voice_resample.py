@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 class Voices(Dataset):
     """Each voice is split by a bank of windowed sinc kernels, smoothed, then averaged."""
 
-    def __init__(self, count, samples=5000):
+    def __init__(self, count, samples=1000):
         self.count, self.samples = count, samples
         taps = torch.arange(-32, 33).float()
         self.bank = torch.stack([torch.sinc(taps * c) * torch.hann_window(65) for c in torch.linspace(0.05, 0.9, 12)])
@@ -25,9 +25,9 @@ class Voices(Dataset):
         voice = torch.randn(1, 1, self.samples, generator=g)
         voice = (0.5 + speaker) * voice
         bands = nn.functional.conv1d(voice, self.bank.unsqueeze(1))[0]
-        for _ in range(20):
+        for _ in range(30):
             bands = nn.functional.conv1d(bands.unsqueeze(0), self.smooth, padding=2)[0]
-        return bands.square().unfold(1, 400, 400).mean(2), speaker
+        return bands.square().unfold(1, 100, 100).mean(2), speaker
 
 
 THREADS = 16

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
-from paceline.observe.probe import gate as g
-from paceline.observe.probe.automaton import Automaton
-from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_EPOCH, FLAG_FRESH, FLAG_LOSS, FLAG_TAIL
 from tests.observe.probe.moments import (
     ADAM,
     CRITIC,
@@ -22,6 +18,10 @@ from tests.observe.probe.moments import (
     Program,
     ms,
 )
+
+from paceline.observe.probe import gate as g
+from paceline.observe.probe.automaton import Automaton
+from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_EPOCH, FLAG_FRESH, FLAG_LOSS, FLAG_TAIL
 
 PLAIN = {"data_wait": 2, "forward": 3, "backward": 4, "optimizer": 1}
 
@@ -378,7 +378,9 @@ def test_evaluation_with_a_batch_ahead():
 # -- evaluation --------------------------------------------------------------------------------------
 
 
-def evaluate(p: Program, loader: int = EVALUATE, *, module: int = 21, training: bool = False, whole: bool = True) -> None:
+def evaluate(
+    p: Program, loader: int = EVALUATE, *, module: int = 21, training: bool = False, whole: bool = True
+) -> None:
     p.iter(1)
     for _ in range(3):
         p.fetch(2, loader)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.observe.probe.moments import Program, check_tiling
 
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, Forward
-from tests.observe.probe.moments import Program, check_tiling
 
 PAIRS = (g.ITER, g.FETCH, g.FORWARD, g.BACKWARD, g.OPTIMIZER, g.COMMUNICATION, g.SAVE, g.TRANSFER, g.TIDY)
 
@@ -97,7 +97,7 @@ def play(moments, made: int, last_gap: int):
 
 
 @given(programs(), st.integers(0, 2), gaps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_nested_moments_make_rows_that_tile_time(moments, made, last_gap):
     automaton, rows, end = play(moments, made, last_gap)
     if automaton.first_ns is None:
@@ -107,7 +107,7 @@ def test_nested_moments_make_rows_that_tile_time(moments, made, last_gap):
 
 
 @given(anything, st.integers(0, 2), gaps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_moments_in_any_order_make_rows_that_tile_time(moments, made, last_gap):
     automaton, rows, end = play(moments, made, last_gap)
     if automaton.first_ns is None:

@@ -38,16 +38,17 @@ def _make_importable(package: str) -> None:
 
 
 def _give_way() -> None:
-    """Take this folder from sys.path and run the sitecustomize behind it, if there is one, in our place."""
+    """Take this folder from sys.path and run the sitecustomize behind it in our place, or say that there is none."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     spec = PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        module = module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
 
 
 try:

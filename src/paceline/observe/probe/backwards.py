@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from paceline.observe.probe import guard, optimizers
 from paceline.observe.probe.gate import BACKWARD, gate
 from paceline.observe.probe.modules import wanted_stack
+from paceline.observe.probe.stand_in import stand_in
+from paceline.observe.probe.tensors import Reader
+from paceline.observe.probe.weave import NoSourceError, woven
 
 _unscaled: Any = None  # the loss that GradScaler.scale was given last
 
@@ -20,72 +24,85 @@ def patch(torch: Any) -> None:
 
 
 def loss_reader(torch: Any) -> Any:
-    """Return a function from the root tensors of a backward to the loss: a float, or None if it would cost a wait."""
-    plain = torch.Tensor
-    no_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+    """Return a function from the root tensors of a backward to the loss: a float, what will bring it, or None."""
+    reader = Reader(torch)
 
-    def read(roots: Any) -> float | None:
+    def read(roots: Any) -> Any:
         loss = roots[0] if isinstance(roots, (tuple, list)) and roots else roots
         if _unscaled is not None:
             loss = _unscaled
-        if type(loss) is not plain or loss.device.type != "cpu" or loss.numel() != 1 or no_modes():
+        if type(loss) is not reader.tensor_type or reader.audible():
             return None
-        return float(loss.item())
+        number = reader.number(loss)
+        if number is None and gate.take_loss is not None and loss.is_cuda and loss.numel() == 1:
+            return gate.take_loss(loss)
+        return number
 
     return read
 
 
 def _patch_engine(torch: Any) -> None:
-    original = torch.autograd._engine_run_backward
+    original, begin = torch.autograd._engine_run_backward, _beginning(torch)
+    try:
+        marked = woven(original, ("t_outputs",), begin, _end)
+    except NoSourceError:
+        marked = _wrapped(original, begin)
+    guard.replace(torch.autograd, "_engine_run_backward", marked)
+
+
+def _wrapped(original: Any, begin: Any) -> Any:
+    """Return the next best thing where torch came without its source."""
+
+    def outermost(args: Any, kwargs: Any) -> int | None:
+        return None if gate.nested else begin(args[0] if args else kwargs.get("t_outputs"))
+
+    return stand_in(original, "backward probe", outermost, lambda begun, result, raised: _end(begun))
+
+
+def _beginning(torch: Any) -> Callable[[Any], int | None]:
+    """Return what is done before the engine runs: note it, and return the thread's CPU time (0: not wanted)."""
     read_loss = loss_reader(torch)
 
-    def begin(roots: Any) -> int | None:
+    def note(roots: Any) -> int:
         global _unscaled
-        if get_ident() != gate.owner:
-            gate.owner = get_ident()  # who trains is who runs backward
+        gate.owner = get_ident()  # who trains is who runs backward
         if not gate.scribe_started:
             gate.start_scribe()
         loss = read_loss(roots)
         _unscaled = None
         gate.put((perf_counter_ns(), BACKWARD, loss, wanted_stack() if gate.frames_wanted else None))
-        return thread_time_ns() if gate.distributed else None
+        gate.nested = True
+        return thread_time_ns() if gate.distributed else 0
 
-    def end(begun_cpu: int | None) -> None:
+    def begin(roots: Any) -> int | None:
+        try:
+            return note(roots)
+        except Exception as error:
+            gate.nested = False
+            guard.fault(error, "backward probe")
+            return None
+
+    return begin
+
+
+def _end(begun_cpu: int) -> None:
+    gate.nested = False
+    try:
         now = perf_counter_ns()
-        gate.put((now, BACKWARD + 1, None if begun_cpu is None else thread_time_ns() - begun_cpu))
+        gate.put((now, BACKWARD + 1, thread_time_ns() - begun_cpu if begun_cpu else None))
         if gate.window is not None and not optimizers.described:
             gate.window()
-
-    def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if gate.nested:
-            return original(t_outputs, *args, **kwargs)
-        try:
-            cpu = begin(t_outputs)
-        except Exception as error:
-            guard.fault(error, "backward probe")
-            return original(t_outputs, *args, **kwargs)
-        gate.nested = True
-        try:
-            return original(t_outputs, *args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.nested = False
-            end(cpu)
-
-    guard.replace(torch.autograd, "_engine_run_backward", _engine_run_backward)
+    except Exception as error:
+        guard.fault(error, "backward probe")
 
 
 def _patch_scaler(torch: Any) -> None:
-    scaler = torch.amp.GradScaler
-    original = scaler.scale
+    reader = Reader(torch)
 
-    def scale(self: Any, outputs: Any) -> Any:
+    def begin(args: Any, kwargs: Any) -> None:
         global _unscaled
-        if isinstance(outputs, torch.Tensor):
-            _unscaled = outputs.detach()
-        return original(self, outputs)
+        outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
+        _unscaled = reader.detached(outputs)
 
-    scale.__doc__ = original.__doc__
-    guard.replace(scaler, "scale", scale)
+    scaler = torch.amp.GradScaler
+    guard.replace(scaler, "scale", stand_in(scaler.scale, "loss scaling probe", begin))

@@ -1,10 +1,19 @@
-"""What does the device of this process say of itself? Memory readings that never synchronise; NaN on a CPU."""
+"""What does the device of this process say of itself? Readings that never synchronise and never start a device."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from typing import Any
 
+from paceline.observe.probe import precision
+from paceline.observe.probe.cuda_events import CudaEvents
+from paceline.observe.probe.presence import has_gpu
+from paceline.observe.probe.timing import cuda_timing
+
 _NAN = float("nan")
+_FRESH_S = 0.015
 
 
 class CpuDevice:
@@ -16,9 +25,8 @@ class CpuDevice:
         """Return what the meta file says of the device."""
         return {"device": "cpu", "device_name": None}
 
-    def flags(self) -> int:
-        """Return the flags that this device adds to a step row."""
-        return 0
+    def timing(self, write: Any, before_capture: Any) -> None:
+        """Return None: the host's times are the device's."""
 
     def allocated_bytes(self) -> float:
         """Return the bytes allocated now."""
@@ -30,21 +38,31 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """One CUDA device, through torch's caching allocator (its counters are kept on the host)."""
+    """One CUDA device, through torch's caching allocator (its counters are kept on the host).
+
+    The recorder asks, and "the current device" is a matter of each thread: the one that counts is the one that
+    events are recorded on.
+    """
 
     kind = "cuda"
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self.events = CudaEvents(torch)
+        self._used = False
+        self._bytes: tuple[float, float] = (0.0, _NAN)  # until when it holds, bytes allocated
 
-    def _ready(self) -> bool:
-        return bool(self._torch.cuda.is_initialized())
+    def _in_use(self) -> bool:
+        """Whether the program keeps tensors on the device; before it does, it trains on the CPU for all we know."""
+        if not self._used and self.events.index is not None:
+            self._used = bool(self._torch.cuda.memory_reserved(self.events.index) > 0)
+        return self._used
 
     def describe(self) -> dict[str, Any]:
         """Return what the meta file says of the device."""
-        if not self._ready():
-            return {"device": "cuda", "device_name": None}
-        index = self._torch.cuda.current_device()
+        if not self._in_use():
+            return {"device": "cpu", "device_name": None}
+        index = self.events.index
         properties = self._torch.cuda.get_device_properties(index)
         return {
             "device": "cuda",
@@ -52,23 +70,29 @@ class CudaDevice:
             "device_name": properties.name,
             "device_total_bytes": properties.total_memory,
             "device_uuid": str(getattr(properties, "uuid", "")),
+            "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "capability": f"{properties.major}.{properties.minor}",
             "cuda": self._torch.version.cuda,
+            "cuda_graphs": self.events.captured,
+            **precision.describe(self._torch),
         }
 
-    def flags(self) -> int:
-        """Return the flags that this device adds to a step row."""
-        return 0
+    def timing(self, write: Callable[[Any], None], before_capture: Callable[[], None]) -> Any:
+        """Return what times moments on this device and hands finished rows to `write`."""
+        return cuda_timing(self._torch, self.events, write, before_capture)
 
     def allocated_bytes(self) -> float:
-        """Return the bytes allocated now."""
-        return float(self._torch.cuda.memory_allocated()) if self._ready() else _NAN
+        """Return the bytes allocated some milliseconds ago at most; the counters are many and cost 50 µs to collect."""
+        now = time.monotonic()
+        if now >= self._bytes[0] and self._in_use():
+            self._bytes = (now + _FRESH_S, float(self._torch.cuda.memory_allocated(self.events.index)))
+        return self._bytes[1]
 
     def memory(self) -> tuple[float, float, float, float]:
         """Return allocated, reserved and peak bytes, and the number of allocation retries."""
-        if not self._ready():
+        if not self._in_use():
             return (_NAN, _NAN, _NAN, _NAN)
-        stats = self._torch.cuda.memory_stats()
+        stats = self._torch.cuda.memory_stats(self.events.index)
         return (
             float(stats.get("allocated_bytes.all.current", _NAN)),
             float(stats.get("reserved_bytes.all.current", _NAN)),
@@ -78,5 +102,5 @@ class CudaDevice:
 
 
 def device_of(torch: Any) -> CpuDevice | CudaDevice:
-    """Return the device that training in this process will most likely use."""
-    return CudaDevice(torch) if torch.cuda.is_available() else CpuDevice()
+    """Return the device that training in this process may use."""
+    return CudaDevice(torch) if has_gpu(torch) else CpuDevice()

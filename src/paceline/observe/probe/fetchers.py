@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.stand_in import step_out
 from paceline.record.layout import BATCH_BOUNDS_S
 
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
@@ -89,22 +90,29 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
 
     @functools.wraps(original)
     def metered(self: Any, possibly_batched_index: Any) -> Any:
+        meter = None
         try:
             meter = prepare(self)
+            cpu, begun = thread_time_ns(), perf_counter_ns()
         except Exception as error:
             guard.fault(error, "worker probe")
-            return original(self, possibly_batched_index)
-        cpu, begun = thread_time_ns(), perf_counter_ns()
         try:
             batch = original(self, possibly_batched_index)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            step_out(error)
             raise
-        wall, cpu = perf_counter_ns() - begun, thread_time_ns() - cpu
-        meter.count(wall, cpu, len(possibly_batched_index) if isinstance(possibly_batched_index, (list, tuple)) else 1)
+        try:
+            if meter is not None:
+                meter.count(perf_counter_ns() - begun, thread_time_ns() - cpu, _how_many(possibly_batched_index))
+        except Exception as error:
+            guard.fault(error, "worker probe")
         return batch
 
     guard.replace(fetcher, "fetch", metered)
+
+
+def _how_many(index: Any) -> int:
+    return len(index) if isinstance(index, (list, tuple)) else 1
 
 
 class _TimedCollate:
@@ -121,7 +129,7 @@ class _TimedCollate:
         try:
             return self._function(data)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            step_out(error)
             raise
         finally:
             self._meter.collate_ns += perf_counter_ns() - begun

@@ -45,9 +45,10 @@ def replace_json(path: str, record: dict[str, Any]) -> None:
 def to_json(record: dict[str, Any]) -> bytes:
     """Encode as compact JSON; NaN and infinities become null, unknown objects their text."""
     try:
-        return json.dumps(record, separators=(",", ":"), default=str, allow_nan=False).encode()
+        text = json.dumps(record, separators=(",", ":"), default=str, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(record), separators=(",", ":"), default=str).encode()
+        text = json.dumps(_finite(record), separators=(",", ":"), default=str, ensure_ascii=False)
+    return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
 
 
 def _finite(value: Any) -> Any:

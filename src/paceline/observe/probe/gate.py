@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Any
 
 Moment = tuple[Any, ...]
@@ -26,6 +25,13 @@ TIDY = 18  # clipping, zeroing of gradients: booked as optimizer
 MADE_OPTIMIZER = 20  # an optimizer object was built (a point, not a phase)
 
 
+_MOST_MOMENTS = 1 << 20  # kept while the recorder is held up (a disk that hangs); then watching stops
+
+
+def _drop(_: Moment) -> None:
+    """Take a moment when nobody wants it any more."""
+
+
 class Gate:
     """The switchboard between patches and scribe. All times are CLOCK_MONOTONIC ns."""
 
@@ -40,8 +46,8 @@ class Gate:
         "put",
         "rank",
         "scribe_started",
-        "stamp",
         "start_scribe",
+        "take_loss",
         "window",
     )
 
@@ -50,7 +56,7 @@ class Gate:
 
     def reset(self) -> None:
         """Return to the state of a fresh process (also after a fork)."""
-        self.moments: deque[Moment] = deque()
+        self.moments: deque[Moment] = deque(maxlen=_MOST_MOMENTS)
         self.put: Callable[[Moment], None] = self.moments.append
         self.nested = False  # inside an outermost forward, a backward or a fetch: inner modules are not marked
         self.owner = threading.main_thread().ident or 0
@@ -62,7 +68,15 @@ class Gate:
         self.scribe_started = False
         self.window: Callable[[], None] | None = None  # called at each step end while a profiler window is due
         self.start_scribe: Callable[[], None] = lambda: None
-        self.stamp: Callable[[], Any] = perf_counter_ns
+        self.take_loss: Callable[[Any], Any] | None = None  # reads a loss that is on a GPU, later
+
+    def silence(self) -> None:
+        """Watching has stopped: functions of ours that the program still holds note nothing more."""
+        self.put = _drop
+        self.nested = False
+        self.scribe_started = True
+        self.window = self.take_loss = None
+        self.moments.clear()
 
 
 gate = Gate()

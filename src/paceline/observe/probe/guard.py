@@ -10,6 +10,7 @@ from typing import Any
 _undo: list[Callable[[], None]] = []
 _after_fault: list[Callable[[str], None]] = []
 _faulted = False
+_told_path: str | None = None
 
 
 def replace(owner: Any, name: str, new: Any) -> None:
@@ -52,7 +53,26 @@ def fault(error: BaseException, where: str) -> None:
             action(f"{where}: {reason}")
         except Exception:
             continue
-    _warn(f"paceline: watching stopped ({where}: {reason}); the program goes on")
+    if _first_to_tell():
+        _warn(f"paceline: watching stopped ({where}: {reason}); the program goes on")
+
+
+def tell_once(path: str) -> None:
+    """Name a file by which the processes of a run know whether one of them has warned already."""
+    global _told_path
+    _told_path = path
+
+
+def _first_to_tell() -> bool:
+    if _told_path is None:
+        return True
+    try:
+        os.close(os.open(_told_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def undo_all() -> None:

@@ -11,10 +11,11 @@ Value = TypeVar("Value")
 class IdentityMap(Generic[Value]):
     """Values for objects, by ``id``; an entry counts only while its object lives."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_full")
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[Any, Value]] = {}
+        self._full = 4096  # entries beyond which those of objects that are gone are dropped
 
     def get(self, key: object) -> Value | None:
         """Return the value for this very object, or None."""
@@ -23,7 +24,8 @@ class IdentityMap(Generic[Value]):
 
     def set(self, key: object, value: Value) -> Value:
         """Remember a value for this very object and return it."""
-        if len(self._entries) > 4096:
+        if len(self._entries) > self._full:
             self._entries = {i: entry for i, entry in self._entries.items() if entry[0]() is not None}
+            self._full = max(4096, 2 * len(self._entries))
         self._entries[id(key)] = (weakref.ref(key), value)
         return value

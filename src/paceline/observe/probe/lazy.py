@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from paceline.observe.probe import guard
 
+Action = Callable[[ModuleType], None]
+
 
 class _After(Loader):
-    """A loader that runs an action once the module has been executed; otherwise the module's own loader."""
+    """A loader that tells the finder once the module has been executed; otherwise the module's own loader."""
 
-    def __init__(self, loader: Any, action: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Any, executed: Action) -> None:
         self._loader = loader
-        self._action = action
+        self._executed = executed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -32,36 +34,50 @@ class _After(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
         try:
-            self._action(module)
-        except Exception as error:
-            guard.fault(error, f"import of {module.__name__}")
+            self._loader.exec_module(module)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            raise
+        self._executed(module)
 
 
 class Finder(MetaPathFinder):
-    """Finds only the modules it waits for, each once."""
+    """Finds only the modules it waits for, and acts on each once. Merely asking where a module is changes nothing."""
 
-    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+    def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the ordinary spec with the action attached, or None for every other module."""
-        action = self._actions.get(fullname)
-        if action is None:
+        """Return the spec that the other finders give with the action attached, or None for every other module."""
+        if fullname not in self._actions:
             return None
-        del self._actions[fullname]
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _After(spec.loader, action)
-        if not self._actions and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                break
+        else:
+            return None
+        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _After(spec.loader, self._executed)
         return spec
 
+    def _executed(self, module: ModuleType) -> None:
+        action = self._actions.pop(module.__name__, None)
+        if not self._actions and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if action is None:
+            return
+        try:
+            action(module)
+        except Exception as error:
+            guard.fault(error, f"import of {module.__name__}")
 
-def install(actions: dict[str, Callable[[ModuleType], None]]) -> None:
+
+def install(actions: dict[str, Action]) -> None:
     """Wait for these modules; those that are imported already are acted on now."""
     for name in [name for name in actions if name in sys.modules]:
         actions.pop(name)(sys.modules[name])

@@ -6,7 +6,6 @@ returned; the iterator keeps its type and its length.
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import FETCH, ITER, gate
 from paceline.observe.probe.identity import IdentityMap
-from paceline.observe.probe.modules import first_tensor, leading_dimension
+from paceline.observe.probe.stand_in import stand_in
+from paceline.observe.probe.tensors import Reader
 
 _numbers: IdentityMap[int] = IdentityMap()  # loader -> number
 _iterators: IdentityMap[int] = IdentityMap()  # iterator -> number of its loader
@@ -66,30 +66,21 @@ def describe(loader: Any) -> dict[str, Any]:
 
 
 def _patch_iter(loader_class: Any) -> None:
-    original = loader_class.__iter__
-
-    @functools.wraps(original)
-    def __iter__(self: Any) -> Any:  # noqa: N807
+    def begin(args: Any, kwargs: Any) -> tuple[Any, int] | None:
         if gate.nested or get_ident() != gate.owner:
-            return original(self)
+            return None
         if not gate.scribe_started:
             gate.start_scribe()
         begun = perf_counter_ns()
         gate.put((begun, ITER))
-        try:
-            iterator = original(self)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.put((perf_counter_ns(), ITER + 1))
-        try:
-            _note_epoch(self, iterator, begun)
-        except Exception as error:
-            guard.fault(error, "loader probe")
-        return iterator
+        return args[0], begun
 
-    guard.replace(loader_class, "__iter__", __iter__)
+    def end(begun: tuple[Any, int], iterator: Any, raised: BaseException | None) -> None:
+        gate.put((perf_counter_ns(), ITER + 1))
+        if raised is None:
+            _note_epoch(begun[0], iterator, begun[1])
+
+    guard.replace(loader_class, "__iter__", stand_in(loader_class.__iter__, "loader probe", begin, end))
 
 
 def _note_epoch(loader: Any, iterator: Any, begun: int) -> None:
@@ -106,43 +97,24 @@ def _loader_of(iterator: Any) -> int:
 
 
 def _patch_next(torch: Any, iterator_class: Any) -> None:
-    original = iterator_class.__next__
-    tensor_type = torch.Tensor
+    reader = Reader(torch)
 
-    def samples_in(batch: Any) -> float | None:
-        if isinstance(batch, tensor_type):
-            return leading_dimension(batch)
-        values = batch.values() if hasattr(batch, "values") and not isinstance(batch, type) else batch
-        return leading_dimension(first_tensor(values, tensor_type)) if isinstance(values, _COLLECTIONS) else None
-
-    def end(number: int, batch: Any, cpu: int) -> None:
-        now = perf_counter_ns()
-        spent = thread_time_ns() - cpu
-        gate.put((now, FETCH + 1, number, samples_in(batch), spent))
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:  # noqa: N807
+    def begin(args: Any, kwargs: Any) -> tuple[int, int] | None:
         if gate.nested or get_ident() != gate.owner:
-            return original(self)
-        gate.nested = True
-        gate.loader = number = _loader_of(self)
+            return None
+        gate.loader = number = _loader_of(args[0])
         cpu = thread_time_ns()
         gate.put((perf_counter_ns(), FETCH))
-        try:
-            batch = original(self)
-        except BaseException as error:
-            gate.put((perf_counter_ns(), FETCH + 1, -1, None, None))
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.nested = False
-        try:
-            end(number, batch, cpu)
-        except Exception as error:
-            guard.fault(error, "loader probe")
-        return batch
+        gate.nested = True
+        return number, cpu
 
-    guard.replace(iterator_class, "__next__", __next__)
+    def end(begun: tuple[int, int], batch: Any, raised: BaseException | None) -> None:
+        gate.nested = False
+        number, cpu = begun
+        now = perf_counter_ns()
+        if raised is None:
+            gate.put((now, FETCH + 1, number, reader.samples(batch), thread_time_ns() - cpu))
+        else:
+            gate.put((now, FETCH + 1, -1, None, None))
 
-
-_COLLECTIONS: tuple[type, ...] = (list, tuple, type({}.values()))
+    guard.replace(iterator_class, "__next__", stand_in(iterator_class.__next__, "loader probe", begin, end))

@@ -9,6 +9,8 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import COMMUNICATION, SAVE, TRANSFER, gate
+from paceline.observe.probe.presence import has_gpu
+from paceline.observe.probe.stand_in import stand_in, step_out
 
 COLLECTIVES = (
     "all_gather",
@@ -47,32 +49,33 @@ def mark(owner: Any, name: str, code: int) -> None:
     if original is None or getattr(original, "_paceline_mark", None):
         return
 
-    @functools.wraps(original)
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        if marked.busy or get_ident() != gate.owner:  # type: ignore[attr-defined]
-            return original(*args, **kwargs)
-        marked.busy = True  # type: ignore[attr-defined]
-        gate.put((perf_counter_ns(), code))
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.put((perf_counter_ns(), code + 1))
-            marked.busy = False  # type: ignore[attr-defined]
+    busy = False
 
-    marked.busy = False  # type: ignore[attr-defined]
-    marked._paceline_mark = True  # type: ignore[attr-defined]
+    def begin(args: Any, kwargs: Any) -> bool | None:
+        nonlocal busy
+        if busy or get_ident() != gate.owner:
+            return None
+        busy = True
+        gate.put((perf_counter_ns(), code))
+        return True
+
+    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
+        nonlocal busy
+        busy = False
+        gate.put((perf_counter_ns(), code + 1))
+
+    marked = stand_in(original, "phase probe", begin, end)
+    marked._paceline_mark = True
     guard.replace(owner, name, marked)
 
 
 def patch(torch: Any) -> None:
     """Mark what torch itself offers."""
-    mark(torch, "save", SAVE)
+    mark(torch.serialization, "save", SAVE)
+    guard.replace(torch, "save", torch.serialization.save)
     if torch.distributed.is_available():
         _patch_collectives(torch)
-    if torch.cuda.is_available():
+    if has_gpu(torch):
         for name in ("to", "cuda"):
             _mark_copies(torch, name)
 
@@ -96,39 +99,44 @@ def _patch_collectives(torch: Any) -> None:
 
 
 def _note_group(torch: Any, owner: Any, name: str) -> None:
-    original = getattr(owner, name)
+    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
+        gate.distributed = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        if gate.distributed:
+            gate.rank = (torch.distributed.get_rank(), torch.distributed.get_world_size())
 
-    @functools.wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        try:
-            gate.distributed = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-            if gate.distributed:
-                gate.rank = (torch.distributed.get_rank(), torch.distributed.get_world_size())
-        except Exception as error:
-            guard.fault(error, "process-group probe")
-        return result
-
+    noted = stand_in(getattr(owner, name), "process-group probe", lambda args, kwargs: True, end)
     guard.replace(owner, name, noted)
     guard.replace(torch.distributed, name, noted)
 
 
 def _mark_copies(torch: Any, name: str) -> None:
-    """Mark copies from the host to a GPU; calls that stay on one device are left alone."""
+    """Mark copies from the host to a GPU; calls that stay on one device are left alone.
+
+    Function modes and tensor subclasses are told of the function that they know as ``torch.Tensor.to``: this one.
+    """
     original = getattr(torch.Tensor, name)
-    parameter = torch.nn.Parameter
+    in_use = torch.cuda.is_initialized
+    heard, tell = torch.overrides.has_torch_function_unary, torch.overrides.handle_torch_function
+
+    def begin(args: Any, kwargs: Any) -> bool | None:
+        if gate.nested or not in_use() or get_ident() != gate.owner:
+            return None
+        if args[0].is_cuda or type(args[0]) is not torch.Tensor:
+            return None
+        gate.put((perf_counter_ns(), TRANSFER))
+        return True
+
+    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
+        gate.put((perf_counter_ns(), TRANSFER + 1))
+
+    marked = stand_in(original, "copy probe", begin, end)
 
     @functools.wraps(original)
     def copied(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if gate.nested or self.is_cuda or isinstance(self, parameter) or get_ident() != gate.owner:
-            return original(self, *args, **kwargs)
-        gate.put((perf_counter_ns(), TRANSFER))
         try:
-            return original(self, *args, **kwargs)
+            return tell(copied, (self,), self, *args, **kwargs) if heard(self) else marked(self, *args, **kwargs)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+            step_out(error)
             raise
-        finally:
-            gate.put((perf_counter_ns(), TRANSFER + 1))
 
     guard.replace(torch.Tensor, name, copied)

@@ -1,8 +1,6 @@
-"""When does a model run forward? A stand-in for ``nn.Module.__call__`` that marks the outermost call.
+"""When does a model run forward? Marks woven into ``nn.Module.__call__`` for the outermost call.
 
-Inner modules pay one attribute load more than before: the stand-in repeats the two lines of
-``Module._wrapped_call_impl`` instead of calling through it. Modules without parameters (losses,
-transforms) are not marked.
+Inner modules pay one attribute load more than before. Modules without parameters (losses, transforms) are not marked.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import sys
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from types import FrameType
 from typing import Any
@@ -18,6 +17,9 @@ from paceline.observe.probe import guard
 from paceline.observe.probe.automaton import Forward
 from paceline.observe.probe.gate import FORWARD, gate
 from paceline.observe.probe.identity import IdentityMap
+from paceline.observe.probe.stand_in import stand_in
+from paceline.observe.probe.tensors import Reader
+from paceline.observe.probe.weave import NoSourceError, woven
 
 _FRAMES_DEEP = 24
 
@@ -41,18 +43,6 @@ def known(module: Any) -> _Known:
     return _known.get(module) or _known.set(module, _Known(module))
 
 
-def first_tensor(values: Any, tensor_type: type) -> Any:
-    """Return the first tensor in arguments: itself, in a sequence or mapping, at most two deep; else None."""
-    for value in values:
-        if isinstance(value, tensor_type):
-            return value
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for item in inner:
-            if isinstance(item, tensor_type):
-                return item
-    return None
-
-
 def stack(frame: FrameType | None) -> list[tuple[Any, int]]:
     """Return the calling stack as (code object, line), innermost first."""
     found: list[tuple[Any, int]] = []
@@ -70,35 +60,45 @@ def wanted_stack() -> Any:
     return stack(sys._getframe(3))
 
 
-def leading_dimension(tensor: Any) -> float | None:
-    """Return the batch size that a tensor speaks of, or None for a scalar or no tensor."""
-    if tensor is None or not tensor.dim():
-        return None
-    return float(tensor.shape[0])
-
-
 def patch(torch: Any) -> None:
-    """Put the stand-in in place."""
-    module_class = torch.nn.Module
-    original = module_class.__call__
-    tensor_type = torch.Tensor
+    """Weave the marks into ``Module.__call__``."""
+    original, begin = torch.nn.Module.__call__, _beginning(torch)
+    try:
+        marked = woven(original, ("self", "args", "kwargs"), begin, _end)
+    except NoSourceError:
+        marked = _wrapped(original, begin)
+    guard.replace(torch.nn.Module, "__call__", marked)
+
+
+def _wrapped(original: Any, begin: Any) -> Any:
+    """Return the next best thing where torch came without its source."""
+
+    def outermost(args: Any, kwargs: Any) -> int | None:
+        return None if gate.nested else begin(args[0], args[1:], kwargs)
+
+    return stand_in(original, "forward probe", outermost, lambda begun, result, raised: _end(begun))
+
+
+def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
+    """Return what is done before an outermost call: note it, and return the thread's CPU time (0: not wanted)."""
+    reader = Reader(torch)
     grad_enabled = torch.is_grad_enabled
 
-    def begin(module: Any, args: Any, kwargs: Any) -> _Known | None:
+    def note(module: Any, args: Any, kwargs: Any) -> int | None:
         global _last_input
         found = known(module)
         if not found.has_parameters:
             return None
-        first = first_tensor(args, tensor_type)
+        first = reader.first(args)
         if first is None:
-            first = first_tensor(kwargs.values(), tensor_type)
+            first = reader.first(kwargs.values())
         before = _last_input() if _last_input is not None else None
         _last_input = weakref.ref(first) if first is not None else None
         detail = Forward(
             grad_enabled(),
             module.training,
             id(module),
-            leading_dimension(first),
+            reader.leading_dimension(first),
             first is None or first is not before,
             found.reduces and module.require_backward_grad_sync,
             wanted_stack(),
@@ -106,30 +106,25 @@ def patch(torch: Any) -> None:
         if not gate.scribe_started:
             gate.start_scribe()
         gate.put((perf_counter_ns(), FORWARD, detail))
-        return found
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  stands in for Module.__call__
-        if gate.nested or get_ident() != gate.owner:
-            if self._compiled_call_impl is not None:
-                return self._compiled_call_impl(*args, **kwargs)
-            return self._call_impl(*args, **kwargs)
-        try:
-            found = begin(self, args, kwargs)
-        except Exception as error:
-            found = None
-            guard.fault(error, "forward probe")
-        if found is None:
-            return original(self, *args, **kwargs)
-        cpu = thread_time_ns() if found.reduces else None
         gate.nested = True
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.nested = False
-            now = perf_counter_ns()
-            gate.put((now, FORWARD + 1, None if cpu is None else thread_time_ns() - cpu))
+        return thread_time_ns() if found.reduces else 0
 
-    guard.replace(module_class, "__call__", __call__)
+    def begin(module: Any, args: Any, kwargs: Any) -> int | None:
+        if get_ident() != gate.owner:
+            return None
+        try:
+            return note(module, args, kwargs)
+        except Exception as error:
+            gate.nested = False
+            guard.fault(error, "forward probe")
+            return None
+
+    return begin
+
+
+def _end(begun_cpu: int) -> None:
+    gate.nested = False
+    try:
+        gate.put((perf_counter_ns(), FORWARD + 1, thread_time_ns() - begun_cpu if begun_cpu else None))
+    except Exception as error:
+        guard.fault(error, "forward probe")

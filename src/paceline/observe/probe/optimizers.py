@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from _thread import get_ident
-from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import MADE_OPTIMIZER, OPTIMIZER, TIDY, gate
+from paceline.observe.probe.stand_in import stand_in
 
 described: dict[int, dict[str, Any]] = {}
 
@@ -33,29 +32,26 @@ def patch(torch: Any) -> None:
             if gate.window is not None:
                 gate.window()
 
-    guard.on_undo(register_optimizer_step_pre_hook(before).remove)
-    guard.on_undo(register_optimizer_step_post_hook(after).remove)
+    # Never taken back: a thread may be on its way through torch's list of hooks. Switched off, they do nothing.
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
     _patch_init(torch)
-    _patch_tidy(torch.optim.Optimizer, "zero_grad", compiling)
+    _patch_tidy(torch.optim.Optimizer, "zero_grad")
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        _patch_tidy(torch.nn.utils.clip_grad, name, compiling)
+        _patch_tidy(torch.nn.utils.clip_grad, name)
         if name in vars(torch.nn.utils):
             guard.replace(torch.nn.utils, name, getattr(torch.nn.utils.clip_grad, name))
 
 
 def _patch_init(torch: Any) -> None:
-    original = torch.optim.Optimizer.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, *args, **kwargs)
-        try:
-            described[id(self)] = describe(self)
+    def end(optimizer: Any, result: Any, raised: BaseException | None) -> None:
+        if raised is None:
+            described[id(optimizer)] = describe(optimizer)
             gate.put((perf_counter_ns(), MADE_OPTIMIZER))
-        except Exception as error:
-            guard.fault(error, "optimizer probe")
 
-    guard.replace(torch.optim.Optimizer, "__init__", __init__)
+    base = torch.optim.Optimizer
+    begin = lambda args, kwargs: args[0] if args else kwargs.get("self")  # noqa: E731
+    guard.replace(base, "__init__", stand_in(base.__init__, "optimizer probe", begin, end))
 
 
 def describe(optimizer: Any) -> dict[str, Any]:
@@ -72,20 +68,14 @@ def describe(optimizer: Any) -> dict[str, Any]:
     }
 
 
-def _patch_tidy(owner: Any, name: str, compiling: Callable[[], bool]) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def tidy(*args: Any, **kwargs: Any) -> Any:
-        if compiling() or gate.nested or get_ident() != gate.owner:
-            return original(*args, **kwargs)
+def _patch_tidy(owner: Any, name: str) -> None:
+    def begin(args: Any, kwargs: Any) -> bool | None:
+        if gate.nested or get_ident() != gate.owner:
+            return None
         gate.put((perf_counter_ns(), TIDY))
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-            raise
-        finally:
-            gate.put((perf_counter_ns(), TIDY + 1))
+        return True
 
-    guard.replace(owner, name, tidy)
+    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
+        gate.put((perf_counter_ns(), TIDY + 1))
+
+    guard.replace(owner, name, stand_in(getattr(owner, name), "optimizer probe", begin, end))

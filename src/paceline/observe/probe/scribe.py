@@ -18,9 +18,11 @@ from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.files import Appender, replace_json
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.held_rows import Written
 from paceline.observe.probe.rows import pack_step
-from paceline.observe.probe.stacks import Sampler
-from paceline.observe.probe.window import OperatorWindow, summarise
+from paceline.observe.probe.stacks import Sampler, kind_of, label
+from paceline.observe.probe.syncs import SyncLines
+from paceline.observe.probe.window import OperatorWindow
 from paceline.record import layout
 
 _PERIOD_S = 0.02
@@ -55,6 +57,11 @@ class Scribe:
         self._ended = _thread.allocate_lock()
         self._running = False
         self._walls: list[int] = []
+        self._timing = device.timing(self._write, window.end if window else _nothing)  # None on a CPU
+        if self._timing is not None:
+            self.sampler.syncs = SyncLines(kind_of, label)
+            if window is not None:
+                window.events = device.events
 
     # -- the thread ---------------------------------------------------------------------------------
 
@@ -89,6 +96,8 @@ class Scribe:
     def turn(self) -> None:
         """Do what is due."""
         self.drain()
+        if self._timing is not None:
+            self._timing.turn()
         self.sampler.sample(gate.owner, self.automaton.slot)
         now = time.monotonic()
         if now >= self._next_flush:
@@ -109,22 +118,34 @@ class Scribe:
     def drain(self) -> None:
         """Feed all moments noted so far to the automaton."""
         moments = gate.moments
+        if len(moments) == moments.maxlen:
+            raise MemoryError("the record could not be written for too long")
         feed = self.automaton.feed
+        follow = self._timing.take if self._timing is not None else None
         while moments:
             moment = moments.popleft()
             feed(moment)
+            if follow is not None:
+                follow(moment)
             if moment[1] == g.FORWARD and moment[2].frames:
                 self.sampler.slices.learn("input", moment[2].frames)
             elif moment[1] == g.BACKWARD and moment[3]:
                 self.sampler.slices.learn("loss", moment[3])
 
     def _on_row(self, row: StepRow) -> None:
-        flags = row.flags | self._device.flags() | self._profiled(row)
+        flags = row.flags | self._profiled(row)
         loss = _NAN if row.loss is None else row.loss
-        self._packed.append(pack_step(self.step, row, flags, loss, self._device.allocated_bytes()))
+        written = Written(self.step, row, flags, loss, self._device.allocated_bytes())
+        if self._timing is None:
+            self._write(written)
+        else:
+            self._timing.hold(written)
         if not row.flags & layout.FLAG_TAIL:
             self.step += 1
             self._consider_window(row)
+
+    def _write(self, written: Written) -> None:
+        self._packed.append(pack_step(*written))
 
     def _profiled(self, row: StepRow) -> int:
         slowed = self._window is not None and self._window.overlaps(row.end_ns - row.wall_ns, row.end_ns)
@@ -136,21 +157,14 @@ class Scribe:
             return
         self._walls.append(row.wall_ns)
         if self.step >= _WINDOW_AFTER:
-            self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9)
+            parts = 1 if self._timing is None else self._timing.ends_per_row
+            self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9, parts)
 
     def _note_window(self) -> None:
         """Write what the profiler window showed, once it has ended."""
-        if self._window is None or self._window.result is None:
-            return
-        begun, closed, events = self._window.result
-        self._window.result = None
-        self.note(
-            "window",
-            wall_s=(closed - begun) / 1e9,
-            steps=max(1, self._window.steps),
-            flops_per_step=None,
-            operators=summarise(events),
-        )
+        found = self._window.take() if self._window is not None else None
+        if found is not None:
+            self.note("window", **found)
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -207,6 +221,8 @@ class Scribe:
             "steps": self.step,
             "ungraded_forwards": automaton.ungraded_forwards,
             "hot": self.sampler.as_json(),
+            "syncs": self.sampler.syncs.as_json() if self.sampler.syncs is not None else None,
+            "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
             "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.described)],
             "optimizers": list(optimizers.described.values())[-8:],
@@ -219,11 +235,17 @@ class Scribe:
         self.drain()
         self._note_window()
         self.automaton.finish(time.perf_counter_ns())
+        if self._timing is not None:
+            self._timing.finish()
         self.note("end", **details)
         if self.automaton.first_ns is not None:
             self.flush()
             self._tick()
             self.write_summary()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _or_nan(value: float | None) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 MODULE = 0  # the first line of code that is in no function
@@ -48,21 +49,32 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
 def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tuple[ast.stmt, Statement]]:
     """Return the statements of a function with what they make and use; none when the source cannot be read."""
     try:
-        body = _body_at(ast.parse(source), first_line)
+        body = _body_at(parsed(source), first_line)
         return [(s, _described(s, call_line)) for s in _statements(body)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
+@lru_cache(maxsize=1)
+def parsed(source: str) -> ast.Module:
+    """Parse a file once for all questions about it. The tree is large: clear this cache when they are answered."""
+    return ast.parse(source)
+
+
 def _closure(statements: list[Statement], call_line: int) -> frozenset[int]:
     wanted = {name for s in statements if call_line in s.lines for name in s.uses}
-    left = [s for s in statements if call_line not in s.lines]
+    left = [s for s in reversed(statements) if call_line not in s.lines]
     lines: set[int] = set()
-    while taken := [s for s in left if not s.makes.isdisjoint(wanted)]:
-        left = [s for s in left if s.makes.isdisjoint(wanted)]
-        for statement in taken:
+    pending = True
+    while pending:
+        candidates, left, pending = left, [], False
+        for statement in candidates:  # from below: mostly a value is made above its use, and one pass finds all
+            if statement.makes.isdisjoint(wanted):
+                left.append(statement)
+                continue
             lines.update(statement.lines)
             wanted |= statement.uses
+            pending = True
     return frozenset(lines)
 
 

@@ -17,7 +17,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from paceline.observe.probe.by_hand import parameter_free_lines, updating_lines
-from paceline.observe.probe.slices import MODULE, producing_lines
+from paceline.observe.probe.slices import MODULE, parsed, producing_lines
+from paceline.observe.probe.syncs import SyncLines
 
 Frames = list[tuple[CodeType, int]]
 
@@ -39,8 +40,10 @@ def _classify(filename: str) -> str:
     path = os.path.realpath(filename)
     if path.startswith(_HERE):
         return "ours"
-    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
-        return "torch" if f"{os.sep}torch{os.sep}" in path else "library"
+    for packages in ("site-packages", "dist-packages"):
+        _, installed, inside = path.rpartition(f"{os.sep}{packages}{os.sep}")
+        if installed:
+            return "torch" if inside.startswith(f"torch{os.sep}") else "library"
     if filename.startswith("<frozen") or path.startswith(_STDLIB):
         return "python"
     return "user"
@@ -69,17 +72,23 @@ class Slices:
             if (line, side) in self._done.setdefault(code, set()):
                 continue
             self._done[code].add((line, side))
-            self._calls.setdefault(code, set()).add(line)
             source = "".join(linecache.getlines(code.co_filename))
+            if not source:
+                continue
+            self._calls.setdefault(code, set()).add(line)
             first = MODULE if code.co_name == "<module>" else code.co_firstlineno
             made = producing_lines(source, first, line)
             if side == "loss":
                 self._lines["input"].setdefault(code, set()).update(parameter_free_lines(source, first, made))
             lines |= made
             self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
+        parsed.cache_clear()
 
     def side_of(self, frames: Frames, slot: str) -> str:
-        """Say what a stack (innermost first) sampled in a slot is working on."""
+        """Say what a stack (innermost first) sampled in a slot is working on.
+
+        Before a forward, on the very line that leads to it, that can only be its arguments.
+        """
         order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
             if code not in self._calls:
@@ -89,6 +98,8 @@ class Slices:
                     return side
             if line not in self._calls[code]:
                 return "host"
+            if slot == "gap" and (line, "input") in self._done[code]:
+                return "input"
         return "unknown"
 
 
@@ -97,6 +108,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self.slices = Slices()
+        self.syncs: SyncLines | None = None  # where there is a device to wait for
         self.totals: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[tuple[str, str, CodeType]] = Counter()
         self._lines: dict[CodeType, Counter[int]] = {}
@@ -124,6 +136,8 @@ class Sampler:
         """Count one stack, innermost first."""
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
         self.totals[slot, side] += 1
+        if self.syncs is not None:
+            self.syncs.count(frames, slot)
         user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "user"), None)
         if user is None:
             user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)

@@ -10,14 +10,17 @@ exit               ──> what is left is written, with the reason
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import platform
 import sys
 import threading
 import time
+from _thread import get_ident
+from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import guard, lazy, marks, process
+from paceline.observe.probe import guard, lazy, marks, process, unread
 from paceline.observe.probe.gate import gate
 from paceline.record import layout
 
@@ -26,6 +29,7 @@ _state: dict[str, Any] = {"generation": 0}
 
 def begin(run_dir: str) -> None:
     """Wait for torch to be imported in this process."""
+    guard.tell_once(os.path.join(run_dir, layout.WARNED_FILE))
     _state.update(run_dir=run_dir, host=platform.node() or "localhost", started_unix_s=process.started_unix_s())
     actions: dict[str, Any] = {"torch": _patch_torch}
     actions |= dict.fromkeys(marks.SAVERS, marks.patch_savers)
@@ -34,14 +38,18 @@ def begin(run_dir: str) -> None:
 
 
 def _patch_torch(torch: Any) -> None:
-    from paceline.observe.probe import backwards, fetchers, loaders, modules, optimizers, window
+    from paceline.observe.probe import backwards, fetchers, loaders, modules, optimizers, precision, presence, window
 
     _state["torch"] = torch
     _state["imported_ns"] = time.monotonic_ns()
     gate.start_scribe = _start_scribe
+    guard.on_undo(gate.silence)
     for patch in (modules.patch, backwards.patch, optimizers.patch, loaders.patch, marks.patch):
         patch(torch)
     fetchers.patch(torch, _in_worker)
+    unread.keep_from_compiler(torch)
+    if presence.has_gpu(torch):
+        precision.patch(torch)
     if os.environ.get("PACELINE_PROFILE", "1") != "0":
         _state["window"] = window.OperatorWindow(torch)
         window.patch(torch, _state["window"])
@@ -58,15 +66,18 @@ def _patch_stateful(module: Any) -> None:
 def _start_scribe() -> None:
     gate.scribe_started = True
     try:
+        from paceline.observe.probe import sidecar
         from paceline.observe.probe.device import device_of
         from paceline.observe.probe.scribe import Scribe
 
+        unread.keep_from_compiler(_state["torch"])
         folder = os.path.join(_state["run_dir"], layout.RANKS_DIR, f"{_state['host']}-{os.getpid()}")
         device = _state["device"] = device_of(_state["torch"])
         _state["thread_id"] = threading.get_native_id()
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
         guard.on_fault(lambda reason: _note_fault(scribe, reason))
         scribe.start()
+        sidecar.start_if_alone(_state["run_dir"], _state["host"])
     except Exception as error:
         guard.fault(error, "recorder")
 
@@ -86,7 +97,7 @@ def _describe() -> dict[str, Any]:
         "pid": os.getpid(),
         "rank": rank,
         "world": world,
-        "distributed": gate.distributed,
+        "distributed": gate.rank is not None,  # also after the group was destroyed
         "thread_id": _state["thread_id"],
         "started_unix_s": _state["started_unix_s"],
         "imported_ns": _state["imported_ns"],
@@ -105,19 +116,41 @@ def _in_worker(info: Any, meter: Any) -> None:
     worker.begin(_state["run_dir"], _state["host"], _state["generation"], info, meter)
 
 
+def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Keep a fault inside: what runs around a fork has no caller who could."""
+
+    def decorate(function: Callable[[], None]) -> Callable[[], None]:
+        @functools.wraps(function)
+        def run() -> None:
+            try:
+                function()
+            except Exception as error:
+                guard.fault(error, where)
+
+        return run
+
+    return decorate
+
+
+@_harmless("before a fork")
 def _before_fork() -> None:
     scribe = _state.get("scribe")
     if scribe is not None:
         scribe.stop()
+    window = _state.get("window")
+    if window is not None and get_ident() == gate.owner:
+        window.end()  # a child would inherit the open profiler, and never close it
     _state["generation"] += 1
 
 
+@_harmless("after a fork")
 def _after_fork() -> None:
     scribe = _state.get("scribe")
     if scribe is not None and not guard.faulted():
         scribe.start()
 
 
+@_harmless("in a forked process")
 def _in_child() -> None:
     """A forked child is a process of its own: it has no scribe until it trains, and it owns no file of its parent's."""
     from paceline.observe.probe import fetchers, loaders
@@ -131,6 +164,8 @@ def _in_child() -> None:
     gate.reset()
     gate.start_scribe = on
     gate.owner = threading.get_ident()
+    if guard.faulted():
+        gate.silence()
 
 
 def _at_exit() -> None:

@@ -1,24 +1,22 @@
 """Which operators does a step consist of? Torch's own profiler, once, for a few steps, on the training thread.
 
-The legacy profiler state is used on a CPU: it starts in a tenth of a millisecond, prints nothing and leaves no file.
-If the program starts a profiler of its own meanwhile, ours ends first.
+The legacy profiler state is used: it starts in a tenth of a millisecond, prints nothing and leaves no file. Where there
+is a device it takes one step, with shapes (for FLOPs) and a pair of events around every operator, which are read once
+the device has passed them all. If the program starts a profiler of its own meanwhile, ours ends first.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any
 
-from paceline.observe.probe import guard
+from paceline.observe.probe import flops, guard, operators
 from paceline.observe.probe.gate import gate
 
 _WANTED_S = 0.25  # of steps to profile, at most _MOST_STEPS of them
 _MOST_STEPS = 4
 _NEVER_ABOVE_S = 20.0  # a step so long is not slowed down for our sake
-_MOST_EVENTS = 400_000
 
 
 class OperatorWindow:
@@ -32,13 +30,21 @@ class OperatorWindow:
         self.result: Any = None
         self.taken = False
         self.steps = 0
+        self.events: Any = None  # of the device, where there is one
+        self._parts = 1
+        self._last: Any = None  # an event behind all others
+        self._failed: str | None = None
 
-    def offer(self, step_s: float) -> None:
-        """Ask the training thread to profile the next steps, each of about `step_s` seconds."""
+    def offer(self, step_s: float, parts: int = 1) -> None:
+        """Ask the training thread to profile the next steps, each of about `step_s` seconds and some optimizers."""
         if self.taken or step_s > _NEVER_ABOVE_S:
             return
         self.taken = True
-        self._left = max(1, min(_MOST_STEPS, math.ceil(_WANTED_S / max(step_s, 1e-6))))
+        self._parts = parts
+        if self.events is not None and self.events.index is None:
+            self.events = None  # there is a device, but it is not used
+        steps = max(1, min(_MOST_STEPS, math.ceil(_WANTED_S / max(step_s, 1e-6))))
+        self._left = steps if self.events is None else parts
         gate.window = self.at_step_end
 
     def at_step_end(self) -> None:
@@ -52,19 +58,24 @@ class OperatorWindow:
                 if self._left <= 0:
                     self.end()
         except Exception as error:
-            guard.fault(error, "profiler window")
+            if self.events is None:
+                guard.fault(error, "profiler window")
+            else:  # on a device it is a luxury: watching goes on without it
+                gate.window = None
+                self._failed = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> None:
         torch = self._torch
         if torch.autograd._profiler_enabled():
             gate.window = None  # the program profiles itself
             return
-        from torch._C._autograd import _enable_profiler_legacy
-        from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-
-        config = ProfilerConfig(ProfilerState.CPU, False, False, False, False, False, _ExperimentalConfig(), "")
+        if self.events is not None and not self.events.ready():
+            return  # a graph is being captured: the next step will do
         self.begun_ns = perf_counter_ns()
-        _enable_profiler_legacy(config)
+        if self.events is None:
+            _enable("CPU", shapes=False)
+        else:
+            _enable("CUDA" if torch.version.cuda else "CPU", shapes=True)
 
     def end(self) -> None:
         """End the window, if it is open."""
@@ -75,8 +86,32 @@ class OperatorWindow:
 
         closed_ns = perf_counter_ns()
         events = _disable_profiler_legacy()
+        if self.events is not None and self.events.ready():
+            self._last = self.events.record()
         self.result = (self.begun_ns, closed_ns, events)
         self.ended_ns = perf_counter_ns()
+
+    def take(self) -> dict[str, Any] | None:
+        """Return, once, what the window showed; None before it is over and the device has passed its end."""
+        if self._failed is None and self.result is None:
+            return None
+        try:
+            if self._failed is None and self._last is not None and not self.events.query(self._last):
+                return None
+            failed, self._failed = self._failed, None
+            result, self.result = self.result, None
+            return {"failed": failed} if failed else self._summary(*result)
+        except Exception as error:
+            self.result = None
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+    def _summary(self, begun: int, closed: int, events: Any) -> dict[str, Any]:
+        return {
+            "wall_s": (closed - begun) / 1e9,
+            "steps": max(1, self.steps // self._parts),
+            "operators": operators.summarise(events),
+            "matrix_work": None if self.events is None else flops.count(events),
+        }
 
     def overlaps(self, begin_ns: int, end_ns: int) -> bool:
         """Say whether a stretch of time was slowed by the profiler."""
@@ -85,42 +120,13 @@ class OperatorWindow:
         return end_ns > self.begun_ns and (self.ended_ns is None or begin_ns < self.ended_ns)
 
 
-def summarise(events: Iterable[Iterable[Any]], most: int = 60) -> list[dict[str, Any]]:
-    """Return operators by their own time: name, count, seconds without what they called.
+def _enable(state: str, *, shapes: bool) -> None:
+    """Begin; ``CUDA`` puts events around every operator (a torch built without it would warn at each)."""
+    from torch._C._autograd import _enable_profiler_legacy
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
-    Args:
-        events: Per thread, the profiler's events: ``push`` and ``pop`` of ranges, in order.
-        most: How many operators to return.
-    """
-    own: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
-    for thread in events:
-        _add_thread(thread, own, counts)
-    names = sorted(own, key=lambda name: -own[name])[:most]
-    return [{"name": name, "count": counts[name], "self_s": own[name] / 1e6} for name in names]
-
-
-def _add_thread(events: Iterable[Any], own: dict[str, float], counts: dict[str, int]) -> None:
-    stack: list[tuple[str, Any, float]] = []  # name, push event, microseconds of children
-    for number, event in enumerate(events):
-        if number > _MOST_EVENTS:
-            return
-        kind = event.kind()
-        if kind == "push":
-            stack.append((event.name(), event, 0.0))
-        elif kind == "pop" and stack:
-            name, begun, children = stack.pop()
-            spent = begun.cpu_elapsed_us(event)
-            if name.startswith(("aten::", "c10d::", "mkldnn::", "gloo:")):
-                own[name] += spent - children
-                counts[name] += 1
-                children = 0.0
-                inner = spent
-            else:
-                inner = children  # a range that is no operator: only its operators count for its parent
-            if stack:
-                parent, at, before = stack[-1]
-                stack[-1] = (parent, at, before + inner)
+    wanted = getattr(ProfilerState, state)
+    _enable_profiler_legacy(ProfilerConfig(wanted, shapes, False, False, shapes, False, _ExperimentalConfig(), ""))
 
 
 def patch(torch: Any, window: OperatorWindow) -> None:

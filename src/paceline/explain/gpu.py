@@ -1,0 +1,262 @@
+"""How was the GPU of a rank used while it trained? Its readings between the rank's first and last step, summed up.
+
+A reading is *under load* when the GPU computed in at least half of the interval before it (NVML's utilization: the
+share of time in which some kernel ran). Clocks, power and the PCIe link are judged from such readings only: a GPU
+that has nothing to do lowers all three to save power.
+
+No GPU has been seen by the authors of this file; what the driver means by its readings is taken from NVML's
+documentation (docs.nvidia.com/deploy/nvml-api).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from paceline.explain.host import while_stepping
+from paceline.record.run import JsonObject, Rank, Run
+
+LOADED = 50  # percent of utilization from which on a reading is under load
+_HEAT = frozenset({"sw_thermal", "hw_thermal"})
+_POWER = frozenset({"power_cap"})
+_BRAKE = frozenset({"hw_power_brake"})
+_FEW = 3  # readings below which a median says nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttle:
+    """Clocks that the card cuts for one kind of reason, under load."""
+
+    share: float  # of readings under load
+    readings: int
+    clock_mhz: float | None  # median of the SM clock in them
+    free_clock_mhz: float | None  # the same in readings without it; the card's highest clock when there are few
+
+    @property
+    def deficit(self) -> float:
+        """Share of the clock that is lost while it lasts."""
+        if not self.clock_mhz or not self.free_clock_mhz:
+            return 0.0
+        return max(0.0, 1 - self.clock_mhz / self.free_clock_mhz)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The PCIe link under load, as the best reading shows it."""
+
+    generation: int
+    lanes: int
+    max_generation: int  # of card and slot together
+    max_lanes: int
+    card_max_generation: int | None
+    readings: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """What went wrong on the card during the run."""
+
+    xids: Mapping[int, int]  # number -> how often
+    uncorrected: int | None  # memory errors that ECC could not mend; None: not told
+    corrected: int | None
+    link: Mapping[str, int]  # NVLink errors by kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """A process of somebody else's that holds memory of the GPU."""
+
+    pid: int
+    memory_bytes: float | None
+    readings: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuUse:
+    """One GPU while one rank trained on it. None is not measured."""
+
+    index: int
+    name: str
+    readings: int
+    loaded: int  # of these, under load
+    utilization: float | None  # mean share of time in which some kernel ran
+    memory_used_bytes: float | None  # at most
+    memory_total_bytes: float | None
+    temperature_c: float | None  # at most
+    power_w: float | None  # mean under load
+    power_limit_w: float | None  # the lowest that was enforced
+    power_limit_default_w: float | None
+    heat: Throttle | None
+    power: Throttle | None
+    brake: Throttle | None
+    link: Link | None
+    errors: Errors
+    strangers: Sequence[Stranger]
+
+    @property
+    def power_share(self) -> float | None:
+        """Power under load, as a share of the limit."""
+        if self.power_w is None or not self.power_limit_w:
+            return None
+        return self.power_w / self.power_limit_w
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """What torch's allocator says, from the rank's own ticks; bytes."""
+
+    total: float
+    peak_allocated: float
+    reserved: float  # at most
+    retries: int  # allocations that had to free cached memory first
+    readings: int
+
+
+def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
+    """Sum up the GPU that a rank trained on; None on a CPU, without readings, or where it is unsure which it was."""
+    if rank.device != "cuda":
+        return None
+    lines = run.gauges.get(rank.host, ())
+    head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})
+    facts = _facts_of(rank, head.get("gpus") or ())
+    if facts is None:
+        return None
+    taken = [x for x in lines if x.get("kind") == "host"]
+    stepping = _of_gpu(facts["index"], while_stepping(replace(run, ranks=(rank,)), taken))
+    return _use(facts, stepping, _of_gpu(facts["index"], taken)) if stepping else None
+
+
+def _facts_of(rank: Rank, gpus: Sequence[JsonObject]) -> JsonObject | None:
+    """Find the rank's GPU: by its UUID, else by its number where no variable hides or reorders GPUs."""
+    uuid = _bare(rank.meta.get("device_uuid"))
+    if uuid:
+        return next((g for g in gpus if _bare(g.get("uuid")) == uuid), None)
+    index = rank.meta.get("device_index")
+    visible = rank.meta.get("visible_devices")
+    if visible and isinstance(index, int):
+        numbers = [each.strip() for each in str(visible).split(",")]
+        index = int(numbers[index]) if index < len(numbers) and numbers[index].isdigit() else None
+    return next((g for g in gpus if g.get("index") == index), None)
+
+
+def _bare(uuid: object) -> str:
+    return str(uuid or "").lower().removeprefix("gpu-")
+
+
+def _of_gpu(index: int, lines: Sequence[JsonObject]) -> list[JsonObject]:
+    return [g for x in lines for g in x.get("gpus") or () if g.get("index") == index]
+
+
+def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[JsonObject]) -> GpuUse:
+    """Sum up readings while stepping; errors are taken from the `whole` run, for they often end it."""
+    loaded = [r for r in readings if (r.get("utilization_gpu_percent") or 0) >= LOADED]
+    utilization = _mean(readings, "utilization_gpu_percent")
+    highest = facts.get("sm_clock_max_mhz")
+    return GpuUse(
+        index=int(facts["index"]),
+        name=str(facts.get("name") or ""),
+        readings=len(readings),
+        loaded=len(loaded),
+        utilization=None if utilization is None else utilization / 100,
+        memory_used_bytes=max(_numbers(readings, "memory_used_bytes"), default=None),
+        memory_total_bytes=facts.get("memory_total_bytes"),
+        temperature_c=max(_numbers(readings, "temperature_c"), default=None),
+        power_w=_mean(loaded, "power_w"),
+        power_limit_w=min(_numbers(readings, "power_limit_w"), default=None),
+        power_limit_default_w=facts.get("power_limit_default_w"),
+        heat=_throttle(loaded, _HEAT, highest),
+        power=_throttle(loaded, _POWER, highest),
+        brake=_throttle(loaded, _BRAKE, highest),
+        link=_link(loaded, facts),
+        errors=_errors(whole),
+        strangers=_strangers(readings),
+    )
+
+
+def _numbers(readings: Sequence[JsonObject], key: str) -> list[float]:
+    return [float(r[key]) for r in readings if isinstance(r.get(key), (int, float))]
+
+
+def _mean(readings: Sequence[JsonObject], key: str) -> float | None:
+    values = _numbers(readings, key)
+    return float(np.mean(values)) if values else None
+
+
+def _median(readings: Sequence[JsonObject], key: str) -> float | None:
+    values = _numbers(readings, key)
+    return float(np.median(values)) if values else None
+
+
+def _throttle(loaded: Sequence[JsonObject], reasons: frozenset[str], highest: float | None) -> Throttle | None:
+    told = [r for r in loaded if r.get("throttle_reasons") is not None]
+    if not told:
+        return None
+    cut = [r for r in told if reasons & set(r["throttle_reasons"])]
+    free = [r for r in told if not (_HEAT | _POWER | _BRAKE) & set(r["throttle_reasons"])]
+    return Throttle(
+        share=len(cut) / len(told),
+        readings=len(told),
+        clock_mhz=_median(cut, "sm_clock_mhz"),
+        free_clock_mhz=_median(free, "sm_clock_mhz") if len(free) >= _FEW else highest,
+    )
+
+
+def _link(loaded: Sequence[JsonObject], facts: JsonObject) -> Link | None:
+    generations, lanes = _numbers(loaded, "pcie_gen"), _numbers(loaded, "pcie_width")
+    most = facts.get("pcie_max_gen"), facts.get("pcie_max_width")
+    if not generations or not lanes or not most[0] or not most[1]:
+        return None
+    return Link(
+        generation=int(max(generations)),
+        lanes=int(max(lanes)),
+        max_generation=int(most[0]),
+        max_lanes=int(most[1]),
+        card_max_generation=facts.get("pcie_card_max_gen"),
+        readings=min(len(generations), len(lanes)),
+    )
+
+
+def _errors(readings: Sequence[JsonObject]) -> Errors:
+    xids = Counter(int(number) for r in readings for number in r.get("xids") or ())
+    kinds = [dict(r["nvlink_errors"]) for r in readings if r.get("nvlink_errors")]
+    grown = {kind: int(count - kinds[0].get(kind, 0)) for kind, count in kinds[-1].items()} if kinds else {}
+    return Errors(
+        xids=dict(xids),
+        uncorrected=_grown(readings, "ecc_uncorrected"),
+        corrected=_grown(readings, "ecc_corrected"),
+        link={kind: count for kind, count in grown.items() if count > 0},
+    )
+
+
+def _grown(readings: Sequence[JsonObject], key: str) -> int | None:
+    """Return by how much a counter rose. It counts since the driver was loaded: what was there before is not ours."""
+    values = _numbers(readings, key)
+    return int(max(values) - values[0]) if values else None
+
+
+def _strangers(readings: Sequence[JsonObject]) -> list[Stranger]:
+    """Return the processes that are surely not ours; where that cannot be told (``own`` is null) there are none."""
+    seen: Counter[int] = Counter()
+    memory: dict[int, float | None] = {}
+    for process in (p for r in readings for p in r.get("processes") or () if p.get("own") is False):
+        seen[process["pid"]] += 1
+        memory[process["pid"]] = process.get("memory_bytes")
+    return [Stranger(pid=pid, memory_bytes=memory[pid], readings=count) for pid, count in seen.most_common()]
+
+
+def device_memory(rank: Rank) -> DeviceMemory | None:
+    """Return what the allocator of a rank held; None on a CPU."""
+    total = rank.meta.get("device_total_bytes")
+    ticks = rank.ticks[~np.isnan(rank.ticks["device_peak_bytes"])]
+    if rank.device != "cuda" or not total or not len(ticks):
+        return None
+    return DeviceMemory(
+        total=float(total),
+        peak_allocated=float(ticks["device_peak_bytes"].max()),
+        reserved=float(np.nanmax(ticks["device_reserved_bytes"])),
+        retries=int(np.nan_to_num(ticks["device_retries"]).max()),
+        readings=len(ticks),
+    )

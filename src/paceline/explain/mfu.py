@@ -1,0 +1,111 @@
+"""Which share of the GPU's peak does training use? Model FLOP utilisation, and in which number format it computes.
+
+    MFU = FLOPs of a step / (seconds of a step * peak FLOP/s of the format used)
+
+(PaLM, arXiv 2204.02311, appendix B.) The FLOPs are those of the matrix work of one profiled step, the peak is the
+vendor's dense figure from `hardware.catalogue`. What the program computes twice (activation checkpointing) counts
+twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.explain.window import Window
+from paceline.hardware.catalogue import Gpu, match_gpu
+from paceline.record.run import JsonObject, Rank
+
+_SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+_TF32_FROM = 8.0  # compute capability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """Model FLOP utilisation, or why there is none."""
+
+    value: float | None
+    reason: str = ""  # why it is not known
+    flops_per_step: float | None = None
+    peak_flops: float | None = None
+    number_format: str | None = None
+    gpu: Gpu | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the peak comes from, in words."""
+        if self.gpu is None:
+            return ""
+        doubt = "" if self.gpu.verified == "repo" else ", from memory and not checked"
+        return f"{(self.peak_flops or 0) / 1e12:,.0f} TFLOP/s of the {self.gpu.name} in {self.number_format}{doubt}"
+
+
+def capability(meta: JsonObject) -> float:
+    """Return the compute capability of a rank's GPU; 0.0 where there is none."""
+    try:
+        return float(meta.get("capability") or 0.0)
+    except ValueError:
+        return 0.0
+
+
+def number_format(rank: Rank, window: Window | None = None) -> str | None:
+    """Return the format in which matrices are multiplied: bf16, fp16, tf32 or fp32; None when it is not known."""
+    told = _SHORT.get(str(rank.meta.get("autocast")))
+    if told:
+        return told
+    optimizers = rank.summary.get("optimizers") or ()
+    biggest = max(optimizers, key=lambda o: o.get("parameters") or 0, default=None)
+    kind = str(biggest.get("dtype")) if biggest else ""
+    if kind != "float32":
+        return _SHORT.get(kind)
+    return "tf32" if _uses_tf32(rank, window) else "fp32"
+
+
+def _uses_tf32(rank: Rank, window: Window | None) -> bool:
+    if capability(rank.meta) < _TF32_FROM:
+        return False
+    if rank.meta.get("matmul_tf32"):
+        return True
+    work = window.matrix_work if window else None
+    convolves = work is not None and work.flops.get("convolution", 0) > 0.5 * sum(work.flops.values())
+    return bool(convolves and rank.meta.get("convolution_tf32"))
+
+
+def mfu_of(rank: Rank, window: Window | None, step_s: float) -> Mfu:
+    """Work out the MFU of a rank from its profiled step and the median of its steps."""
+    gpu = match_gpu(str(rank.meta.get("device_name") or ""))
+    kind = number_format(rank, window)
+    flops = window.flops_per_step if window else None
+    reason = _why_not(rank, window, gpu, kind)
+    if reason or gpu is None or kind is None or not flops or step_s <= 0:
+        return Mfu(value=None, reason=reason or "no step was timed", flops_per_step=flops, number_format=kind, gpu=gpu)
+    peak = gpu.peak_flops[kind]
+    value = flops / (step_s * peak)
+    found = Mfu(value=value, flops_per_step=flops, peak_flops=peak, number_format=kind, gpu=gpu)
+    return found if value <= 1 else Mfu(value=None, reason=_TOO_MUCH, flops_per_step=flops, gpu=gpu)
+
+
+_TOO_MUCH = "the counted operations exceed the peak rate: the number format or the count cannot be right"
+
+
+def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | None) -> str:
+    if rank.device == "cpu":
+        return "the peak rate of this CPU is not known"
+    return _why_not_counted(rank, window) or _why_no_peak(rank, gpu, kind)
+
+
+def _why_not_counted(rank: Rank, window: Window | None) -> str:
+    if rank.meta.get("cuda_graphs"):
+        return "a CUDA graph is replayed, whose operations no profiler of the host sees"
+    if window is None or window.matrix_work is None:
+        return "the operations of a step were not counted (no profiler window)"
+    if window.matrix_work.uncounted:
+        return f"not all operations could be counted ({', '.join(window.matrix_work.uncounted[:3])})"
+    return "" if window.flops_per_step else "the profiled step held no matrix work"
+
+
+def _why_no_peak(rank: Rank, gpu: Gpu | None, kind: str | None) -> str:
+    if gpu is None:
+        return f"the peak rate of {rank.meta.get('device_name') or 'this GPU'} is not in the table"
+    if kind is None:
+        return "the number format is not known"
+    return "" if kind in gpu.peak_flops else f"the peak rate of the {gpu.name} in {kind} is not in the table"

@@ -1,0 +1,84 @@
+"""What may be read of the program's tensors so that nobody hears of it, and nothing waits?
+
+Function modes, tensor subclasses, dispatch modes, transforms and profilers all listen to what is done to a tensor. To
+look must not be an event in any of them.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+_MOST_ITEMS = 16  # of a collection that are looked at: a list of a million numbers holds no batch
+
+
+class Reader:
+    """Reads sizes and single numbers of tensors, unheard."""
+
+    def __init__(self, torch: Any) -> None:
+        self.tensor_type = torch.Tensor
+        self._function_modes = torch._C._len_torch_function_stack
+        self._dispatch_modes = torch._C._len_torch_dispatch_stack
+        self._tracing = torch._C._get_tracing_state
+        self._transforms = torch._C._functorch.peek_interpreter_stack
+        self._profiled = torch.autograd._profiler_enabled
+        self._unheard = torch._C.DisableTorchFunction
+
+    def first(self, values: Iterable[Any]) -> Any:
+        """Return the first tensor among values: itself, or in a sequence or mapping that is one; else None."""
+        for value in islice(values, _MOST_ITEMS):
+            if isinstance(value, self.tensor_type):
+                return value
+            for item in islice(_items(value), _MOST_ITEMS):
+                if isinstance(item, self.tensor_type):
+                    return item
+        return None
+
+    def samples(self, batch: Any) -> float | None:
+        """Return the number of samples in a batch: the leading dimension of its first tensor."""
+        return self.leading_dimension(self.first((batch,)) if not _items(batch) else self.first(_items(batch)))
+
+    def leading_dimension(self, tensor: Any) -> float | None:
+        """Return the batch size that a tensor speaks of, or None for a scalar or no tensor."""
+        if tensor is None or self._tracing() is not None:
+            return None
+        if type(tensor) is self.tensor_type and not self._function_modes():
+            return float(tensor.shape[0]) if tensor.dim() else None
+        with self._unheard():
+            return float(tensor.shape[0]) if tensor.dim() else None
+
+    def audible(self) -> bool:
+        """Say whether somebody would hear of an operator that is called now."""
+        tracing = self._tracing() is not None or self._transforms() is not None
+        return bool(tracing or self._dispatch_modes() or self._profiled())
+
+    def number(self, tensor: Any) -> float | None:
+        """Return a plain tensor's only number; None if there are more, or if to read it would be heard or wait."""
+        if type(tensor) is not self.tensor_type or self.audible():
+            return None
+        if not self._function_modes():
+            return _number(tensor)
+        with self._unheard():
+            return _number(tensor)
+
+    def detached(self, tensor: Any) -> Any:
+        """Return a plain tensor without its graph, or None if that would be heard."""
+        if type(tensor) is not self.tensor_type or self.audible():
+            return None
+        with self._unheard():
+            return tensor.detach()
+
+
+def _number(tensor: Any) -> float | None:
+    return float(tensor.item()) if tensor.device.type == "cpu" and tensor.numel() == 1 else None
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return what a plain collection holds, without a call to anything that the program may have overridden."""
+    if isinstance(value, dict):
+        return dict.values(value)
+    if isinstance(value, UserDict):
+        return _items(value.data)
+    return value if isinstance(value, (list, tuple)) else ()

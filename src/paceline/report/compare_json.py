@@ -1,0 +1,97 @@
+"""What does a program read of a comparison? One JSON object, ``paceline.compare/1``.
+
+Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); ratios are after / before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline import __version__
+from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange
+from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.report.words import finite, steps_of
+
+SCHEMA = "paceline.compare/1"
+
+Json = dict[str, Any]
+
+
+def comparison_to_json(comparison: Comparison) -> Json:
+    """Turn a comparison into the published object; `json.dumps(..., allow_nan=False)` takes it as it is."""
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "outcome": comparison.outcome,
+        "regression": comparison.outcome == "regression",
+        "text": comparison.text,
+        "tolerance": comparison.tolerance,
+        "basis": comparison.basis,
+        "time_ratio": _interval(comparison.ratio),
+        "time_before_s": _interval(comparison.time_before_s),
+        "time_after_s": _interval(comparison.time_after_s),
+        "before": _side(comparison.before),
+        "after": _side(comparison.after),
+        "main_phase": comparison.main.phase if comparison.main is not None else None,
+        "phases": {one.phase: _phase(one) for one in comparison.phases},
+        "loss": _loss(comparison.loss),
+        "findings_new": [_finding(one) for one in comparison.new],
+        "findings_gone": [_finding(one) for one in comparison.gone],
+        "differences": [{"name": d.name, "before": d.before, "after": d.after} for d in comparison.differences],
+        "notes": list(comparison.notes),
+        "method": METHOD,
+    }
+
+
+def _interval(interval: Interval | None) -> Json | None:
+    if interval is None:
+        return None
+    return {
+        "value": finite(interval.value),
+        "low": finite(interval.low),
+        "high": finite(interval.high),
+        "count": interval.count,
+    }
+
+
+def _side(one: Diagnosis) -> Json:
+    return {
+        "run_id": one.run_id,
+        "command": one.command,
+        "exit_code": one.exit_code,
+        "ended": one.ended,
+        "ranks": one.world,
+        "steps": steps_of(one.ranks),
+        "median_s": one.step_s.value if one.step_s is not None else None,
+        "samples_per_s": finite(one.samples_per_s),
+        "batch_size": finite(one.batch_size),
+        "peak_rss_bytes": one.memory.get("peak_rss_bytes"),
+        "peak_device_bytes": one.memory.get("peak_device_bytes"),
+        "verdict": one.verdict,
+    }
+
+
+def _phase(one: PhaseChange) -> Json:
+    return {
+        "before_s": finite(one.before_s),
+        "after_s": finite(one.after_s),
+        "change_s": _interval(one.change_s),
+        "explains": finite(one.explains),
+        "certain": one.certain,
+    }
+
+
+def _loss(loss: LossChange | None) -> Json | None:
+    if loss is None:
+        return None
+    return {
+        "step": loss.step,
+        "before": _interval(loss.before),
+        "after": _interval(loss.after),
+        "steps_alike": loss.steps_alike,
+        "steps_common": loss.steps_common,
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    return {"code": finding.code, "name": finding.name, "severity": finding.severity, "summary": finding.summary}

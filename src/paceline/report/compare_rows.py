@@ -1,0 +1,161 @@
+"""Which lines does a comparison have, in whatever form? Labels and numbers in plain text, each with its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from paceline import units
+from paceline.explain.comparison import Comparison, LossChange, PhaseChange
+from paceline.explain.model import Finding, Interval
+from paceline.report.phases import STYLES
+
+_LEAST_SHARE = 0.01  # of a step: phases that take less, before and after, are left out
+_TIME_UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
+_WORTH_TELLING = 0.15  # of the change
+MAX_DIFFERENCES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One quantity before and after."""
+
+    label: str
+    before: str
+    after: str
+    change: str = ""
+    certain: bool = False  # the change is not scatter
+
+
+def rows(comparison: Comparison) -> list[Row]:
+    """Return the quantities of a comparison: time, its phases, throughput, memory, loss."""
+    found = [*_time(comparison), *_phases(comparison), *_throughput(comparison), *_memory(comparison)]
+    return [*found, _loss(comparison.loss)] if comparison.loss is not None else found
+
+
+def relative(factor: float) -> str:
+    """Print a ratio as a change: 1.12 is ``+12 %``."""
+    return f"{'-' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
+
+
+def signed(value: float) -> str:
+    """Print a change of time with its sign: ``+1.24 ms``."""
+    return f"{'-' if value < 0 else '+'}{units.seconds(abs(value))}"
+
+
+def signed_interval(change: Interval) -> str:
+    """Print a change of time with its bounds in one unit: ``+1.24 ms (+0.90 to +1.60 ms)``."""
+    largest = max(abs(change.low), abs(change.high))
+    scale, unit = next((x for x in _TIME_UNITS if largest >= 1 / x[0]), _TIME_UNITS[-1])
+    value, low, high = (f"{'-' if x < 0 else '+'}{units.significant(abs(x) * scale)}" for x in _of(change))
+    return f"{value} {unit} ({low} to {high} {unit})"
+
+
+def _of(change: Interval) -> tuple[float, float, float]:
+    return change.value, change.low, change.high
+
+
+def _time(comparison: Comparison) -> Iterator[Row]:
+    before, after, ratio = comparison.time_before_s, comparison.time_after_s, comparison.ratio
+    if before is None or after is None or ratio is None:
+        return
+    yield Row(
+        label=f"one {comparison.basis}",
+        before=units.seconds(before.value),
+        after=units.seconds(after.value),
+        change=f"{relative(ratio.value)} ({relative(ratio.low)} to {relative(ratio.high)})",
+        certain=not ratio.low <= 1 <= ratio.high,
+    )
+
+
+def _phases(comparison: Comparison) -> Iterator[Row]:
+    whole = [x.value for x in (comparison.time_before_s, comparison.time_after_s) if x is not None]
+    for one in comparison.phases:
+        if max(one.before_s, one.after_s) >= _LEAST_SHARE * min(whole):
+            yield _phase(one)
+
+
+def _phase(one: PhaseChange) -> Row:
+    return Row(
+        label=STYLES[one.phase].label,
+        before=units.seconds(one.before_s),
+        after=units.seconds(one.after_s),
+        change=signed_interval(one.change_s),
+        certain=one.certain,
+    )
+
+
+def _throughput(comparison: Comparison) -> Iterator[Row]:
+    before, after = comparison.before.samples_per_s, comparison.after.samples_per_s
+    if before is not None and after is not None and before > 0:
+        yield Row(
+            label="throughput",
+            before=units.rate(before, "samples/s"),
+            after=units.rate(after, "samples/s"),
+            change=relative(after / before),
+        )
+
+
+def _memory(comparison: Comparison) -> Iterator[Row]:
+    for key, label in (("peak_device_bytes", "device memory"), ("peak_rss_bytes", "host memory")):
+        before, after = comparison.before.memory.get(key), comparison.after.memory.get(key)
+        if before is not None and after is not None:
+            sign = "-" if after < before else "+"
+            change = f"{sign}{units.size(abs(after - before))}"
+            yield Row(label=label, before=units.size(before), after=units.size(after), change=change)
+
+
+def _loss(loss: LossChange) -> Row:
+    apart = loss.before.high < loss.after.low or loss.after.high < loss.before.low
+    if loss.steps_alike == loss.steps_common:
+        change = f"the same in all {loss.steps_common} steps"
+    else:
+        change = f"{loss.after.value - loss.before.value:+.3g}" + ("" if apart else ", within scatter")
+    return Row(
+        label=f"loss at step {loss.step}",
+        before=units.significant(loss.before.value),
+        after=units.significant(loss.after.value),
+        change=change,
+        certain=apart,
+    )
+
+
+# --------------------------------------------------------------------------------------------- lines of text
+
+
+def reasons(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return labelled sentences: what explains the change, findings that came and went, what else differs, notes."""
+    why = _why(comparison)
+    lines = [("why", why)] if why else []
+    lines += [("new", _finding(one)) for one in comparison.new] + [("gone", _finding(one)) for one in comparison.gone]
+    lines += [("differs", text) for text in differing(comparison)]
+    return [*lines, *(("note", text) for text in comparison.notes)]
+
+
+def _why(comparison: Comparison) -> str:
+    """Name the phases that explain most of the change: one, or the few that share it."""
+    told = sorted((c for c in comparison.phases if c.certain), key=lambda c: -(c.explains or 0.0))
+    parts = [c for c in told[:3] if (c.explains or 0.0) >= _WORTH_TELLING][: 1 if _mostly(told) else 3]
+    phases = [f"{STYLES[c.phase].label} {units.percent(c.explains)} ({signed(c.change_s.value)})" for c in parts]
+    return f"of the change, {', '.join(phases)}" if phases else ""
+
+
+def _mostly(told: Sequence[PhaseChange]) -> bool:
+    return bool(told) and (told[0].explains or 0.0) >= 0.75
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.name} ({finding.code}): {finding.summary}"
+
+
+def differing(comparison: Comparison) -> list[str]:
+    """Name the settings that differ, a few."""
+    told = [f"{one.name}: {one.before} → {one.after}" for one in comparison.differences[:MAX_DIFFERENCES]]
+    more = len(comparison.differences) - MAX_DIFFERENCES
+    return [*told, f"and {more} more"] if more > 0 else told
+
+
+def next_command(comparison: Comparison) -> str:
+    """Return what to type next: the page of a finding that came, or of the verdict now, or the report."""
+    named = [*comparison.new, *(f for f in comparison.after.findings if f.name == comparison.after.verdict)]
+    return f"paceline explain {named[0].code}" if named else f"paceline report {comparison.after.run_id}"

@@ -1,0 +1,63 @@
+"""Which runs are there? A line for each: name, when, how it ended, the verdict, the command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paceline import units
+from paceline.report.words import printable
+
+_HEADS = ("run", "began", "ended", "verdict", "command")
+_NARROW = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLine:
+    """One run in the list."""
+
+    run_id: str
+    age_s: float
+    ended: str
+    verdict: str  # empty: not known
+    command: str
+
+
+def print_runs(lines: Sequence[RunLine], console: Console) -> None:
+    """Print the list: fitted to a terminal, or with columns aligned and nothing cut where it is read by a program."""
+    rows = [_cells(line) for line in lines]
+    if console.is_terminal:
+        console.print(_table(rows))
+        return
+    widths = [max(len(row[i]) for row in (_HEADS, *rows)) for i in range(len(_HEADS))]
+    for row in (_HEADS, *rows):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print(Text(text.rstrip()), soft_wrap=True)
+
+
+def age(seconds: float) -> str:
+    """Print how long ago something was, roughly."""
+    if seconds < 0:
+        return "just now"
+    if seconds < 86400 * 2:
+        return f"{units.seconds(max(1, round(seconds)))} ago"
+    return f"{seconds / 86400:.0f} days ago"
+
+
+def _cells(line: RunLine) -> tuple[str, ...]:
+    cells = (line.run_id, age(line.age_s), line.ended, line.verdict or "-", line.command)
+    return tuple(printable(cell) for cell in cells)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for head in _HEADS:
+        fixed = head in ("run", "began", "verdict")
+        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=None if fixed else _NARROW)
+    for row in rows:
+        table.add_row(*(Text(cell, style="bold" if i == 3 else "") for i, cell in enumerate(row)))
+    return table

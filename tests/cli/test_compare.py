@@ -1,0 +1,88 @@
+"""Does `paceline compare` judge, explain and exit as CI needs it?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Paceline
+from tests.explain.written_run import step, write_run
+
+
+def test_regression_exits_1_and_says_why(paceline: Paceline) -> None:
+    done = paceline("compare", "fast", "slow")
+    assert done.returncode == 1
+    assert "paceline: regression: " in done.stdout
+    assert "why: of the change, data wait" in done.stdout
+    assert "differs: command: " in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_other_way_round_is_faster(paceline: Paceline) -> None:
+    done = paceline("compare", "slow", "fast", "--strict")
+    assert done.returncode == 0
+    assert "paceline: faster: " in done.stdout
+
+
+def test_the_same_run_is_the_same(paceline: Paceline) -> None:
+    done = paceline("compare", "slow", "slow")
+    assert done.returncode == 0
+    assert "paceline: same: " in done.stdout
+    assert "the same in all 150 steps" in done.stdout
+
+
+def test_tolerance_decides(paceline: Paceline) -> None:
+    done = paceline("compare", "fast", "slow", "--tolerance", "5000%")
+    assert done.returncode == 0
+    assert "paceline: slower: " in done.stdout
+
+
+@pytest.mark.parametrize("tolerance", ["5", "five", "-3%", "", "nan"])
+def test_tolerance_that_is_none(paceline: Paceline, tolerance: str) -> None:
+    done = paceline("compare", "fast", "slow", "--tolerance", tolerance)
+    assert done.returncode == 2
+    assert "5% or 0.05" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "exit_code"), [((), 0), (("--strict",), 1)])
+def test_too_short_to_tell(paceline: Paceline, place: Path, flags: tuple[str, ...], exit_code: int) -> None:
+    write_run(place / "short", [step(i, 0.1) for i in range(8)])
+    done = paceline("compare", "slow", "short", *flags)
+    assert done.returncode == exit_code
+    assert "cannot tell" in done.stdout
+
+
+def test_json_and_markdown(paceline: Paceline, place: Path) -> None:
+    done = paceline("compare", "fast", "slow", "--json", "c.json", "--markdown", "c.md")
+    assert done.stderr == "paceline: wrote c.json, c.md\n"
+    found = json.loads((place / "c.json").read_text())
+    assert next(iter(found)) == "schema"
+    assert found["schema"] == "paceline.compare/1"
+    assert (found["outcome"], found["regression"], found["main_phase"]) == ("regression", True, "data_wait")
+    ratio = found["time_ratio"]
+    assert 1.05 < ratio["low"] < ratio["value"] < ratio["high"]
+    assert found["before"]["run_id"] == "fast"
+    assert found["phases"]["data_wait"]["change_s"]["low"] > 0
+    assert found["tolerance"] == 0.05
+    text = (place / "c.md").read_text()
+    assert "| data wait |" in text
+    assert "`regression`" in text
+
+
+def test_runs_that_are_not_there(paceline: Paceline) -> None:
+    done = paceline("compare", "fast", "slw")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "near to it: slow" in done.stderr
+
+
+def test_file_instead_of_a_run(paceline: Paceline) -> None:
+    done = paceline("compare", "fast", "train.py")
+    assert done.returncode == 2
+    assert "a run is a folder" in done.stderr
+
+
+def test_one_run_is_not_enough(paceline: Paceline) -> None:
+    done = paceline("compare", "fast")
+    assert done.returncode == 2
+    assert "AFTER" in done.stderr

@@ -1,0 +1,84 @@
+"""Does `paceline explain` print every page, and say which findings this version cannot make?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli import group
+from paceline.errors import UsageError
+from paceline.explain.pages import TABLE, all_pages, files, markdown, write_pages
+from paceline.explain.rules import all_rules
+
+DOCS = Path(__file__).parents[2] / "docs" / "findings"
+
+
+def explain(*arguments: str) -> str:
+    result = CliRunner().invoke(group, ["explain", *arguments], prog_name="paceline")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+def test_every_rule_has_a_page(rule) -> None:
+    text = explain(rule.code)
+    assert text.startswith(f"# {rule.code} {rule.name}\n")
+    for part in ("## What it means", "## How it is decided"):
+        assert part in text
+    assert rule.page.strip() in text
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+def test_rules_are_those_of_the_table(rule) -> None:
+    assert TABLE[rule.code][0] == rule.name
+
+
+@pytest.mark.parametrize("name", ["data001", "DATA001", "loader-serial", "Loader_Serial", " DATA001 "])
+def test_code_or_name_in_any_case(name: str) -> None:
+    assert explain(name).startswith("# DATA001 loader-serial")
+
+
+def test_list_has_every_finding_once() -> None:
+    text = explain()
+    for code, (name, when) in TABLE.items():
+        assert text.count(f"{code} ") == 1
+        assert name in text
+        assert when in text
+
+
+def test_what_no_rule_decides_is_said() -> None:
+    undecided = [page for page in all_pages() if not page.decided]
+    assert {page.code for page in undecided} == set(TABLE) - {rule.code for rule in all_rules()}
+    for page in undecided:
+        assert "not decided by this version" in markdown(page).lower()
+    assert explain().count("[not decided by this version]") == len(undecided)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("DATA01", "DATA001"), ("loader-cereal", "loader-serial"), ("throttling", "GPU001")]
+)
+def test_unknown_finding_names_what_is_near(given: str, near: str) -> None:
+    with pytest.raises(UsageError, match=near):
+        explain(given)
+
+
+def test_unknown_finding_with_nothing_near() -> None:
+    with pytest.raises(UsageError, match="`paceline explain` lists all"):
+        explain("qqqqqqqq")
+
+
+def test_pages_of_the_docs_are_those_of_the_rules() -> None:
+    """When this fails: python -m paceline.explain.pages docs/findings."""
+    found = {path.name: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    assert found == files()
+
+
+def test_writing_pages_removes_stale_ones(tmp_path: Path) -> None:
+    (tmp_path / "OLD001-gone.md").write_text("old")
+    write_pages(tmp_path / "pages")
+    (tmp_path / "pages" / "OLD001-gone.md").write_text("old")
+    write_pages(tmp_path / "pages")
+    assert {path.name for path in (tmp_path / "pages").iterdir()} == set(files())

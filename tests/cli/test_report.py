@@ -1,0 +1,153 @@
+"""Does `paceline report` find the run that is meant and say what it holds?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Paceline, call
+
+RUNS = Path(".paceline") / "runs"
+
+
+def test_list_names_every_run_newest_first(paceline: Paceline) -> None:
+    done = paceline("report")
+    heads, *lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert heads.split() == ["run", "began", "ended", "verdict", "command"]
+    assert [line.split()[0] for line in lines] == ["crashed", "slow", "fast"]
+    assert "exited with code 1" in lines[0]
+    assert "loader-serial" in lines[1]
+    assert lines[1].endswith("train.py 0.0025 150")
+    assert "next: paceline report crashed" in done.stderr
+
+
+def test_list_of_a_folder_without_runs_says_how_to_make_one(tmp_path: Path) -> None:
+    done = call("report", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "paceline run train.py" in done.stderr
+
+
+def test_list_is_short_unless_asked(paceline: Paceline, place: Path) -> None:
+    for number in range(20):
+        shutil.copytree(place / RUNS / "fast", place / RUNS / f"copy-{number:02d}")
+    assert len(paceline("report").stdout.splitlines()) == 21
+    assert "3 older ones with --all" in paceline("report").stderr
+    assert len(paceline("report", "--all").stdout.splitlines()) == 24
+
+
+@pytest.mark.parametrize("name", ["slow", "slo", str(RUNS / "slow"), f"{RUNS / 'slow'}/"])
+def test_a_run_is_found_by_path_id_or_beginning(paceline: Paceline, name: str) -> None:
+    done = paceline("report", name)
+    assert done.returncode == 0
+    assert "verdict: loader-serial" in done.stdout
+    assert "report: .paceline/runs/slow/report.html" in done.stdout
+    assert "next: paceline explain DATA001" in done.stdout
+    assert done.stderr == ""
+
+
+def test_last_is_the_newest(paceline: Paceline) -> None:
+    done = paceline("report", "last")
+    assert "ValueError: out of luck" in done.stdout
+    assert done.returncode == 0
+
+
+def test_runs_elsewhere(paceline: Paceline, place: Path) -> None:
+    (place / RUNS).rename(place / "kept")
+    assert paceline("report", "slow").returncode == 2
+    assert paceline("report", "slow", "--dir", "kept").returncode == 0
+    assert paceline("report", "slow", PACELINE_REPORT_DIR="kept").returncode == 0
+
+
+def test_files_are_written_and_named(paceline: Paceline, place: Path) -> None:
+    page = place / RUNS / "slow" / "report.html"
+    page.unlink()
+    done = paceline("report", "slow", "--json", "run.json", "--markdown", "run.md", "--html", "run.html")
+    assert done.stderr == "paceline: wrote run.json, run.md, run.html\n"
+    found = json.loads((place / "run.json").read_text())
+    assert (found["schema"], found["run_id"], found["verdict"]) == ("paceline.run/1", "slow", "loader-serial")
+    assert "loader-serial" in (place / "run.md").read_text()
+    assert page.read_text() == (place / "run.html").read_text()
+
+
+def test_file_that_cannot_be_written(paceline: Paceline) -> None:
+    done = paceline("report", "slow", "--json", "no/such/folder/run.json")
+    assert done.returncode == 2
+    assert "verdict: loader-serial" in done.stdout
+    assert "cannot write no/such/folder/run.json" in done.stderr
+
+
+def test_page_that_cannot_be_written_stops_nothing(paceline: Paceline, place: Path) -> None:
+    page = place / RUNS / "slow" / "report.html"
+    page.unlink()
+    page.mkdir()
+    done = paceline("report", "slow")
+    assert done.returncode == 0
+    assert "verdict: loader-serial" in done.stdout
+    assert "report:" not in done.stdout
+    assert "cannot write .paceline/runs/slow/report.html" in done.stderr
+    assert "--html FILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["slwo"], "there is no run 'slwo' in .paceline/runs; near to it: slow"),
+        (["crash-2"], "near to it: crashed"),
+        (["zzzzzz"], "`paceline report` lists those that there are (3)"),
+        (["train.py"], "train.py is a file"),
+        (["."], "holds no run"),
+        (["slow", "--dir", "nowhere"], "`paceline run train.py` makes one"),
+        (["--json", "run.json"], "paceline report last --json"),
+    ],
+)
+def test_what_cannot_be_found_is_said_with_a_way_out(paceline: Paceline, arguments: list[str], said: str) -> None:
+    done = paceline("report", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_beginning_of_several_runs_is_refused(paceline: Paceline, place: Path) -> None:
+    shutil.copytree(place / RUNS / "slow", place / RUNS / "slow-2")
+    done = paceline("report", "sl")
+    assert done.returncode == 2
+    assert "begins 2 runs" in done.stderr
+    assert paceline("report", "slow").returncode == 0
+
+
+def test_newer_schema_is_refused_and_still_listed(paceline: Paceline, place: Path) -> None:
+    launch = next((place / RUNS / "slow").glob("launch-*.json"))
+    launch.write_text(json.dumps(json.loads(launch.read_text()) | {"schema": 99}))
+    done = paceline("report", "slow")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "upgrade with `pip install -U paceline`" in done.stderr
+    listed = paceline("report")
+    assert listed.returncode == 0
+    assert "written by a newer Paceline" in listed.stdout
+
+
+def test_run_cut_off_in_the_middle_is_readable(paceline: Paceline, place: Path) -> None:
+    """What `kill -9` of everything leaves: no end, a torn row, a torn line."""
+    folder = place / RUNS / "slow"
+    next(folder.glob("end-*.json")).unlink()
+    for file in folder.glob("ranks/*/steps.bin"):
+        file.write_bytes(file.read_bytes()[:-17])
+    for file in folder.glob("ranks/*/notes.jsonl"):
+        file.write_bytes(file.read_bytes()[:-9])
+    done = paceline("report", "slow")
+    assert done.returncode == 0
+    assert "cut off" in done.stdout
+    assert "verdict: loader-serial" in done.stdout
+    assert "cut off" in paceline("report").stdout
+
+
+def test_summary_that_is_no_json_is_a_note_and_not_the_end(paceline: Paceline, place: Path) -> None:
+    summary = next((place / RUNS / "slow").glob("ranks/*/summary.json"))
+    summary.write_text("{torn")
+    done = paceline("report", "slow", "--json", "run.json")
+    assert done.returncode == 0
+    assert "summary.json" in json.loads((place / "run.json").read_text())["problems"][0]

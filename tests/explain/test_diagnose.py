@@ -1,0 +1,171 @@
+"""Whole runs, from their folder to the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from tests.explain.build import FIRST_NS, OFFSET_NS, RunFolder, S, loader, meter, plain, step, steps, two_ranks
+
+from paceline.explain.diagnose import diagnose
+from paceline.explain.facts import gain_of_removing
+from paceline.explain.model import Diagnosis
+from paceline.record.layout import PHASES
+
+
+def diagnosed(folder: RunFolder, **launch) -> Diagnosis:
+    return diagnose(folder.gauges(own_cpu_cores=1.0).launch(**launch).read())
+
+
+def test_a_run_that_waits_for_its_loader(tmp_path):
+    folder = RunFolder(tmp_path).rank(plain(200, wait=10), summary={"loaders": [loader()]}, cores=0.5)
+    folder.worker(0, meter(100, 0.04, 0.001)).worker(1, meter(100, 0.04, 0.001))
+    found = diagnosed(folder)
+    assert (found.verdict, found.findings[0].code) == ("loader-io-bound", "DATA003")
+    assert found.verdict_text == found.findings[0].summary
+    assert found.ended == "finished"
+    assert found.shares["data_wait"] == pytest.approx(0.5)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert set(found.seconds) == set(PHASES)
+    assert found.step_s.value == pytest.approx(0.020)
+    assert found.samples_per_s == pytest.approx(8 / 0.020)
+    assert (found.world, found.device, found.loader.workers) == (1, "cpu", 2)
+    assert len(found.timelines[0]) == 200
+    assert found.problems == []
+
+
+def test_a_healthy_run(tmp_path):
+    assert diagnosed(RunFolder(tmp_path).rank(plain(200))).verdict == "compute-bound"
+
+
+def test_nothing_stands_out(tmp_path):
+    rows = plain(200, wait=0.4, transfer=1, other=0.7)
+    assert diagnosed(RunFolder(tmp_path).rank(rows)).verdict == "balanced"
+
+
+def test_a_loss_that_is_no_number_goes_before_a_loader_that_is_slow(tmp_path):
+    rows = steps(60, lambda n: {"loss": 1.0 if n < 30 else math.nan}, data_wait=90, forward=10)
+    assert diagnosed(RunFolder(tmp_path).rank(rows)).verdict == "loss-not-finite"
+
+
+@pytest.mark.parametrize(
+    "count, ms, verdict",
+    [(12, 100, "too-short"), (13, 100, "compute-bound"), (40, 2, "too-short"), (80, 2, "compute-bound")],
+)
+def test_twelve_steady_steps_in_a_while_are_needed(tmp_path, count, ms, verdict):
+    found = diagnosed(RunFolder(tmp_path).rank(steps(count, forward=ms)))
+    assert found.verdict == verdict
+    if verdict == "too-short":
+        assert f"{count - 1} steady steps" in found.verdict_text
+
+
+def test_a_short_run_whose_loss_is_no_number(tmp_path):
+    assert diagnosed(RunFolder(tmp_path).rank(steps(3, forward=10, loss=math.nan))).verdict == "loss-not-finite"
+
+
+@pytest.mark.parametrize(
+    "exit_code, words", [(0, "no backward pass"), (1, "ended before its first one"), (None, "no backward")]
+)
+def test_a_run_without_a_step(tmp_path, exit_code, words):
+    found = diagnosed(RunFolder(tmp_path), exit_code=exit_code, wall_s=3.0)
+    assert found.verdict == "no-steps"
+    assert words in found.verdict_text
+    assert (found.ranks, found.findings, found.world) == ((), (), 0)
+    assert "steps" in found.unavailable
+
+
+def test_an_exception_is_named_with_its_rank(tmp_path):
+    folder = RunFolder(tmp_path)
+    note = {"kind": "end", "exception": "RuntimeError", "message": "shapes\nmore", "where": "train.py:9"}
+    two_ranks(folder, [plain(30), plain(30)])
+    folder.rank(plain(30), 2, meta={"world": 3, "distributed": True}, notes=[note])
+    found = diagnosed(folder, exit_code=1)
+    assert found.ended == "exited with code 1: RuntimeError: shapes at train.py:9 on rank 2"
+    assert found.exit_code == 1
+
+
+def ended_by(tmp_path, exit_code: int, **record) -> str:
+    folder = RunFolder(tmp_path).rank(plain(30), notes=())
+    folder.launch()
+    folder.write_json("end-node-a-7.json", {"exit_code": exit_code, "wall_s": 9.0, **record})
+    return diagnose(folder.read()).ended
+
+
+@pytest.mark.parametrize(
+    "exit_code, record, words",
+    [
+        (137, {"signal": "SIGKILL", "oom_kills": 1}, "killed by the kernel: out of memory (SIGKILL)"),
+        (137, {"signal": "SIGKILL", "oom_kills": 0}, "killed (SIGKILL)"),
+        (130, {"signal": "SIGINT"}, "interrupted (SIGINT)"),
+        (143, {}, "ended by SIGTERM"),
+        (3, {}, "exited with code 3"),
+        (255, {}, "exited with code 255"),
+    ],
+)
+def test_how_a_run_ended(tmp_path, exit_code, record, words):
+    assert ended_by(tmp_path, exit_code, **record) == words
+
+
+def test_a_rank_without_a_last_word(tmp_path):
+    folder = RunFolder(tmp_path)
+    for number in range(3):
+        notes = () if number == 1 else ({"kind": "end", "exception": None},)
+        folder.rank(plain(30), number, meta={"world": 3, "distributed": True}, notes=notes)
+    assert diagnosed(folder, exit_code=1).ended.endswith("without a last word: rank 1")
+
+
+def test_lives_are_told(tmp_path):
+    folder = RunFolder(tmp_path)
+    for life in range(2):
+        for number in range(2):
+            started = {"started_unix_s": (FIRST_NS + OFFSET_NS) / S + 100 * life}
+            folder.rank(plain(30), number, pid=10 * life + number, meta={"world": 2, "distributed": True} | started)
+    assert "2 earlier lives of ranks" in diagnosed(folder).ended
+
+
+def test_what_an_hour_costs_and_what_of_it_was_idle(tmp_path):
+    folder = RunFolder(tmp_path).rank(plain(100, wait=10))
+    found = diagnosed(folder, wall_s=1800.0, price_per_hour=4.0, price_source="told")
+    assert found.cost.run == pytest.approx(2.0)
+    assert found.cost.idle == pytest.approx(1.0)
+    assert diagnosed(RunFolder(tmp_path / "free").rank(plain(100))).cost is None
+
+
+def test_what_could_not_be_measured_says_why(tmp_path):
+    found = diagnosed(RunFolder(tmp_path).rank(plain(60, samples=math.nan)))
+    assert {"mfu", "device_memory", "loss", "samples", "loader", "profiler_window"} <= set(found.unavailable)
+    assert found.samples_per_s is None
+    assert found.mfu is None
+
+
+def test_a_fault_of_ours_is_told(tmp_path):
+    fault = {"kind": "fault", "reason": "recorder: OSError: No space left"}
+    found = diagnosed(RunFolder(tmp_path).rank(plain(60), notes=[fault]))
+    assert found.problems == ["watching stopped on rank 0: recorder: OSError: No space left"]
+
+
+def test_many_ranks(tmp_path):
+    two_ranks(folder := RunFolder(tmp_path), [plain(40, backward_blocked=3) for _ in range(20)], count=4)
+    found = diagnosed(folder)
+    assert (found.world, found.verdict) == (20, "communication-exposed")
+    assert found.samples_per_s == pytest.approx(20 * 8 / 0.010)
+    assert len(found.timelines) <= 16
+
+
+def test_a_tail_is_no_step(tmp_path):
+    found = diagnosed(RunFolder(tmp_path).rank(plain(60), tail=step(evaluation=9000)))
+    assert found.ranks[0].steps == 60
+    assert found.shares["evaluation"] == 0.0
+
+
+def test_the_same_record_is_always_explained_the_same(tmp_path):
+    folder = RunFolder(tmp_path).rank(plain(100, wait=10, loss=1.0))
+    first = diagnosed(folder)
+    assert dataclasses.asdict(first) == dataclasses.asdict(diagnose(folder.read()))
+
+
+def test_gain_of_removing():
+    assert (gain_of_removing(0.5, 0.0, 1.0).low, gain_of_removing(0.5, 0.0, 1.0).high) == (1.0, 2.0)
+    assert gain_of_removing(5.0, 0.5, 1.0).high == pytest.approx(100.0)
+    assert gain_of_removing(-1.0, 0.5, 1.0).high == 1.0

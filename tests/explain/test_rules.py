@@ -1,0 +1,671 @@
+"""Each finding on both sides of what decides it, on run folders written by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from tests.explain.build import FIRST_NS, RunFolder, S, histogram, loader, meter, plain, step, steps, two_ranks
+
+from paceline.explain.facts import Facts
+from paceline.explain.model import Finding
+from paceline.explain.rules import all_rules
+from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH
+
+MIB = 2.0**20
+
+
+def found(facts: Facts) -> dict[str, Finding]:
+    """All findings, by code; what must hold of every one of them is checked."""
+    findings = {rule.code: rule.check(facts) for rule in all_rules()}
+    return {code: check_form(finding, code) for code, finding in findings.items() if finding is not None}
+
+
+def check_form(finding: Finding, code: str) -> Finding:
+    assert finding.code == code
+    assert finding.summary
+    assert not finding.summary.endswith(".")
+    assert finding.evidence
+    assert finding.ranks
+    assert finding.time_share is None or 0 <= finding.time_share <= 1 + 1e-9
+    gains = [finding.gain, *(remedy.gain for remedy in finding.remedies)]
+    assert all(gain is None or 1.0 <= gain.low <= gain.high < 1000 for gain in gains)
+    for evidence in finding.evidence:
+        assert evidence.unit
+        assert evidence.value is None or math.isfinite(evidence.value)
+        assert "nan" not in evidence.text.lower().split()
+        assert re.search(r"\d", evidence.text)
+    assert all(remedy.change and re.fullmatch(r"[a-z]+\.[a-z_0-9]+", remedy.id) for remedy in finding.remedies)
+    return finding
+
+
+def remedies(finding: Finding) -> list[str]:
+    return [remedy.id for remedy in finding.remedies]
+
+
+def of_rows(tmp_path, rows, *, header=None, gauges=None, launch=None, **rank) -> dict[str, Finding]:
+    """What is found in a run of one rank with these steps."""
+    folder = RunFolder(tmp_path).rank(rows, **rank)
+    folder.gauges(header=header, **(gauges or {}))
+    folder.launch(**(launch or {}))
+    return found(folder.facts())
+
+
+def served(
+    tmp_path, rows, counters, *, header=None, gauges=None, own=0.5, settings=None, **worker
+) -> dict[str, Finding]:
+    """What is found in a run whose two workers counted this each."""
+    folder = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader(**(settings or {}))]}, cores=own)
+    for number in range(2):
+        folder.worker(number, counters, **worker)
+    return found(folder.gauges(header=header, **(gauges or {})).facts())
+
+
+# -- data --------------------------------------------------------------------------------------------
+
+
+def serial(tmp_path, wait: float, cpu_s: float = 0.001, cores: float = 2.0, **changes) -> dict[str, Finding]:
+    one = loader(num_workers=0, meter=meter(100, wait / 1e3, cpu_s), **changes)
+    rows = plain(101, wait=wait, fetch_cpu=cpu_s * 1e3)
+    return of_rows(tmp_path, rows, summary={"loaders": [one]}, cores=0.3, header={"allowed_cores": cores})
+
+
+@pytest.mark.parametrize("wait, there", [(0.5, False), (0.56, True)])
+def test_data001_loader_serial(tmp_path, wait, there):
+    assert ("DATA001" in serial(tmp_path, wait)) == there
+
+
+def test_data001_proposes_workers_that_hide_the_wait(tmp_path):
+    finding = serial(tmp_path, 30)["DATA001"]
+    assert finding.severity == "critical"
+    assert finding.time_share == pytest.approx(0.75)
+    assert finding.remedies[0].change == "DataLoader(num_workers=3, persistent_workers=True)"
+    assert finding.gain.high == pytest.approx(4.0, rel=0.01)
+
+
+def test_data001_on_a_single_core_promises_nothing_for_samples_that_burn(tmp_path):
+    finding = serial(tmp_path, 30, cpu_s=0.030, cores=0.35)["DATA001"]
+    assert "loader.workers" not in remedies(finding)
+
+
+def test_data001_of_a_reader_by_hand(tmp_path):
+    counted = [{"slot": "gap", "side": "input", "count": 50}]
+    finding = of_rows(tmp_path, plain(60, gap=10, fetches=0), summary={"samples": counted})["DATA001"]
+    assert finding.time_share == pytest.approx(0.5)
+    assert remedies(finding) == ["loader.background"]
+    assert finding.gain.high == pytest.approx(2.0, rel=0.01)  # one thread, and no more
+
+
+def test_data001_is_not_said_of_workers(tmp_path):
+    assert "DATA001" not in served(tmp_path, plain(100, wait=10), meter(50, 0.04, 0.001))
+
+
+def sleep(tmp_path, **more) -> dict[str, Finding]:
+    """20 ms a step; a batch takes a worker 40 ms, of which it computes 1."""
+    return served(tmp_path, plain(100, wait=10), meter(50, 0.040, 0.001), **more)
+
+
+def burn(tmp_path, **more) -> dict[str, Finding]:
+    """25 ms a step; a batch takes a worker 40 ms, and it computes all the time."""
+    return served(tmp_path, plain(100, wait=15), meter(50, 0.040, 0.040), own=0.4, **more)
+
+
+def test_samples_that_wait_and_samples_that_burn_are_told_apart(tmp_path):
+    """The same symptom, and more workers are right for one of them only."""
+    waits, burns = sleep(tmp_path / "sleep"), burn(tmp_path / "burn")
+    assert {code for code in waits if code.startswith("DATA")} == {"DATA003"}
+    assert {code for code in burns if code.startswith("DATA")} == {"DATA002"}
+    assert remedies(waits["DATA003"])[0] == "loader.workers"
+    assert waits["DATA003"].remedies[0].change == "DataLoader(num_workers=4) instead of 2; blocked workers cost no core"
+    assert waits["DATA003"].gain.high == pytest.approx(2.0, rel=0.01)
+    assert "loader.workers" not in remedies(burns["DATA002"])
+    assert all("num_workers" not in remedy.change for remedy in burns["DATA002"].remedies)
+
+
+@pytest.mark.parametrize("cores, code", [(2.0, "DATA002"), (2.4, "DATA002"), (2.7, "DATA004"), (8.0, "DATA004")])
+def test_data002_becomes_data004_where_cores_are_free(tmp_path, cores, code):
+    """40 ms of making and 10 of training in steps of 25: 2 cores; a fifth has to be free."""
+    findings = burn(tmp_path, header={"allowed_cores": cores})
+    assert {c for c in findings if c.startswith("DATA")} == {code}
+
+
+def test_data004_proposes_the_fewest_workers_that_do(tmp_path):
+    finding = burn(tmp_path, header={"allowed_cores": 16.0})["DATA004"]
+    assert remedies(finding) == ["loader.workers"]
+    assert finding.remedies[0].change == "DataLoader(num_workers=4) instead of 2"
+    assert finding.time_share == pytest.approx(0.6)
+
+
+def test_data004_is_not_said_where_workers_wait_for_a_core(tmp_path):
+    """A neighbour takes the cores: they look free in our own demand only."""
+    rows = plain(100, wait=15)
+    findings = served(tmp_path, rows, meter(50, 0.040, 0.025), own=0.4, header={"allowed_cores": 8.0}, runnable_s=0.6)
+    assert {c for c in findings if c.startswith("DATA")} == {"DATA002"}
+
+
+@pytest.mark.parametrize("pressure, workers", [(0.55, True), (0.65, False)])
+def test_data003_proposes_no_workers_where_storage_is_saturated(tmp_path, pressure, workers):
+    finding = sleep(tmp_path, gauges={"pressure_io_some_share": pressure})["DATA003"]
+    assert ("loader.workers" in remedies(finding)) == workers
+    assert remedies(finding)[-1] == "loader.shards"
+
+
+@pytest.mark.parametrize("code, make", [("DATA002", burn), ("DATA003", sleep)])
+def test_evidence_says_how_workers_spend_their_time(tmp_path, code, make):
+    text = " ".join(e.text for e in make(tmp_path)[code].evidence)
+    assert "on a CPU" in text
+    assert "blocked" in text
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.5])
+def test_no_finding_about_workers_where_nothing_waits(tmp_path, wait):
+    findings = served(tmp_path, plain(100, wait=wait), meter(50, 0.040, 0.001))
+    assert not [code for code in findings if code.startswith("DATA")]
+
+
+@pytest.mark.parametrize("collate, there", [(0.50, False), (0.60, True)])
+def test_data005_loader_transport_bound(tmp_path, collate, there):
+    counters = meter(50, 0.040, 0.030, collate_s=2.0 * collate)
+    findings = served(tmp_path, plain(100, wait=10), counters, settings={"collate_fn": "pad_all"})
+    assert ("DATA005" in findings) == there
+    assert ("DATA002" in findings or "DATA004" in findings) == (not there)
+    if there:
+        assert remedies(findings["DATA005"])[0] == "loader.collate"
+        assert "pad_all" in findings["DATA005"].remedies[0].change
+
+
+def test_data005_for_batches_that_are_large_to_hand_over(tmp_path):
+    finding = served(tmp_path, plain(100, wait=10), meter(50, 0.010, 0.008), hand_over_cpu_s=0.7)["DATA005"]
+    assert remedies(finding)[0] == "loader.types"
+
+
+def epochs(first_ms: float, count: int = 120, length: int = 10) -> list[dict[str, object]]:
+    rows = plain(count, wait=0.1)
+    for number in range(0, count, length):
+        rows[number] = {**rows[number], "data_wait": first_ms, "flags": FLAG_FRESH | FLAG_EPOCH}
+    return rows
+
+
+@pytest.mark.parametrize("first_ms, there", [(5, False), (7, True), (200, True)])
+def test_data006_loader_restart(tmp_path, first_ms, there):
+    findings = served(tmp_path, epochs(first_ms), meter(60, 0.004, 0.004))
+    assert ("DATA006" in findings) == there
+    assert not {"DATA002", "DATA003", "DATA004", "DATA008"} & set(findings)
+    if there:
+        assert "11 restarts" in findings["DATA006"].evidence[1].text
+
+
+def test_data006_is_not_said_of_workers_that_are_kept(tmp_path):
+    kept = {"persistent_workers": True}
+    assert "DATA006" not in served(tmp_path, epochs(200), meter(60, 0.004, 0.004), settings=kept)
+
+
+def test_data006_takes_two_restarts(tmp_path):
+    assert "DATA006" not in served(tmp_path, epochs(500, length=60), meter(60, 0.004, 0.004))
+
+
+@pytest.mark.parametrize(
+    "calls, size, system, there",
+    [(2.0, 4_000, 0.45, True), (1.5, 4_000, 0.45, False), (2.0, 300_000, 0.45, False), (2.0, 4_000, 0.35, False)],
+)
+def test_data007_small_reads(tmp_path, calls, size, system, there):
+    counters = meter(50, 0.040, 0.030)
+    asked = counters["samples"] * calls * size
+    read = {
+        "read_calls": counters["samples"] * calls,
+        "asked_bytes": asked,
+        "read_bytes": 0.0,
+        "system_s": 2.0 * system,
+    }
+    findings = served(tmp_path, plain(100, wait=10), counters, header={"allowed_cores": 8.0}, **read)
+    assert ("DATA007" in findings) == there
+
+
+def test_data007_where_the_kernel_does_not_count(tmp_path):
+    assert "DATA007" not in sleep(tmp_path)
+
+
+@pytest.mark.parametrize("slow_every, there", [(12, True), (4, False)])
+def test_data008_loader_jitter(tmp_path, slow_every, there):
+    rows = plain(121, wait=0.1)
+    for number in range(5, 121, slow_every):
+        rows[number] = {**rows[number], "data_wait": 60}
+    counters = meter(120, 0.02, 0.01, histogram=histogram(*[0.01] * 110, *[0.5] * 10))
+    findings = served(tmp_path, rows, counters)
+    assert ("DATA008" in findings) == there
+    assert [c for c in findings if c.startswith("DATA")] != []
+    if there:
+        assert set(remedies(findings["DATA008"])) == {"loader.prefetch", "loader.in_order"}
+        assert not {"DATA002", "DATA003", "DATA004"} & set(findings)
+
+
+# -- computing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait, there", [(1.7, True), (1.8, False)])
+def test_comp001_compute_bound(tmp_path, wait, there):
+    findings = of_rows(tmp_path, plain(60, wait=wait))
+    assert ("COMP001" in findings) == there
+    if there:
+        assert (findings["COMP001"].severity, findings["COMP001"].gain) == ("info", None)
+
+
+def window(tmp_path, operators: list[tuple[str, int, float]], wall_s: float = 0.040, **more) -> dict[str, Finding]:
+    """Four steps of 10 ms were profiled: operators with their count and seconds."""
+    named = [{"name": name, "count": count, "self_s": self_s} for name, count, self_s in operators]
+    note = {"kind": "window", "steps": 4, "wall_s": wall_s, "operators": named, "flops_per_step": None}
+    return of_rows(tmp_path, plain(60, **more), notes=[note])
+
+
+@pytest.mark.parametrize(
+    "count, self_s, there",
+    [
+        (4000, 0.036, True),  # 9 µs each
+        (1200, 0.036, False),  # 30 µs each: the operators are the work
+        (1200, 0.012, True),  # few and quick: the Python between them is
+        (700, 0.036, False),
+        (700, 0.007, False),  # under 200 a step
+    ],
+)
+def test_comp002_launch_bound(tmp_path, count, self_s, there):
+    assert ("COMP002" in window(tmp_path, [("aten::add", count, self_s)])) == there
+
+
+def test_comp002_is_not_said_of_a_step_that_mostly_waits(tmp_path):
+    assert "COMP002" not in window(tmp_path, [("aten::add", 4000, 0.036)], wait=20)
+
+
+@pytest.mark.parametrize("part, there", [(0.45, False), (0.55, True)])
+def test_comp006_bandwidth_bound(tmp_path, part, there):
+    operators = [("aten::gelu", 40, 0.036 * part), ("aten::addmm", 40, 0.036 * (1 - part))]
+    findings = window(tmp_path, operators)
+    assert ("COMP006" in findings) == there
+    if there:
+        assert "gelu" in findings["COMP006"].evidence[0].text
+
+
+def test_comp006_needs_operators_of_some_size(tmp_path):
+    assert "COMP006" not in window(tmp_path, [("aten::gelu", 4000, 0.036)])
+
+
+def test_no_finding_about_operators_without_a_window(tmp_path):
+    assert not {"COMP002", "COMP006"} & set(of_rows(tmp_path, plain(60)))
+
+
+ADAM = {"class": "Adam", "foreach": None, "fused": None, "tensors": 300, "parameters": 10**7, "device": "cpu"}
+
+
+def optimized(tmp_path, optimizer_ms: float, *optimizers: dict[str, object]) -> dict[str, Finding]:
+    return of_rows(tmp_path, plain(60, optimizer=optimizer_ms), summary={"optimizers": list(optimizers)})
+
+
+@pytest.mark.parametrize("optimizer_ms, there", [(1.15, False), (1.35, True)])
+def test_comp008_optimizer_unfused(tmp_path, optimizer_ms, there):
+    findings = optimized(tmp_path, optimizer_ms, ADAM)
+    assert ("COMP008" in findings) == there
+    if there:
+        assert remedies(findings["COMP008"])[0] == "optimizer.fused"
+
+
+@pytest.mark.parametrize(
+    "changes, there",
+    [
+        ({"fused": True}, False),
+        ({"foreach": True}, False),
+        ({"foreach": False}, True),
+        ({"device": "cuda"}, False),
+        ({"device": "cuda", "foreach": False}, True),
+    ],
+)
+def test_comp008_is_about_how_the_optimizer_runs(tmp_path, changes, there):
+    assert ("COMP008" in optimized(tmp_path, 5, ADAM | changes)) == there
+
+
+def test_comp008_does_not_offer_what_an_optimizer_does_not_have(tmp_path):
+    assert remedies(optimized(tmp_path, 5, ADAM | {"class": "RMSprop"})["COMP008"]) == ["optimizer.foreach"]
+
+
+def test_comp008_without_an_optimizer(tmp_path):
+    assert "COMP008" not in optimized(tmp_path, 5)
+
+
+# -- memory ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "begin, grown, there",
+    [
+        (200 * MIB, 47 * MIB, False),
+        (200 * MIB, 60 * MIB, True),
+        (2000 * MIB, 150 * MIB, False),
+        (2000 * MIB, 300 * MIB, True),
+    ],
+)
+def test_mem002_memory_growing(tmp_path, begin, grown, there):
+    # The first reading counts, taken when a twentieth has gone by.
+    findings = of_rows(tmp_path, plain(200), rss=lambda share: begin + grown * (share - 0.05) / 0.95)
+    assert ("MEM002" in findings) == there
+    if there:
+        assert findings["MEM002"].gain is None
+        assert findings["MEM002"].evidence[1].value == pytest.approx(grown / 190, rel=0.02)
+
+
+def test_mem002_is_not_said_of_memory_that_was_filled_once(tmp_path):
+    assert "MEM002" not in of_rows(tmp_path, plain(200), rss=lambda share: 1e9 if share < 0.3 else 2e9)
+
+
+def test_mem002_is_not_said_of_memory_that_goes_up_and_down(tmp_path):
+    assert "MEM002" not in of_rows(tmp_path, plain(200), rss=lambda share: 1e9 * (1 + 4.6 * share % 1))
+
+
+def test_mem002_tells_when_memory_is_full(tmp_path):
+    finding = of_rows(
+        tmp_path,
+        plain(200),
+        rss=lambda share: 1e9 * share,
+        header={"memory_limit_bytes": 2e9},
+        gauges={"own_cpu_cores": 1},
+    )["MEM002"]
+    assert finding.evidence[2].value == pytest.approx(200, rel=0.02)
+
+
+def test_mem002_of_a_device(tmp_path):
+    finding = of_rows(tmp_path, plain(200), device=lambda share: 1e9 * share)["MEM002"]
+    assert "device memory" in finding.summary
+
+
+# -- ranks -------------------------------------------------------------------------------------------
+
+
+def ranks(tmp_path, *rows) -> dict[str, Finding]:
+    two_ranks(folder := RunFolder(tmp_path), list(rows))
+    return found(folder.gauges().facts())
+
+
+@pytest.mark.parametrize("blocked, there", [(0.7, False), (0.9, True), (4, True)])
+def test_comm001_communication_exposed(tmp_path, blocked, there):
+    rows = plain(60, backward_blocked=blocked)
+    findings = ranks(tmp_path, rows, rows, rows)
+    assert ("COMM001" in findings) == there
+    assert "COMM002" not in findings
+
+
+def test_comm001_is_not_said_of_one_process(tmp_path):
+    assert "COMM001" not in of_rows(tmp_path, plain(60, communication=10))
+
+
+def straggling(tmp_path, late_ms: float, **late) -> dict[str, Finding]:
+    """Rank 2 is busy longer by this, and the others wait for it."""
+    even = plain(60, communication=late_ms + 0.2)
+    return ranks(tmp_path, even, even, plain(60, communication=0.2, **(late or {"wait": late_ms})))
+
+
+@pytest.mark.parametrize("late_ms, there", [(0.7, False), (1.1, True), (10, True)])
+def test_comm002_rank_straggling(tmp_path, late_ms, there):
+    findings = straggling(tmp_path, late_ms)
+    assert ("COMM002" in findings) == there
+    if there:
+        assert findings["COMM002"].ranks == [2]
+        assert "data_wait" in findings["COMM002"].summary
+        assert "COMM001" not in findings
+
+
+def test_comm002_names_the_phase_of_its_own(tmp_path):
+    assert "its other phase" in straggling(tmp_path, 10, other=10)["COMM002"].summary
+    assert "its forward phase" in straggling(tmp_path / "slow", 10, forward=13)["COMM002"].summary
+
+
+def test_comm002_is_not_said_where_nobody_waits_for_the_slow_rank(tmp_path):
+    """Ranks that share a host and a record, and no gradients."""
+    assert "COMM002" not in ranks(tmp_path, plain(120), plain(120), plain(60, wait=10))
+
+
+@pytest.mark.parametrize(
+    "micro, synced, communication, there",
+    [(4, 4, 2, True), (4, 1, 2, False), (1, 1, 2, False), (4, 4, 0.1, False), (2, 2, 1, True)],
+)
+def test_comm004_sync_each_microstep(tmp_path, micro, synced, communication, there):
+    rows = plain(60, micro_steps=micro, synced=synced, communication=communication)
+    findings = ranks(tmp_path, rows, rows)
+    assert ("COMM004" in findings) == there
+    if there:
+        assert "COMM001" not in findings
+        assert remedies(findings["COMM004"]) == ["ddp.no_sync"]
+        assert findings["COMM004"].time_share < communication / (10 + communication)
+
+
+# -- the run -----------------------------------------------------------------------------------------
+
+
+def now_and_then(phase: str, ms: float, every: int = 10, count: int = 101) -> list[dict[str, object]]:
+    return steps(count, lambda n: {phase: ms if n % every == 5 else 0}, forward=3, backward=6, optimizer=1)
+
+
+@pytest.mark.parametrize("ms, there", [(5.0, False), (5.6, True), (200, True)])
+def test_run001_checkpoint_stall(tmp_path, ms, there):
+    findings = of_rows(tmp_path, now_and_then("checkpoint", ms))
+    assert ("RUN001" in findings) == there
+    assert not {"RUN004", "RUN006", "DATA001"} & set(findings)
+    if there:
+        assert findings["RUN001"].evidence[1].value == 10
+        assert findings["RUN001"].confidence == "high"
+
+
+@pytest.mark.parametrize("ms, there", [(10.5, False), (11.8, True), (300, True)])
+def test_run002_evaluation_heavy(tmp_path, ms, there):
+    held = loader(train_fetches=0, train_wait_s=0.0, eval_fetches=250)
+    findings = of_rows(tmp_path, now_and_then("evaluation", ms), summary={"loaders": [held]})
+    assert ("RUN002" in findings) == there
+    assert not {"RUN004", "RUN006", "DATA001"} & set(findings)
+    if there:
+        assert "250 batches" in findings["RUN002"].evidence[1].text
+
+
+@pytest.mark.parametrize(
+    "setup_s, wall_s, there",
+    [(1.4, 3.0, False), (1.6, 3.0, True), (1.6, 9.0, False), (60.0, 290.0, True), (60.0, 310.0, False)],
+)
+def test_run003_startup_slow(tmp_path, setup_s, wall_s, there):
+    meta = {"imported_ns": FIRST_NS - round(setup_s * S)}
+    hot = [{"slot": "startup", "side": "", "function": "index (data.py:7)", "count": 40, "leaf": None}]
+    findings = of_rows(tmp_path, plain(60), meta=meta, launch={"wall_s": wall_s}, summary={"hot": hot})
+    assert ("RUN003" in findings) == there
+    if there:
+        assert "index (data.py:7)" in findings["RUN003"].evidence[1].text
+
+
+def test_run003_waits_for_the_end_of_the_run(tmp_path):
+    meta = {"imported_ns": FIRST_NS - 60 * S}
+    assert "RUN003" not in of_rows(tmp_path, plain(60), meta=meta, launch={"exit_code": None})
+
+
+def shapes(slow_ms: float, every: int = 10) -> list[dict[str, object]]:
+    return steps(121, lambda n: {"backward": slow_ms if n % every == 5 else 6}, forward=3, optimizer=1)
+
+
+@pytest.mark.parametrize("slow_ms, there", [(11, False), (16, False), (18.5, True), (60, True)])
+def test_run004_step_jitter(tmp_path, slow_ms, there):
+    findings = of_rows(tmp_path, shapes(slow_ms))
+    assert ("RUN004" in findings) == there
+    if there:
+        assert "backward" in findings["RUN004"].evidence[1].text
+        assert findings["RUN004"].confidence == "high"
+
+
+def test_run004_is_less_sure_beside_a_busy_neighbour(tmp_path):
+    finding = of_rows(tmp_path, shapes(60), gauges={"other_cpu_cores": 1.0})["RUN004"]
+    assert finding.confidence in ("medium", "low")
+
+
+def test_run004_is_not_for_waits(tmp_path):
+    rows = now_and_then("data_wait", 300)
+    assert "RUN004" not in of_rows(tmp_path, rows)
+
+
+def growing(factor: float, count: int = 200) -> list[dict[str, object]]:
+    return steps(count, lambda n: {"other": 10 * (factor - 1) * n / count}, forward=3, backward=6, optimizer=1)
+
+
+@pytest.mark.parametrize("factor, there", [(1.25, False), (1.4, True), (4.0, True)])
+def test_run005_throughput_drift(tmp_path, factor, there):
+    findings = of_rows(tmp_path, growing(factor))
+    assert ("RUN005" in findings) == there
+    assert "RUN004" not in findings
+    if there:
+        assert "the other phase grew most" in findings["RUN005"].evidence[1].text
+
+
+def test_run005_takes_steps_enough(tmp_path):
+    assert "RUN005" not in of_rows(tmp_path, growing(4.0, count=30))
+
+
+def test_run005_is_not_said_of_a_jump(tmp_path):
+    rows = steps(200, lambda n: {"forward": 3 if n < 100 else 13}, backward=6, optimizer=1)
+    assert "RUN005" not in of_rows(tmp_path, rows)
+
+
+@pytest.mark.parametrize("ms, there", [(0.8, False), (0.95, True)])
+def test_run006_host_code_heavy(tmp_path, ms, there):
+    hot = [{"slot": "other", "side": "host", "function": "log (train.py:9)", "count": 30, "leaf": None}]
+    findings = of_rows(tmp_path, plain(60, other=ms), summary={"hot": hot})
+    assert ("RUN006" in findings) == there
+    if there:
+        assert "log (train.py:9)" in findings["RUN006"].summary
+        assert findings["RUN006"].confidence == "high"
+
+
+def test_run006_is_not_said_of_the_making_of_an_input(tmp_path):
+    counted = [{"slot": "gap", "side": "input", "count": 50}]
+    findings = of_rows(tmp_path, plain(60, gap=10, fetches=0), summary={"samples": counted})
+    assert "RUN006" not in findings
+
+
+# -- the host ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "threads, contention, there", [(2, 0.5, False), (3, 0.5, True), (8, 0.1, False), (8, 0.13, True)]
+)
+def test_host001_cpu_oversubscribed(tmp_path, threads, contention, there):
+    findings = of_rows(tmp_path, plain(60), meta={"threads": threads}, contention=contention)
+    assert ("HOST001" in findings) == there
+    if there:
+        assert findings["HOST001"].remedies[0].change == "torch.set_num_threads(2) or OMP_NUM_THREADS=2"
+
+
+def test_host001_counts_the_ranks_of_a_host(tmp_path):
+    folder = RunFolder(tmp_path)
+    for number in range(2):
+        folder.rank(plain(60), number, meta={"world": 2, "distributed": True, "threads": 4}, contention=0.5)
+    finding = found(folder.gauges(header={"allowed_cores": 4.0}).facts())["HOST001"]
+    assert finding.summary == "8 compute threads share 4 cores"
+    assert "set_num_threads(2)" in finding.remedies[0].change
+
+
+@pytest.mark.parametrize("pages, there", [(49, False), (51, True), (None, False)])
+def test_host002_memory_swapping(tmp_path, pages, there):
+    assert ("HOST002" in of_rows(tmp_path, plain(60), gauges={"swap_in_pages_per_s": pages})) == there
+
+
+@pytest.mark.parametrize(
+    "contention, others, throttled, there",
+    [
+        (0.5, 0.5, None, True),
+        (0.5, 0.3, None, False),
+        (0.09, 1.5, None, False),
+        (0.5, 0.0, 0.06, True),
+        (0.5, 0.0, 0.04, False),
+    ],
+)
+def test_host003_cpu_contended(tmp_path, contention, others, throttled, there):
+    gauges = {"own_cpu_cores": 1.0, "other_cpu_cores": others, "cgroup_throttled_share": throttled}
+    assert ("HOST003" in of_rows(tmp_path, plain(60), gauges=gauges, contention=contention)) == there
+
+
+def test_a_busy_neighbour_is_no_finding_about_the_program(tmp_path):
+    findings = of_rows(tmp_path, plain(60), gauges={"other_cpu_cores": 1.9}, contention=1.0)
+    assert set(findings) <= {"HOST003", "COMP001"}
+
+
+def test_no_finding_about_a_host_without_gauges(tmp_path):
+    folder = RunFolder(tmp_path).rank(plain(60), contention=1.0, meta={"threads": 64})
+    assert not {code for code in found(folder.facts()) if code.startswith("HOST")}
+
+
+# -- convergence -------------------------------------------------------------------------------------
+
+
+def losing(tmp_path, values) -> dict[str, Finding]:
+    return of_rows(tmp_path, steps(len(values), lambda n: {"loss": values[n]}, forward=3, backward=6, optimizer=1))
+
+
+def falling(count: int, first: float = 4.0, last: float = 1.0) -> list[float]:
+    return [last + (first - last) * 0.5 ** (8 * n / count) for n in range(count)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_conv001_loss_not_finite(tmp_path, bad):
+    findings = losing(tmp_path, [*falling(40), *[bad] * 20])
+    assert findings["CONV001"].severity == "critical"
+    assert findings["CONV001"].evidence[0].value == 40
+    assert "step 40" in findings["CONV001"].summary
+    assert "CONV002" not in findings
+
+
+def test_conv001_from_the_first_step_on(tmp_path):
+    assert "from step 0" in losing(tmp_path, [math.nan] * 30)["CONV001"].summary
+
+
+@pytest.mark.parametrize("values", [falling(60), [None] * 60])
+def test_no_finding_about_a_loss_that_falls_or_was_not_seen(tmp_path, values):
+    findings = losing(tmp_path, values)
+    assert not {"CONV001", "CONV002"} & set(findings)
+
+
+@pytest.mark.parametrize("last, there", [(11.0, False), (13.0, True), (1e9, True)])
+def test_conv002_loss_diverging(tmp_path, last, there):
+    assert ("CONV002" in losing(tmp_path, [4.0] * 30 + [last] * 30)) == there
+
+
+def test_conv002_takes_losses_enough(tmp_path):
+    assert "CONV002" not in losing(tmp_path, falling(19, first=4.0, last=100.0))
+    assert "CONV002" in losing(tmp_path / "more", falling(20, first=4.0, last=100.0))
+
+
+def test_conv002_is_not_said_of_a_loss_that_was_high_before(tmp_path):
+    early = [1.0, 1.0, *[50.0] * 28]
+    assert "CONV002" not in losing(tmp_path, [*early, *[40.0] * 30])
+
+
+def test_conv003_loss_plateau(tmp_path):
+    findings = losing(tmp_path, [*falling(50), *[1.01, 1.0] * 75])
+    assert findings["CONV003"].evidence[0].value == 100
+    assert findings["CONV003"].gain is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([4.0 - 3.0 * n / 200 for n in range(200)], id="still falling"),
+        pytest.param([2.0 + 0.2 * math.sin(n) for n in range(200)], id="never fell"),
+        pytest.param([4.0] * 5 + [3.8] * 195, id="fell by less than 15 %"),
+        pytest.param(falling(59), id="too few"),
+    ],
+)
+def test_conv003_is_not_said(tmp_path, values):
+    assert "CONV003" not in losing(tmp_path, values)
+
+
+def test_conv003_of_a_loss_that_never_changes(tmp_path):
+    assert losing(tmp_path, [0.7] * 80)["CONV003"].evidence[0].value == 0
+
+
+# -- what is healthy ---------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_has_nothing_but_that_said_of_it(tmp_path):
+    rows = steps(200, lambda n: {"loss": falling(200)[n]}, data_wait=0.2, forward=3, backward=6, optimizer=0.8)
+    folder = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader()], "optimizers": [ADAM]}, tail=step(gap=5))
+    folder.worker(0, meter(100, 0.010, 0.010)).worker(1, meter(100, 0.010, 0.010))
+    assert set(found(folder.gauges(own_cpu_cores=1.0, other_cpu_cores=0.1).facts())) == {"COMP001"}

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.explain.statistics import drift, median_interval, slope, thin, warmup_length
+
+finite = st.floats(-1e6, 1e6)
+
+
+# -- median_interval ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 25, 60, 200])
+@pytest.mark.parametrize("kind", ["lognormal", "two humps", "heavy tail"])
+def test_the_interval_covers_the_median(count, kind):
+    random = np.random.default_rng(count)
+    covered = 0
+    for _ in range(300):
+        if kind == "lognormal":
+            values, true = random.lognormal(0.0, 0.5, count), 1.0
+        elif kind == "two humps":
+            values, true = np.where(random.random(count) < 0.6, 1.0, 3.0) + random.normal(0, 0.1, count), None
+            true = 1.0 + 0.1 * 0.9674215661017014  # Phi^-1(5/6): the median of the mixture lies in the first hump
+        else:
+            values, true = random.standard_cauchy(count) + 10, 10.0
+        found = median_interval(values)
+        covered += found.low <= true <= found.high
+    assert covered >= 0.93 * 300
+
+
+def test_its_level_is_exact():
+    """The chance that the median lies between two order statistics is a binomial sum, whatever the distribution."""
+    for count in range(6, 400):
+        found = median_interval(np.arange(count, dtype=float))
+        low, high = int(found.low), int(found.high)
+        inside = sum(math.comb(count, k) for k in range(low + 1, high + 1)) / 2**count
+        assert inside >= 0.945, count
+
+
+def test_it_narrows_as_observations_come():
+    widths = []
+    for count in (10, 100, 1000):
+        found = median_interval(np.linspace(0, 1, count))
+        widths.append(found.high - found.low)
+    assert widths[0] > 2 * widths[1] > 4 * widths[2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_of_a_few_values_it_is_the_range(count):
+    found = median_interval(np.arange(count, dtype=float))
+    assert (found.low, found.high, found.count) == (0.0, count - 1.0, count)
+
+
+def test_of_nothing_there_is_none():
+    assert median_interval(np.array([])) is None
+
+
+@given(st.lists(finite, min_size=1, max_size=200))
+@settings(deadline=None)
+def test_it_holds_the_median(values):
+    found = median_interval(np.array(values))
+    assert min(values) <= found.low <= found.value <= found.high <= max(values)
+    assert found.value == np.median(values)
+
+
+# -- warmup_length -----------------------------------------------------------------------------------
+
+
+def walls(slow: int, count: int, factor: float = 10.0, scatter: float = 0.05) -> np.ndarray:
+    values = np.random.default_rng(3).normal(1.0, scatter, count).clip(0.5)
+    values[:slow] *= factor
+    return values
+
+
+@pytest.mark.parametrize("slow", [1, 2, 3, 5, 12])
+def test_slow_steps_at_the_start_are_warm_up(slow):
+    assert warmup_length(walls(slow, 60)) == slow
+
+
+def test_the_first_step_always_is():
+    assert warmup_length(walls(0, 60)) == 1
+
+
+def test_at_most_a_third_is():
+    assert warmup_length(walls(40, 60)) <= 20
+    assert warmup_length(walls(20, 60)) == 20
+
+
+@pytest.mark.parametrize("count, expected", [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)])
+def test_a_few_steps(count, expected):
+    assert warmup_length(np.ones(count)) == expected
+
+
+def test_a_slow_step_now_and_then_is_no_warm_up():
+    values = np.ones(90)
+    values[::10] = 8.0
+    assert warmup_length(values) == 1
+
+
+def test_slow_in_every_third_step_is_no_warm_up():
+    values = np.ones(90)
+    values[2::3] = 8.0
+    assert warmup_length(values) == 1
+
+
+def test_steps_that_only_get_faster():
+    values = np.linspace(3.0, 1.0, 90)  # the later half's median is 1.5
+    assert warmup_length(values) == 30  # a third, and no more
+
+
+@given(st.lists(st.floats(1e-5, 10.0), max_size=120))
+@settings(deadline=None)
+def test_it_leaves_most_steps(values):
+    found = warmup_length(np.array(values))
+    assert 0 <= found <= max(1, len(values) // 3)
+    assert found < max(1, len(values)) or len(values) == 0
+
+
+# -- drift, slope, thin ------------------------------------------------------------------------------
+
+
+def test_a_steady_series_does_not_drift():
+    ratio, trend = drift(walls(0, 400))
+    assert ratio == pytest.approx(1.0, abs=0.02)
+    assert abs(trend) < 0.6
+
+
+def test_a_growing_series_drifts():
+    ratio, trend = drift(np.linspace(1.0, 2.0, 400) * walls(0, 400))
+    assert ratio == pytest.approx(1.875 / 1.125, rel=0.03)
+    assert trend == 1.0
+
+
+def test_a_falling_series_drifts_down():
+    ratio, trend = drift(np.linspace(2.0, 1.0, 64))
+    assert ratio < 1
+    assert trend == -1.0
+
+
+def test_a_single_jump_is_no_steady_growth():
+    values = np.ones(160)
+    values[100:] = 2.0
+    _, trend = drift(values)
+    assert 0 < trend < 0.7
+
+
+def test_outliers_do_not_drift():
+    values = np.ones(160)
+    values[150:153] = 100.0
+    assert drift(values) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("values", [np.ones(15), np.array([]), np.zeros(40)])
+def test_too_short_or_nothing_at_all(values):
+    assert drift(values) == (1.0, 0.0)
+
+
+def by_force(x: np.ndarray, y: np.ndarray) -> float:
+    """Theil and Sen over all pairs."""
+    pairs = [(y[j] - y[i]) / (x[j] - x[i]) for i in range(len(x)) for j in range(i + 1, len(x)) if x[j] > x[i]]
+    return float(np.median(pairs))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slope_against_all_pairs(seed):
+    random = np.random.default_rng(seed)
+    x = np.cumsum(random.integers(1, 5, 80)).astype(float)
+    y = 3.0 * x + random.normal(0, 4, 80)
+    y[random.integers(0, 80, 6)] += 500.0
+    assert slope(x, y) == pytest.approx(by_force(x, y), rel=0.1)
+    assert slope(x, y) == pytest.approx(3.0, rel=0.1)
+
+
+@given(st.floats(-100, 100), st.floats(-100, 100), st.integers(2, 50))
+@settings(deadline=None)
+def test_slope_of_a_line_is_its_slope(rise, offset, count):
+    x = np.arange(count, dtype=float)
+    assert slope(x, rise * x + offset) == pytest.approx(rise, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_slope_of_a_point(count):
+    assert slope(np.arange(count, dtype=float), np.ones(count)) == 0.0
+
+
+def test_slope_where_time_stands_still():
+    assert slope(np.zeros(10), np.arange(10, dtype=float)) == 0.0
+
+
+@given(st.integers(0, 5000), st.integers(2, 400))
+@settings(deadline=None)
+def test_thinning_keeps_the_ends_and_the_order(count, most):
+    found = thin(np.zeros(count), most)
+    assert len(found) == len(set(found.tolist())) <= max(count if count <= most else most, 0)
+    assert found.tolist() == sorted(found.tolist())
+    if count:
+        assert (found[0], found[-1]) == (0, count - 1)
+    if count <= most:
+        assert found.tolist() == list(range(count))
+    elif len(found) > 2:
+        gaps = np.diff(found)
+        assert gaps.max() - gaps.min() <= 1

@@ -1,0 +1,286 @@
+"""Runs that are whole, torn, damaged, growing, or written by many."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.explain.build import FIRST_NS, HOST, OFFSET_NS, RunFolder, S, pack, plain, step, steps
+
+from paceline.errors import NewerSchemaError, RecordError
+from paceline.record import layout
+from paceline.record.layout import FLAG_TAIL, STEP, STEP_FIELDS, TICK, TICK_FIELDS
+from paceline.record.read import STEP_TYPE, TICK_TYPE, read_run
+from paceline.record.run import column
+
+
+def rank_folder(run: RunFolder, pid: int = 1000) -> Path:
+    return run.folder / "ranks" / f"{HOST}-{pid}"
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    rows = steps(9, lambda n: {"forward": n + 1, "loss": n / 4}, backward=2, optimizer=1, samples=16.0)
+    folder = RunFolder(tmp_path).rank(rows, tail=step(gap=5))
+    folder.worker(0, {"produce_s": 1.0, "cpu_s": 0.5, "batches": 3})
+    return folder.gauges(own_cpu_cores=1.0).launch()
+
+
+def test_the_layout_is_what_is_written_down():
+    """These numbers are in files on people's disks."""
+    assert layout.SCHEMA_VERSION == 1
+    assert (STEP.size, TICK.size) == (92, 96)
+    assert (STEP_TYPE.itemsize, TICK_TYPE.itemsize) == (92, 96)
+    assert STEP_TYPE.names == STEP_FIELDS
+    assert TICK_TYPE.names == TICK_FIELDS
+    assert len(layout.PHASES) == 9
+    assert [STEP_TYPE.fields[name][1] for name in ("end_ns", "wall_s", "data_wait_s", "gap_s", "loss")] == [
+        12,
+        20,
+        24,
+        60,
+        84,
+    ]
+    assert layout.BATCH_BOUNDS_S[0] == 1e-4
+    assert len(layout.BATCH_BOUNDS_S) == 20
+
+
+def test_what_was_packed_is_read(run):
+    (rank,) = run.read().ranks
+    assert len(rank.steps) == 9
+    assert rank.steps["index"].tolist() == list(range(9))
+    assert column(rank.steps, "forward_s") == pytest.approx(np.arange(1, 10) / 1e3)
+    assert column(rank.steps, "wall_s") == pytest.approx(np.arange(4, 13) / 1e3)
+    assert np.diff(rank.steps["end_ns"]).tolist() == [n * 1_000_000 for n in range(5, 13)]
+    assert column(rank.steps, "loss").tolist() == [n / 4 for n in range(9)]
+    assert set(rank.steps["samples"].tolist()) == {16.0}
+    assert len(rank.tail) == 1
+    assert rank.tail["flags"][0] & FLAG_TAIL
+    assert len(rank.ticks) == 20
+    assert column(rank.ticks, "step")[-1] == 9
+    assert (rank.host, rank.pid, rank.rank, rank.world, rank.device) == (HOST, 1000, 0, 1, "cpu")
+    assert [note["kind"] for note in rank.noted("end")] == ["end"]
+
+
+def test_the_rest_of_a_run(run):
+    found = run.read()
+    assert found.finished
+    assert found.problems == ()
+    assert (found.launches[0].exit_code, found.launches[0].command) == (0, ["python", "train.py"])
+    assert [w.last["batches"] for w in found.workers] == [3]
+    assert [line["kind"] for line in found.gauges[HOST]] == ["header", *["host"] * 5]
+    assert found.run_id == "run"
+    assert found.earlier == ()
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(RecordError, match="no run folder at"):
+        read_run(tmp_path / "absent")
+    with pytest.raises(RecordError, match="holds no run"):
+        read_run(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RecordError, match="no run folder at"):
+        read_run(tmp_path / "file")
+
+
+def test_a_run_that_has_only_been_launched(tmp_path):
+    found = RunFolder(tmp_path).launch(exit_code=None).read()
+    assert (found.ranks, found.workers, found.finished) == ((), (), False)
+
+
+@pytest.mark.parametrize("name, size", [(layout.STEPS_FILE, STEP.size), (layout.TICKS_FILE, TICK.size)])
+def test_rows_torn_at_every_byte(tmp_path, name, size):
+    """Whatever a kill leaves of the last row, the rows before it are read."""
+    run = RunFolder(tmp_path).rank(plain(3), count=3).launch()
+    path = rank_folder(run) / name
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        found = run.read()
+        assert found.problems == ()
+        if name == layout.TICKS_FILE:
+            assert len(found.ranks[0].ticks) == length // size
+        elif length < size:
+            assert found.ranks == ()  # it has not trained yet
+        else:
+            assert len(found.ranks[0].steps) == length // size
+
+
+@pytest.mark.parametrize("name", [layout.META_FILE, layout.SUMMARY_FILE, layout.NOTES_FILE])
+def test_json_torn_at_every_byte(tmp_path, name):
+    notes = ({"kind": "epoch", "loader": 0, "base_seed": 1}, {"kind": "end", "exception": None})
+    run = RunFolder(tmp_path).rank(plain(3), notes=notes, summary={"hot": []}).launch()
+    path = rank_folder(run) / name
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found = run.read()
+        if name == layout.NOTES_FILE:  # appended to: a torn end is what a kill leaves
+            assert found.problems == ()
+            complete = whole[:length].count(b"\n") + whole[:length].endswith(b"}")
+            assert len(found.ranks[0].notes) == complete
+        else:  # replaced whole: torn, it was damaged by something else
+            assert len(found.problems) == 1
+            assert name in found.problems[0]
+
+
+def test_a_damaged_line_is_skipped_and_told(run):
+    path = run.folder / "gauges" / f"{HOST}.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = lines[2][:20] + b"\xff\x00" + lines[2][22:]
+    lines.insert(4, b"")
+    lines.insert(5, b"[1, 2]")
+    path.write_bytes(b"\n".join(lines))
+    found = run.read()
+    assert len(found.gauges[HOST]) == 5
+    assert found.problems == (f"line 3 of {HOST}.jsonl is damaged; it was skipped",)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", '"text"', "{", '{"pid": "many"}', '{"rank": null}', '{"world": 1.5}']
+)
+def test_a_damaged_meta_leaves_the_rank_out(run, text):
+    run.rank(plain(4), 1)
+    (rank_folder(run, 1001) / layout.META_FILE).write_text(text)
+    found = run.read()
+    assert [r.pid for r in found.ranks] == [1000]
+    assert len(found.problems) == 1
+    assert "meta.json" in found.problems[0]
+
+
+def test_fields_of_other_kinds_do_no_harm(run):
+    meta = json.loads((rank_folder(run) / layout.META_FILE).read_text())
+    meta |= {"host": None, "device": 5, "started_unix_s": "yesterday", "unheard": {"of": 1}}
+    (rank_folder(run) / layout.META_FILE).write_text(json.dumps(meta))
+    (rank,) = run.read().ranks
+    assert (rank.host, rank.device) == ("None", "5")
+
+
+@pytest.mark.parametrize("record", ['{"pid": 1}', "[]", "{"])
+def test_a_damaged_launch_is_told(run, record):
+    (run.folder / "launch-other-9.json").write_text(record)
+    found = run.read()
+    assert len(found.launches) == 1
+    assert len(found.problems) == 1
+    assert "launch-other-9.json" in found.problems[0]
+
+
+def test_a_worker_without_a_head_is_left_out(run):
+    (run.folder / "workers" / "node-a-1.jsonl").write_text('{"kind": "tick", "batches": 1}\n')
+    (run.folder / "workers" / "node-a-2.jsonl").write_text("")
+    (run.folder / "workers" / "node-a-3.jsonl").write_text('{"kind": "worker", "pid": "x"}\n')
+    assert len(run.read().workers) == 1
+
+
+def test_a_rank_that_has_written_no_meta_yet(run):
+    (run.folder / "ranks" / "node-a-5").mkdir()
+    (run.folder / "ranks" / "node-a-5" / "meta.json.5.tmp").write_text("{")
+    found = run.read()
+    assert (len(found.ranks), found.problems) == (1, ())
+
+
+def test_a_stray_file_among_the_ranks(run):
+    (run.folder / "ranks" / ".DS_Store").write_text("x")
+    assert len(run.read().ranks) == 1
+
+
+@pytest.mark.parametrize("place", ["launch", "meta", "worker", "gauges"])
+def test_a_newer_schema_names_both_versions(run, place):
+    paths = {
+        "launch": run.folder / f"launch-{HOST}-7.json",
+        "meta": rank_folder(run) / layout.META_FILE,
+        "worker": run.folder / "workers" / f"{HOST}-2000.jsonl",
+        "gauges": run.folder / "gauges" / f"{HOST}.jsonl",
+    }
+    path = paths[place]
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2', 1))
+    with pytest.raises(NewerSchemaError, match="schema 2; this Paceline reads up to 1"):
+        run.read()
+
+
+def test_a_run_that_grows_while_it_is_read(tmp_path):
+    run = RunFolder(tmp_path).rank(plain(1), notes=()).launch(exit_code=None)
+    folder = rank_folder(run)
+    data = b"".join(pack(number, FIRST_NS + number * S, step(forward=1, wall=1))[0] for number in range(1, 400))
+    notes = b"".join(json.dumps({"kind": "epoch", "loader": n, "text": "x" * n}).encode() + b"\n" for n in range(200))
+
+    def write():
+        with (
+            open(folder / layout.STEPS_FILE, "ab", buffering=0) as rows,
+            open(folder / layout.NOTES_FILE, "ab", buffering=0) as lines,
+        ):
+            while rows.tell() < STEP.size + len(data):
+                at = rows.tell() - STEP.size
+                rows.write(data[at : at + 37])  # never a whole row at a time
+                lines.write(notes[lines.tell() : lines.tell() + 53])
+            lines.write(notes[lines.tell() :])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    counts = []
+    while writer.is_alive() or not counts:
+        found = run.read()
+        assert found.problems == ()
+        assert found.ranks[0].steps["index"].tolist() == list(range(len(found.ranks[0].steps)))
+        assert [note["loader"] for note in found.ranks[0].notes] == list(range(len(found.ranks[0].notes)))
+        counts.append(len(found.ranks[0].steps))
+    writer.join()
+    last = run.read()
+    assert counts == sorted(counts)
+    assert (len(last.ranks[0].steps), len(last.ranks[0].notes)) == (400, 200)
+
+
+# -- ranks and lives ---------------------------------------------------------------------------------
+
+JOINED = {"world": 2, "distributed": True}
+
+
+def started(seconds: float) -> dict[str, float]:
+    return {"started_unix_s": (FIRST_NS + OFFSET_NS) / S + seconds}
+
+
+def test_two_ranks(tmp_path):
+    run = RunFolder(tmp_path).rank(plain(4), 1, meta=JOINED).rank(plain(5), 0, meta=JOINED).launch()
+    found = run.read()
+    assert [(r.rank, r.world, len(r.steps)) for r in found.ranks] == [(0, 2, 5), (1, 2, 4)]
+    assert found.earlier == ()
+
+
+def test_of_restarted_ranks_the_last_life_counts(tmp_path):
+    run = RunFolder(tmp_path)
+    for life, pids in enumerate([(10, 11), (90, 91), (50, 51)]):
+        for number, pid in enumerate(pids):
+            run.rank(plain(3 + life), number, pid=pid, meta=JOINED | started(100 * life))
+    found = run.launch().read()
+    assert [(r.rank, r.pid, len(r.steps)) for r in found.ranks] == [(0, 50, 5), (1, 51, 5)]
+    assert [r.pid for r in found.earlier] == [10, 11, 90, 91]
+
+
+def test_a_life_that_did_not_come_to_a_step_does_not_hide_the_one_before(tmp_path):
+    run = RunFolder(tmp_path).rank(plain(5), 0, meta=JOINED).rank(plain(5), 1, meta=JOINED)
+    run.rank([], 0, pid=70, meta=JOINED | started(100))
+    found = run.launch().read()
+    assert [r.pid for r in found.ranks] == [1000, 1001]
+
+
+def test_processes_that_all_call_themselves_rank_0(tmp_path):
+    """`xargs -P`, a sweep, or a launcher that sets no RANK: they are numbered by their start."""
+    run = RunFolder(tmp_path)
+    for pid, start in ((30, 5), (10, 9), (20, 1)):
+        run.rank(plain(4), 0, pid=pid, meta=started(start))
+    found = run.launch().read()
+    assert [(r.rank, r.pid) for r in found.ranks] == [(0, 20), (1, 30), (2, 10)]
+    assert found.earlier == ()
+
+
+def test_a_process_that_trains_alone_is_no_rank_of_the_job_beside_it(tmp_path):
+    """A probe fitted after distributed training, in the same command, must not take rank 0's place."""
+    run = RunFolder(tmp_path).rank(plain(5), 0, meta=JOINED).rank(plain(5), 1, meta=JOINED)
+    run.rank(plain(3), 0, pid=77, meta=started(500))
+    found = run.launch().read()
+    assert [r.pid for r in found.ranks] == [1000, 1001]
+    assert found.earlier == ()
+    assert found.problems == ("process 77 trained alone beside the 2 ranks; it was left out",)
