@@ -78,7 +78,7 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
     wait = rank.phases["data_wait"]
     loader = rank.loader
     fetches = max(1.0, float(rank.rows["fetches"].mean()))
-    fetch_cpu = float(np.nanmean(rank.rows["fetch_cpu_s"])) if np.isfinite(rank.rows["fetch_cpu_s"]).any() else 0.0
+    fetch_cpu = receiving_s(rank)
     wait_s = float(wait.mean())
     in_process = loader is None or loader.workers == 0
     make_s = wait_s if loader is None else fetches * loader.produce_s / loader.batches
@@ -97,6 +97,12 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         workers=0 if loader is None else loader.workers,
         cores=_cores(facts) / _ranks_here(facts, rank),
     )
+
+
+def receiving_s(rank: RankFacts) -> float:
+    """CPU seconds a step that the training thread spends in fetching, over the steps in which it was taken."""
+    spent = rank.rows["fetch_cpu_s"]
+    return float(np.nanmean(spent)) if np.isfinite(spent).any() else 0.0
 
 
 def _own_cpu_s(rank: RankFacts) -> float:
@@ -155,7 +161,7 @@ def is_transport(rank: RankFacts, supply: Supply) -> bool:
     loader = rank.loader
     if loader is None or not loader.workers:
         return False
-    receive = float(np.nansum(rank.rows["fetch_cpu_s"])) / len(rank.rows)
+    receive = receiving_s(rank)
     make = supply.make_s * (1 - loader.collate)
     return loader.collate * supply.make_s + supply.hand_over_s + receive > 1.2 * make
 

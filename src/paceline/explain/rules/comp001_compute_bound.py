@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline import units
 from paceline.explain import words
 from paceline.explain.facts import Facts
+from paceline.explain.mfu import Mfu
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule
 
@@ -16,13 +17,15 @@ faster now means computing faster (precision, compilation, a better device) or c
 
 ## How it is decided
 
-Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time.
+Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time; on a GPU whose
+utilization can be read, some kernel also runs in at least 85 % of the time. Where it can be worked out, the model
+FLOP utilisation (MFU) says how much of the card's peak rate is used.
 """
 
 
 def check(facts: Facts) -> Finding | None:
     """Decide COMP001."""
-    busy = sum(facts.shares[name] for name in ("forward", "backward", "optimizer"))
+    busy = min([sum(facts.shares[name] for name in ("forward", "backward", "optimizer")), *_utilization(facts)])
     if busy < 0.85:
         return None
     rank = facts.first
@@ -41,10 +44,22 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=text, value=busy, unit="share of step time"),
             words.step_time(rank.breakdown.step_s),
+            *_mfu(rank.mfu),
         ],
         remedies=[],
         summary=f"the device computes {units.percent(busy)} of the time",
     )
+
+
+def _utilization(facts: Facts) -> list[float]:
+    return [gpu.utilization for _, gpu in facts.gpus if gpu.utilization is not None]
+
+
+def _mfu(mfu: Mfu) -> list[Evidence]:
+    if mfu.value is None:
+        return []
+    text = f"matrix work reaches {units.percent(mfu.value)} of the peak of {mfu.source} (MFU; 1 step profiled)"
+    return [Evidence(text=text, value=mfu.value, unit="MFU")]
 
 
 RULE = Rule(code="COMP001", name="compute-bound", page=PAGE, check=check)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
+from paceline.explain.window import Window
+
+_LEAST_LAGS = 8
+_BEHIND = 0.1
 
 PAGE = """
 ## What it means
@@ -18,7 +22,10 @@ autograd, a kernel launch), not into arithmetic.
 
 In the profiler window a step issues at least 200 operators, and operators of less than 20 µs on average take at
 least half of all operator time, or operators together fill less than half of the compute phases (the rest is
-Python between them).
+Python between them). On a GPU, instead of operator times, its events decide: when the host has issued the last
+operation of a forward and of a backward, the GPU is behind by less than a tenth of that phase (median of at least
+eight), so it always waits for the host. A tenth leaves room for the drift of the two clocks. No GPU has been seen by
+the authors.
 
 ## What helps
 
@@ -35,11 +42,9 @@ def check(facts: Facts) -> Finding | None:
     if window is None:
         return None
     compute = facts.shares["forward"] + facts.shares["backward"]
-    filled = window.operator_s / max(window.wall_s, 1e-9)
-    small = window.tiny_share * filled + max(0.0, compute - filled)
-    if window.operators_per_step < 200 or small < 0.5 * compute or compute < 0.4:
+    share = _share_on_cpu(window, compute) if facts.on_cpu else _share_on_gpu(rank, compute)
+    if share is None or window.operators_per_step < 200 or compute < 0.4:
         return None
-    share = min(small, compute)
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
         f"a step issues {window.operators_per_step:,.0f} operators of {units.seconds(mean)} each on "
@@ -57,6 +62,7 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=text, value=window.operators_per_step, unit="operators per step"),
             words.share_of_step(share, "issuing small operators and the Python between them"),
+            *_lag(rank),
         ],
         remedies=[
             Remedy(
@@ -74,6 +80,32 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"a step issues {window.operators_per_step:,.0f} small operators; issuing them is the work",
     )
+
+
+def _share_on_cpu(window: Window, compute: float) -> float | None:
+    filled = window.operator_s / max(window.wall_s, 1e-9)
+    small = window.tiny_share * filled + max(0.0, compute - filled)
+    return min(small, compute) if small >= 0.5 * compute else None
+
+
+def _share_on_gpu(rank: RankFacts, compute: float) -> float | None:
+    """Return the compute share when the GPU is never behind the host; None when it is, or is not known to be."""
+    told = rank.record.summary.get("device") or {}
+    lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
+    if int(told.get("lag_count") or 0) < _LEAST_LAGS:
+        return None
+    phases = {name: rank.breakdown.seconds[name] / steps for name in ("forward", "backward")}
+    follows = all(name in lags and float(lags[name]) < _BEHIND * spent for name, spent in phases.items())
+    return compute if follows else None
+
+
+def _lag(rank: RankFacts) -> list[Evidence]:
+    told = rank.record.summary.get("device") or {}
+    lag = (told.get("lag_s") or {}).get("backward")
+    if lag is None:
+        return []
+    text = f"when a backward has been issued, the GPU is {units.seconds(lag)} behind ({told.get('lag_count')} steps)"
+    return [Evidence(text=text, value=float(lag), unit="s")]
 
 
 RULE = Rule(code="COMP002", name="launch-bound", page=PAGE, check=check)

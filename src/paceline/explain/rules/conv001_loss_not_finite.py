@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.explain.facts import Facts
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.rules import Rule
 
 PAGE = """
@@ -27,7 +29,7 @@ clip gradients. `optimizer.lower_lr`: a lower learning rate or a longer warm-up.
 def check(facts: Facts) -> Finding | None:
     """Decide CONV001."""
     loss = facts.loss
-    if loss is None or loss.first_bad_step is None:
+    if loss is None or loss.first_bad_step is None or _recovered(loss):
         return None
     bad = loss.first_bad_step
     before = [v for s, v in zip(loss.steps, loss.values, strict=True) if s < bad]
@@ -56,6 +58,12 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"the loss is NaN or infinite from step {bad} on",
     )
+
+
+def _recovered(loss: LossCurve) -> bool:
+    """Say whether only single losses were not finite, as loss scaling brings with it, and the last ones are."""
+    bad = sum(not math.isfinite(v) for v in loss.values)
+    return loss.last is not None and bad <= max(1, len(loss.values) // 50)
 
 
 RULE = Rule(code="CONV001", name="loss-not-finite", page=PAGE, check=check)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from paceline import units
 from paceline.explain import words
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, waiting_rank
+from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, receiving_s, waiting_rank
 
 PAGE = """
 ## What it means
@@ -86,7 +84,7 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
         found += [*words.collating(rank.loader), *words.hot(rank.loader)]
     text = f"handing over costs the workers {units.seconds(supply.hand_over_s)} of CPU time a step"
     found.append(Evidence(text=text, value=supply.hand_over_s, unit="s"))
-    receive = float(np.nansum(rank.rows["fetch_cpu_s"])) / len(rank.rows)
+    receive = receiving_s(rank)
     text = f"receiving costs the training thread {units.seconds(receive)} of CPU time a step"
     return [*found, Evidence(text=text, value=receive, unit="s")]
 

@@ -53,7 +53,9 @@ def check(facts: Facts) -> Finding | None:
         evidence=_evidence(rank, gpu, heat),
         remedies=[
             Remedy(id="gpu.cool", safety="exact", change="give the GPU more cooling", gain=gain),
-            Remedy(id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, a little below the limit of now"),
+            Remedy(
+                id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, a little below the limit of now"
+            ),
         ],
         summary=f"GPU {gpu.index} cuts its clocks for heat {units.percent(heat.share)} of the time",
     )

@@ -67,7 +67,9 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _ in found],
         evidence=_evidence(rank, gpu),
         remedies=[
-            Remedy(id="gpu.replace", safety="exact", change=f"take GPU {gpu.index} of {rank.record.host} out of service")
+            Remedy(
+                id="gpu.replace", safety="exact", change=f"take GPU {gpu.index} of {rank.record.host} out of service"
+            )
             if card
             else Remedy(id="gpu.debug", safety="exact", change="run once with CUDA_LAUNCH_BLOCKING=1")
         ],

@@ -56,7 +56,9 @@ def _on_device(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _, _ in found],
         evidence=_evidence(rank),
         remedies=[
-            Remedy(id="memory.checkpointing", safety="numeric", change="activation checkpointing of the largest blocks"),
+            Remedy(
+                id="memory.checkpointing", safety="numeric", change="activation checkpointing of the largest blocks"
+            ),
             Remedy(id="precision.bf16", safety="numeric", change="bf16 autocast, where it is not used yet"),
             Remedy(id="batch.smaller", safety="semantic", change="a smaller batch, accumulated over more micro-steps"),
         ],
@@ -95,7 +97,9 @@ def _on_host(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[Evidence(text=text, value=held, unit="bytes")],
         remedies=[
-            Remedy(id="memory.smaller", safety="exact", change="fewer workers, a smaller prefetch factor, smaller caches")
+            Remedy(
+                id="memory.smaller", safety="exact", change="fewer workers, a smaller prefetch factor, smaller caches"
+            )
         ],
         summary=f"the run holds {units.percent(min(1.0, held / limit))} of the host's memory",
     )

@@ -19,9 +19,9 @@ While a batch is copied to the GPU, the GPU does nothing else, or the host waits
 
 Copies to the GPU take at least 5 % of step time on the device's clock (on the host's, where the device timed too few
 steps): the share from which on waiting is a finding. Whether the loader pins memory is read from its settings and
-named, but does not decide. The gain is at most all of it (copies hidden behind computing), at least a third
-(pinned instead of pageable memory, still waited for: published bandwidth tests give pinned memory one and a half
-times the rate or more). No GPU has been seen by the authors.
+named, but does not decide. The gain is at most nearly all of it (copies hidden behind computing) and at least a third
+(pinned memory that is still waited for saves the driver's own copy); the third is an estimate that has not been
+measured. No GPU has been seen by the authors.
 
 ## What helps
 

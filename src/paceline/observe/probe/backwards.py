@@ -31,12 +31,10 @@ def loss_reader(torch: Any) -> Any:
         loss = roots[0] if isinstance(roots, (tuple, list)) and roots else roots
         if _unscaled is not None:
             loss = _unscaled
-        if type(loss) is not reader.tensor_type or reader.audible():
-            return None
         number = reader.number(loss)
-        if number is None and gate.take_loss is not None and loss.is_cuda and loss.numel() == 1:
-            return gate.take_loss(loss)
-        return number
+        if number is not None or gate.take_loss is None or type(loss) is not reader.tensor_type or reader.audible():
+            return number
+        return gate.take_loss(loss) if loss.is_cuda and loss.numel() == 1 else None
 
     return read
 
@@ -86,7 +84,7 @@ def _beginning(torch: Any) -> Callable[[Any], int | None]:
 
 
 def _end(begun_cpu: int) -> None:
-    gate.nested = False
+    gate.nested = gate.fed = False
     try:
         now = perf_counter_ns()
         gate.put((now, BACKWARD + 1, thread_time_ns() - begun_cpu if begun_cpu else None))

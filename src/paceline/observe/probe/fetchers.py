@@ -17,28 +17,36 @@ from paceline.record.layout import BATCH_BOUNDS_S
 
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
 
+_CPU_FIRST, _CPU_EVERY = 16, 8  # that clock costs half a microsecond
+
 
 class Meter:
     """Cumulative counters of one maker of batches; times in ns."""
 
-    __slots__ = ("batches", "collate_cpu_ns", "collate_ns", "cpu_ns", "histogram", "max_ns", "produce_ns", "samples")
+    __slots__ = ("batches", "collate_ns", "cpu_ns", "cpu_of_ns", "histogram", "max_ns", "produce_ns", "samples")
 
     def __init__(self) -> None:
         self.batches = 0
         self.samples = 0
         self.produce_ns = 0
-        self.cpu_ns = 0
+        self.cpu_ns = 0  # CPU time of the batches that had it taken
+        self.cpu_of_ns = 0  # wall time of the same batches
         self.collate_ns = 0
-        self.collate_cpu_ns = 0
         self.max_ns = 0
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
-    def count(self, wall_ns: int, cpu_ns: int, samples: int) -> None:
-        """Add one batch."""
+    def wants_cpu(self) -> bool:
+        """Say whether the next batch shall have its CPU time taken: the first ones, then one in so many."""
+        return self.batches < _CPU_FIRST or self.batches % _CPU_EVERY == 0
+
+    def count(self, wall_ns: int, cpu_ns: int | None, samples: int) -> None:
+        """Add one batch; its CPU time may not have been taken."""
+        if cpu_ns is not None:
+            self.cpu_ns += cpu_ns
+            self.cpu_of_ns += wall_ns
         self.batches += 1
         self.samples += samples
         self.produce_ns += wall_ns
-        self.cpu_ns += cpu_ns
         self.max_ns = max(self.max_ns, wall_ns)
         # The bounds double: the bucket is the bit length of the ratio to the first.
         self.histogram[min((wall_ns // _BOUNDS_NS[0]).bit_length(), len(_BOUNDS_NS))] += 1
@@ -49,9 +57,8 @@ class Meter:
             "batches": self.batches,
             "samples": self.samples,
             "produce_s": self.produce_ns / 1e9,
-            "cpu_s": self.cpu_ns / 1e9,
+            "cpu_s": self.produce_ns * (self.cpu_ns / self.cpu_of_ns if self.cpu_of_ns else 0.0) / 1e9,
             "collate_s": self.collate_ns / 1e9,
-            "collate_cpu_s": self.collate_cpu_ns / 1e9,
             "max_batch_s": self.max_ns / 1e9,
             "histogram": list(self.histogram),
         }
@@ -83,17 +90,18 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
         return meter
 
     def prepare(self: Any) -> Meter:
-        meter = meter_of(self)
-        if not isinstance(self.collate_fn, _TimedCollate):
-            self.collate_fn = _TimedCollate(self.collate_fn, meter)
-        return meter
+        timed = self.collate_fn
+        if type(timed) is not _TimedCollate:
+            timed = self.collate_fn = _TimedCollate(timed, meter_of(self))
+        return timed.meter
 
     @functools.wraps(original)
     def metered(self: Any, possibly_batched_index: Any) -> Any:
         meter = None
         try:
             meter = prepare(self)
-            cpu, begun = thread_time_ns(), perf_counter_ns()
+            cpu = thread_time_ns() if meter.wants_cpu() else 0
+            begun = perf_counter_ns()
         except Exception as error:
             guard.fault(error, "worker probe")
         try:
@@ -103,7 +111,8 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
             raise
         try:
             if meter is not None:
-                meter.count(perf_counter_ns() - begun, thread_time_ns() - cpu, _how_many(possibly_batched_index))
+                wall, spent = perf_counter_ns() - begun, thread_time_ns() - cpu if cpu else None
+                meter.count(wall, spent, _how_many(possibly_batched_index))
         except Exception as error:
             guard.fault(error, "worker probe")
         return batch
@@ -118,19 +127,18 @@ def _how_many(index: Any) -> int:
 class _TimedCollate:
     """The fetcher's own reference to the collate function, timed. User code never sees it."""
 
-    __slots__ = ("_function", "_meter")
+    __slots__ = ("_function", "meter")
 
     def __init__(self, function: Any, meter: Meter) -> None:
         self._function = function
-        self._meter = meter
+        self.meter = meter
 
     def __call__(self, data: Any) -> Any:
-        cpu, begun = thread_time_ns(), perf_counter_ns()
+        begun = perf_counter_ns()
         try:
             return self._function(data)
         except BaseException as error:
             step_out(error)
             raise
         finally:
-            self._meter.collate_ns += perf_counter_ns() - begun
-            self._meter.collate_cpu_ns += thread_time_ns() - cpu
+            self.meter.collate_ns += perf_counter_ns() - begun

@@ -37,6 +37,8 @@ class Gate:
 
     __slots__ = (
         "distributed",
+        "fed",
+        "fetches",
         "frames_wanted",
         "loader",
         "moments",
@@ -58,6 +60,8 @@ class Gate:
         """Return to the state of a fresh process (also after a fork)."""
         self.moments: deque[Moment] = deque(maxlen=_MOST_MOMENTS)
         self.put: Callable[[Moment], None] = self.moments.append
+        self.fed = False  # a loader was asked since the last backward: forwards need not look at their input
+        self.fetches = -1  # how many batches were asked of loaders, from 0
         self.nested = False  # inside an outermost forward, a backward or a fetch: inner modules are not marked
         self.owner = threading.main_thread().ident or 0
         self.on = True

@@ -84,25 +84,24 @@ def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
     reader = Reader(torch)
     grad_enabled = torch.is_grad_enabled
 
-    def note(module: Any, args: Any, kwargs: Any) -> int | None:
+    def look(args: Any, kwargs: Any) -> tuple[float | None, bool]:
+        """Return the batch size of the input, and whether it is another tensor than the last one."""
         global _last_input
-        found = known(module)
-        if not found.has_parameters:
-            return None
         first = reader.first(args)
         if first is None:
             first = reader.first(kwargs.values())
         before = _last_input() if _last_input is not None else None
         _last_input = weakref.ref(first) if first is not None else None
-        detail = Forward(
-            grad_enabled(),
-            module.training,
-            id(module),
-            reader.leading_dimension(first),
-            first is None or first is not before,
-            found.reduces and module.require_backward_grad_sync,
-            wanted_stack(),
-        )
+        return reader.leading_dimension(first), first is None or first is not before
+
+    def note(module: Any, args: Any, kwargs: Any) -> int | None:
+        found = known(module)
+        if not found.has_parameters:
+            return None
+        samples, fresh = (None, True) if gate.fed else look(args, kwargs)
+        synced = found.reduces and module.require_backward_grad_sync
+        frames = wanted_stack() if gate.frames_wanted else None
+        detail = Forward(grad_enabled(), module.training, id(module), samples, fresh, synced, frames)
         if not gate.scribe_started:
             gate.start_scribe()
         gate.put((perf_counter_ns(), FORWARD, detail))

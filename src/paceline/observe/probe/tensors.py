@@ -38,6 +38,9 @@ class Reader:
 
     def samples(self, batch: Any) -> float | None:
         """Return the number of samples in a batch: the leading dimension of its first tensor."""
+        likely = batch[0] if type(batch) in (list, tuple) and batch else batch
+        if type(likely) is self.tensor_type:
+            return self.leading_dimension(likely)
         return self.leading_dimension(self.first((batch,)) if not _items(batch) else self.first(_items(batch)))
 
     def leading_dimension(self, tensor: Any) -> float | None:
@@ -72,7 +75,7 @@ class Reader:
 
 
 def _number(tensor: Any) -> float | None:
-    return float(tensor.item()) if tensor.device.type == "cpu" and tensor.numel() == 1 else None
+    return float(tensor.item()) if tensor.is_cpu and tensor.numel() == 1 else None
 
 
 def _items(value: Any) -> Iterable[Any]:

@@ -1,0 +1,128 @@
+"""COMP003: does the host make itself wait for the device inside a step?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
+from paceline.explain.rules import Rule
+from paceline.explain.supply import WORTH
+from paceline.record.run import JsonObject
+
+_SLOTS = ("forward", "mid", "backward", "other", "gap", "optimizer")
+_LEAST_SAMPLES = 8
+_NOT_BY_WAITING = ("data_wait", "transfer", "checkpoint")
+
+PAGE = """
+## What it means
+
+The program asks the GPU for a number in the middle of a step (`.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
+`float(tensor)`, printing a tensor, `torch.cuda.synchronize()`). The host waits until the GPU has done everything
+queued before; then the GPU waits until the host has queued something new.
+
+## How it is decided
+
+Stack samples of the training thread, 50 a second, whose innermost line is such a request: they are at least 5 % of
+the samples between the first and the last step (the share from which on waiting is a finding), and at least eight
+(fewer say nothing). Waiting is harmless while the GPU has work, so the time it costs is at most what the GPU idles
+(1 - utilization, by NVML), less waiting for data, copies and checkpoints: below 5 % there is no finding. The gain is
+at most all of that and at least a quarter, for a GPU idles for other reasons too. Without a reading of the
+utilization it is only told. The share is an estimate from samples; no GPU has been seen by the authors.
+
+## What helps
+
+`sync.less_often`: add up on the GPU (`total += loss.detach()`) and ask every n-th step. `sync.non_blocking`: copy
+with `.to("cpu", non_blocking=True)` into pinned memory and read it one step later.
+"""
+
+
+def check(facts: Facts) -> Finding | None:
+    """Decide COMP003."""
+    if facts.on_cpu:
+        return None
+    rank = max(facts.ranks, key=_share)
+    share, lines = _share(rank), _lines(rank)
+    if share < WORTH or sum(line["count"] for line in lines) < _LEAST_SAMPLES:
+        return None
+    idle = _idle(rank)
+    if idle is not None and idle < WORTH:
+        return None
+    lost = None if idle is None else min(share, idle)
+    gain = None if lost is None else gain_of_removing(lost, 0.25, 1.0)
+    return Finding(
+        code="COMP003",
+        name="sync-stall",
+        severity="info" if gain is None else "warning",
+        confidence="low" if gain is None else "medium",
+        time_share=lost,
+        gain=gain,
+        ranks=[r.record.rank for r in facts.ranks if _share(r) >= WORTH],
+        evidence=_evidence(rank, share, idle, lines),
+        remedies=_remedies(lines[0], gain),
+        summary=f"the host waits for the GPU {units.percent(share)} of the time, most in {lines[0]['function']}",
+    )
+
+
+def _lines(rank: RankFacts) -> list[JsonObject]:
+    """Return the waiting lines with most samples first, those of all slots of a step taken together."""
+    found: dict[str, dict[str, object]] = {}
+    counts: dict[str, int] = {}
+    for entry in rank.record.summary.get("syncs") or ():
+        if entry["slot"] in _SLOTS:
+            name = str(entry["function"])
+            counts[name] = counts.get(name, 0) + int(entry["count"])
+            found[name] = {"function": name, "text": entry["text"], "count": counts[name]}
+    return sorted(found.values(), key=lambda line: -counts[str(line["function"])])
+
+
+def _share(rank: RankFacts) -> float:
+    """Return the share of a rank's samples, after its start, in which it waits for the GPU."""
+    samples = rank.record.summary.get("samples") or ()
+    total = sum(int(s["count"]) for s in samples if s["slot"] != "startup")
+    return sum(int(line["count"]) for line in _lines(rank)) / total if total else 0.0
+
+
+def _idle(rank: RankFacts) -> float | None:
+    """Return the share of time in which the GPU has nothing to do and does not wait for data; None: not read."""
+    if rank.gpu is None or rank.gpu.utilization is None:
+        return None
+    return max(0.0, 1 - rank.gpu.utilization - sum(rank.breakdown.shares[name] for name in _NOT_BY_WAITING))
+
+
+def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[JsonObject]) -> list[Evidence]:
+    total = sum(int(line["count"]) for line in lines)
+    found = [
+        Evidence(
+            text=f"the training thread waits for the GPU in {units.percent(share)} of its samples ({total} samples)",
+            value=share,
+            unit="share of samples",
+        )
+    ]
+    for line in lines[:3]:
+        text = f"{line['count']} of them are in {line['function']}: `{line['text']}`"
+        found.append(Evidence(text=text, value=float(line["count"]), unit="samples"))
+    if idle is not None and rank.gpu is not None:
+        text = f"GPU {rank.gpu.index} idles {units.percent(idle)} of the time beside data and copies"
+        text += f" ({rank.gpu.readings} readings)"
+        found.append(Evidence(text=text, value=idle, unit="share of time"))
+    return found
+
+
+def _remedies(line: JsonObject, gain: Gain | None) -> list[Remedy]:
+    return [
+        Remedy(
+            id="sync.less_often",
+            safety="exact",
+            change=f"in {line['function']} add up on the GPU and ask for the number every n-th step",
+            gain=gain,
+        ),
+        Remedy(
+            id="sync.non_blocking",
+            safety="exact",
+            change="copy with non_blocking=True into pinned memory and read it one step later",
+            gain=gain,
+        ),
+    ]
+
+
+RULE = Rule(code="COMP003", name="sync-stall", page=PAGE, check=check)
