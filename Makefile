@@ -56,6 +56,7 @@ test: setup ## Lint, types, import rules and all tests.
 	@if [ -d tests/labelled ]; then $(MAKE) labelled; fi
 
 demo: setup ## Watch a small training run and print what holds it back.
+	@echo "Photographs: $$($(BIN)/python examples/photos/make_photos.py)"
 	$(BIN)/paceline run examples/photos/train.py
 
 bench: setup ## Run every benchmark that needs no GPU, one after the other.

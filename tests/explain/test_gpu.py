@@ -59,7 +59,15 @@ def test_errors_from_before_the_run_are_not_its_own(tmp_path):
 
 
 def test_what_the_driver_does_not_tell_is_none(tmp_path):
-    keys = ("utilization_gpu_percent", "power_w", "throttle_reasons", "pcie_gen", "ecc_uncorrected", "processes", "xids")
+    keys = (
+        "utilization_gpu_percent",
+        "power_w",
+        "throttle_reasons",
+        "pcie_gen",
+        "ecc_uncorrected",
+        "processes",
+        "xids",
+    )
     ((_, gpu),) = gpu_run(tmp_path, readings=dict.fromkeys(keys)).gpus
     assert gpu.utilization is None
     assert gpu.power_share is None
@@ -130,7 +138,10 @@ def test_convolutions_use_tf32_by_default(tmp_path):
         ({"notes": [window(flops={"matmul": 0})]}, "no matrix work"),
         ({"notes": [window(flops={"matmul": 1e15})]}, "exceed the peak"),
         ({"summary": {"optimizers": []}, "meta": {"autocast": None}}, "number format"),
-        ({"meta": {"device_name": "NVIDIA B200", "autocast": "float8"}, "summary": {"optimizers": []}}, "number format"),
+        (
+            {"meta": {"device_name": "NVIDIA B200", "autocast": "float8"}, "summary": {"optimizers": []}},
+            "number format",
+        ),
         ({"meta": {"device": "cpu"}}, "this CPU"),
     ],
 )
@@ -142,7 +153,9 @@ def test_why_there_is_no_mfu(tmp_path, changes, why):
 
 
 def test_a_peak_that_was_not_checked_is_said_to_be_so(tmp_path):
-    found = mfu(tmp_path, meta={"device_name": "NVIDIA A10", "capability": "8.6"}, notes=[window(flops={"matmul": 1e11})])
+    found = mfu(
+        tmp_path, meta={"device_name": "NVIDIA A10", "capability": "8.6"}, notes=[window(flops={"matmul": 1e11})]
+    )
     assert "from memory and not checked" in found.source
     assert "checked" not in mfu(tmp_path / "h200").source
 

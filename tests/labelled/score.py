@@ -45,17 +45,12 @@ def score(case: cases.Case, keep: Path | None) -> dict:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{case.id}.json").write_text(json.dumps(outcome.report, indent=1))
         (keep / f"{case.id}.stderr").write_text(outcome.stderr)
-    got, right, broken = (
-        cases.verdict(outcome.report),
-        cases.agrees(case, outcome.report),
-        cases.broken_promises(case, outcome),
-    )
-    mark = "" if right else ("  <- wrong" if got not in case.verdict else f"  <- lacks {', '.join(case.must_find)}")
+    got, right = cases.verdict(outcome.report), cases.agrees(case, outcome)
+    broken = cases.broken_promises(case, outcome)
+    fault = "" if right else f"  <- lacks {', '.join(case.must_find)}" if got in case.verdict else "  <- wrong"
     busy = "" if idle else "  (busy machine)"
-    print(
-        f"{case.id:26} {case.verdict[0]:24} {got:24} {outcome.seconds:5.1f} {outcome.neighbours:6.1f}{mark}{busy}",
-        flush=True,
-    )
+    numbers = f"{outcome.seconds:5.1f} {outcome.neighbours:6.1f}"
+    print(f"{case.id:26} {case.verdict[0]:24} {got:24} {numbers}{fault}{busy}", flush=True)
     for line in broken:
         print(f"{'':26} ! {line}", flush=True)
     return {

@@ -45,7 +45,7 @@ def test_program(case, tmp_path, answers):
     if case.needs_idle and not cases.wait_until_idle(60):
         pytest.skip("true only where a core is free, and other programs hold them")
     outcome = cases.watch(case, tmp_path)
-    answers[case.id] = (case, cases.verdict(outcome.report), cases.agrees(case, outcome.report))
+    answers[case.id] = (case, cases.verdict(outcome.report), cases.agrees(case, outcome))
     assert cases.broken_promises(case, outcome) == [], outcome.stderr[-2000:]
 
 

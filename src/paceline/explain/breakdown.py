@@ -80,7 +80,21 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     found["optimizer"] = found["optimizer"] + gap * gap_update
     found["forward"] = found["forward"] + gap * gap_loss
     found["other"] = found["other"] + gap * (1 - gap_input - gap_update - gap_loss) + mid * mid_host - other_input
-    return _with_communication(rank, rows, found)
+    return _with_communication(rank, rows, _with_saving(rank, found))
+
+
+def _with_saving(rank: Rank, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Move what functions that save checkpoints do around the save itself to the checkpoint phase."""
+    counts = [sample_counts(rank, slot) for slot in ("gap", "mid", "other")]
+    saving = sum(c.get("save", 0) for c in counts)
+    host = sum(c.get(side, 0) for c in counts for side in ("host", "unknown", "loss"))
+    beside = found["other"] * (found["checkpoint"] > 0)
+    if saving and beside.any():
+        wanted = float(found["other"].sum()) * saving / (saving + host)
+        moved = beside * min(1.0, wanted / float(beside.sum()))
+        found["checkpoint"] = found["checkpoint"] + moved
+        found["other"] = found["other"] - moved
+    return found
 
 
 def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from paceline.record import layout
 
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
 _MOST_WORKERS = 64
+_PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,15 @@ def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
         starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
         return busy or starved >= 0.25
     return busy
+
+
+def worker_threads(facts: Facts, rank: RankFacts) -> int:
+    """Return how many compute threads the workers of the training loader have together, beside those all workers have."""
+    if rank.loader is None or not rank.loader.workers:
+        return 0
+    pids = {row.pid for row in rank.loader.per_worker}
+    most = max((int(w.last.get("threads") or 0) for w in facts.run.workers if w.pid in pids), default=0)
+    return max(0, most - _PLAIN_WORKER_THREADS) * rank.loader.workers
 
 
 def is_blocked(rank: RankFacts) -> bool:

@@ -45,7 +45,7 @@ def _key(finding: Finding) -> tuple[int, float]:
         return 4, -float(_RESULT_FIRST.index(finding.code))
     if finding.gain is not None and worth(finding) >= _LEAST_GAIN:
         return 3, worth(finding)
-    if finding.severity != "info" and finding.gain is None:
+    if finding.severity == "critical" and finding.gain is None:
         return 2, 0.0
     return (1, 0.0) if finding.severity == "info" else (0, worth(finding))
 

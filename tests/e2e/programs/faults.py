@@ -7,6 +7,7 @@ prints a JSON line: what was planted, what that process printed, and how it ende
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import json
 import os
@@ -20,8 +21,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 PACKAGE = "paceline.observe.probe."
-# What a process does when it is told of a fault cannot be what fails.
-SPARED = {"guard", "gate.Gate.silence", "stand_in.step_out"}
+# What keeps faults inside cannot be what fails; the rest runs only where there is a GPU, or before torch is imported.
+SPARED = {"guard", "gate.Gate.silence", "stand_in.step_out", "fetchers._TimedCollate.__call__", "lazy.Finder.find_spec"}
+NOT_HERE = {"cuda_events", "device_clock", "held_rows", "timing", "precision", "syncs", "flops", "weave", "unread"}
 LATER = ("scribe", "device", "files", "rows", "worker", "stacks", "automaton")
 
 
@@ -73,15 +75,20 @@ def places():
         if not name.startswith(PACKAGE):
             continue
         short = name.removeprefix(PACKAGE)
+        if short in SPARED | NOT_HERE:
+            continue
         for key, value in sorted(vars(module).items()):
-            if getattr(value, "__module__", None) != name or short in SPARED or f"{short}.{key}" in SPARED:
+            if (
+                getattr(value, "__module__", None) != name
+                or isinstance(value, type)
+                and issubclass(value, (tuple, Exception))
+            ):
                 continue
-            if isinstance(value, type):
-                for method, function in sorted(vars(value).items()):
-                    if callable(function) and not isinstance(function, type) and f"{short}.{key}.{method}" not in SPARED:
-                        yield short, value, method
-            elif callable(value):
-                yield short, module, key
+            owner, names = (value, sorted(vars(value))) if isinstance(value, type) else (module, [key])
+            for function in names:
+                place = f"{short}.{key}" if owner is module else f"{short}.{key}.{function}"
+                if inspect.isfunction(vars(owner)[function]) and place not in SPARED and "patch" not in function:
+                    yield place, owner, function
 
 
 def plant(owner, name):
@@ -115,16 +122,16 @@ def in_a_process(folder, owner=None, name=None):
 
 
 def main():
-    for name in LATER:
-        __import__(PACKAGE + name)
+    for name in [*(PACKAGE + name for name in LATER), "torch._dynamo"]:  # the last is what an optimizer imports
+        __import__(name)
     torch.set_num_threads(1)
+
     told = Path(os.environ["PACELINE_WATCH_DIR"], "warned")
     folder = sys.argv[1]
     print(json.dumps({"planted": None, **in_a_process(folder)}), flush=True)
-    for short, owner, name in list(places()):
+    for place, owner, name in list(places()):
         told.unlink(missing_ok=True)
-        planted = f"{short}.{owner.__name__}.{name}" if isinstance(owner, type) else f"{short}.{name}"
-        print(json.dumps({"planted": planted, **in_a_process(folder, owner, name)}), flush=True)
+        print(json.dumps({"planted": place, **in_a_process(folder, owner, name)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Two ranks that train with DDP and FSDP2 and tell, each in a file of its own, all that must not change when watched.
 
-    torchrun --nproc-per-node 2 ranks.py FOLDER        or        python ranks.py FOLDER (spawns its ranks itself)
+torchrun --nproc-per-node 2 ranks.py FOLDER        or        python ranks.py FOLDER (spawns its ranks itself)
 """
 
 from __future__ import annotations

@@ -325,7 +325,11 @@ def step_with(function, model):
 def compiled_frames():
     from torch._dynamo.utils import counters
 
-    told = dict(counters["stats"]), len(counters["graph_break"]), counters["frames"]["total"] == counters["frames"]["ok"]
+    told = (
+        dict(counters["stats"]),
+        len(counters["graph_break"]),
+        counters["frames"]["total"] == counters["frames"]["ok"],
+    )
     counters.clear()
     torch._dynamo.reset()
     return told
@@ -422,10 +426,12 @@ def transforms():
         return torch.autograd.grad((one**3).sum(), one)[0]
 
     yield torch.func.vmap(model)(inputs).sum().item().hex()
-    yield torch.func.jacrev(lambda x: model(x))(inputs[0]).tolist()
+    yield torch.func.jacrev(model)(inputs[0]).tolist()
     yield torch.func.jvp(lambda x: model(x).sum(), (inputs,), (inputs,))[1].item().hex()
     yield torch.autograd.functional.hessian(lambda x: model(x).sum() ** 2, inputs[0]).sum().item().hex()
-    vector = torch.autograd.grad(model(inputs), list(model.parameters()), torch.eye(6).unsqueeze(-1), is_grads_batched=True)
+    vector = torch.autograd.grad(
+        model(inputs), list(model.parameters()), torch.eye(6).unsqueeze(-1), is_grads_batched=True
+    )
     yield [v.sum().item().hex() for v in vector]
     yield grad_inside(inputs).sum().item().hex()
 
@@ -453,7 +459,9 @@ def hooks():
     model[0].register_forward_hook(lambda module, args, out: heard.append("inner"))
     model.register_forward_hook(lambda module, args, out: heard.append("after"))
     model.register_full_backward_hook(lambda module, before, after: heard.append("backward"))
-    every = nn.modules.module.register_module_forward_hook(lambda module, args, out: heard.append(type(module).__name__))
+    every = nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: heard.append(type(module).__name__)
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: heard.append("step"))
     optimizer.register_step_post_hook(lambda optimizer, args, kwargs: heard.append("stepped"))
@@ -659,7 +667,10 @@ def interpreter():
     yield gc.get_threshold(), gc.isenabled(), torch.get_num_threads(), torch.get_num_interop_threads()
     import signal
 
-    yield [str(signal.getsignal(s)).partition(" at ")[0] for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)]
+    yield [
+        str(signal.getsignal(s)).partition(" at ")[0]
+        for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
+    ]
     yield sorted(str(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, []))
     yield os.getcwd(), os.umask(0o022), sorted(os.listdir("/proc/self/fd"))[:3]
 

@@ -17,7 +17,7 @@ def train(rank, args, folder):
     body = nn.Sequential(nn.Linear(128, args.width), nn.ReLU(), nn.Linear(args.width, args.width), nn.ReLU(),
                          nn.Linear(args.width, 1))  # fmt: skip
     model = nn.parallel.DistributedDataParallel(body)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     torch.manual_seed(rank + 1)
     for step in range(args.steps):
         optimizer.zero_grad()

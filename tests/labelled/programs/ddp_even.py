@@ -27,7 +27,7 @@ def train(rank, args, folder):
             nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(24 * 16, 4),
         )
     )  # fmt: skip
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(rank)
     for step in range(args.steps):
         image, angle = stripes(args.batch, generator)

@@ -33,13 +33,14 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    train_loader = DataLoader(make(64 * args.steps, 0), batch_size=64, shuffle=True, num_workers=1)
+    train_images, train_labels = make(64 * args.steps, 0).tensors
     val_loader = DataLoader(make(args.validation_size, 1), batch_size=100)
     model = nn.Sequential(
         nn.Conv2d(1, 48, 3), nn.ReLU(), nn.Conv2d(48, 48, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48 * 144, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    for step, (images, labels) in enumerate(train_loader, 1):
+    for step, rows in enumerate(torch.randperm(len(train_labels)).split(64), 1):
+        images, labels = train_images[rows], train_labels[rows]
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()

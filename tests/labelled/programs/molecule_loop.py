@@ -49,7 +49,7 @@ def molecule():
 
 
 model = Messages()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0005)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
 pool = [molecule() for _ in range(300)]
 for iteration in range(args.iterations):
     picked = torch.randint(0, len(pool), (args.molecules,)).tolist()

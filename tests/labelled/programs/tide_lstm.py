@@ -36,7 +36,7 @@ def main():
     torch.set_num_threads(1)
     model = TideModel()
     criterion = nn.MSELoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.08, momentum=0.5)
     for step in range(STEPS):
         history, level = sample(BATCH)
         optimizer.zero_grad()

@@ -18,8 +18,8 @@ faster now means computing faster (precision, compilation, a better device) or c
 ## How it is decided
 
 Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time; on a GPU whose
-utilization can be read, some kernel also runs in at least 85 % of the time. Where it can be worked out, the model
-FLOP utilisation (MFU) says how much of the card's peak rate is used.
+utilization can be read, some kernel also runs in at least 85 % of the time. Where it can be worked out, the
+model FLOP utilisation (MFU) says how much of the card's peak rate is used.
 """
 
 

@@ -23,9 +23,9 @@ autograd, a kernel launch), not into arithmetic.
 In the profiler window a step issues at least 200 operators, and operators of less than 20 µs on average take at
 least half of all operator time, or operators together fill less than half of the compute phases (the rest is
 Python between them). On a GPU, instead of operator times, its events decide: when the host has issued the last
-operation of a forward and of a backward, the GPU is behind by less than a tenth of that phase (median of at least
-eight), so it always waits for the host. A tenth leaves room for the drift of the two clocks. No GPU has been seen by
-the authors.
+operation of a forward and of a backward, the GPU is behind by less than a tenth of that phase (median of at
+least eight), so it always waits for the host. A tenth leaves room for the drift of the two clocks. No GPU has
+been seen by the authors.
 
 ## What helps
 

@@ -17,22 +17,23 @@ PAGE = """
 ## What it means
 
 The program asks the GPU for a number in the middle of a step (`.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
-`float(tensor)`, printing a tensor, `torch.cuda.synchronize()`). The host waits until the GPU has done everything
-queued before; then the GPU waits until the host has queued something new.
+`float(tensor)`, printing a tensor, `torch.cuda.synchronize()`). The host waits until the GPU has done
+everything queued before; then the GPU waits until the host has queued something new.
 
 ## How it is decided
 
-Stack samples of the training thread, 50 a second, whose innermost line is such a request: they are at least 5 % of
-the samples between the first and the last step (the share from which on waiting is a finding), and at least eight
-(fewer say nothing). Waiting is harmless while the GPU has work, so the time it costs is at most what the GPU idles
-(1 - utilization, by NVML), less waiting for data, copies and checkpoints: below 5 % there is no finding. The gain is
-at most all of that and at least a quarter, for a GPU idles for other reasons too. Without a reading of the
-utilization it is only told. The share is an estimate from samples; no GPU has been seen by the authors.
+Stack samples of the training thread, 50 a second, whose innermost line is such a request: they are at least 5 %
+of the samples between the first and the last step (the share from which on waiting is a finding), and at least
+eight (fewer say nothing). Waiting is harmless while the GPU has work, so the time it costs is at most what the
+GPU idles (1 - utilization, by NVML), less waiting for data, copies and checkpoints: below 5 % there is no
+finding. The gain is at most all of that and at least a quarter, for a GPU idles for other reasons too. Without
+a reading of the utilization it is only told. The share is an estimate from samples; no GPU has been seen by the
+authors.
 
 ## What helps
 
-`sync.less_often`: add up on the GPU (`total += loss.detach()`) and ask every n-th step. `sync.non_blocking`: copy
-with `.to("cpu", non_blocking=True)` into pinned memory and read it one step later.
+`sync.less_often`: add up on the GPU (`total += loss.detach()`) and ask every n-th step. `sync.non_blocking`:
+copy with `.to("cpu", non_blocking=True)` into pinned memory and read it one step later.
 """
 
 

@@ -18,22 +18,25 @@ _LEAST_RATIO = 2.0
 PAGE = """
 ## What it means
 
-The GPU has units that multiply matrices in TF32, bf16 or fp16 several times as fast as in fp32, and the run does
-not use them: parameters are fp32, there is no autocast, and TF32 is off (torch's default for matrix products).
+The GPU has units that multiply matrices in TF32, bf16 or fp16 several times as fast as in fp32, and the run
+does not use them: parameters are fp32, there is no autocast, and TF32 is off (torch's default for matrix
+products).
 
 ## How it is decided
 
 The GPU's compute capability is at least 7.0 (fp16 tensor cores; from 8.0 on also bf16 and TF32), matrices are
-multiplied in fp32, and that takes at least a tenth of step time: by the device's time in matrix operators of the
-profiled step, or, where that was not taken, by the time that its operations need at least at the card's fp32 peak.
-Below a tenth even an endless speed-up of them gains no more than a ninth. The gain is at most what the ratio of the
-card's peak rates gives, twice where the card is not in the table (about the least ratio in it), and at least a
-third of that, because converting and memory traffic stay. No GPU has been seen by the authors.
+multiplied in fp32, and that takes at least a tenth of step time: by the device's time in matrix operators of
+the profiled step, or, where that was not taken, by the time that its operations need at least at the card's
+fp32 peak. Below a tenth even an endless speed-up of them gains no more than a ninth. The gain is at most what
+the ratio of the card's peak rates gives, twice where the card is not in the table (about the least ratio in
+it), and at least a third of that, because converting and memory traffic stay. No GPU has been seen by the
+authors.
 
 ## What helps
 
-`precision.tf32`: `torch.set_float32_matmul_precision("high")`, one line. `precision.bf16`: `torch.autocast("cuda",
-dtype=torch.bfloat16)` around the forward. `precision.fp16`: before 8.0, autocast with fp16 and a `GradScaler`.
+`precision.tf32`: `torch.set_float32_matmul_precision("high")`, one line. `precision.bf16`:
+`torch.autocast("cuda", dtype=torch.bfloat16)` around the forward. `precision.fp16`: before 8.0, autocast with
+fp16 and a `GradScaler`.
 """
 
 

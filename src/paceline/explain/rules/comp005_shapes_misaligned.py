@@ -19,23 +19,23 @@ _LEAST_SHARE = 0.1
 PAGE = """
 ## What it means
 
-Tensor cores read matrices in pieces of 16 bytes. A matrix whose rows are not a whole number of pieces long is read
-in smaller ones, or by a slower kernel. Typical cases are a vocabulary of 50,257 words or a last layer of
+Tensor cores read matrices in pieces of 16 bytes. A matrix whose rows are not a whole number of pieces long is
+read in smaller ones, or by a slower kernel. Typical cases are a vocabulary of 50,257 words or a last layer of
 odd width.
 
 ## How it is decided
 
 Matrices are multiplied in bf16, fp16 or TF32. Of the operations of the profiled step's largest sixteen kinds of
-product, at least a tenth are in products with a dimension that is no multiple of 16 bytes (8 elements of bf16 or
-fp16, 4 of TF32; NVIDIA's guide to matrix multiplication), and their part of the device's time in matrix work is at
-least 5 % of a step, the share from which on a finding is made. What padding gains depends on card and library and
-was not measured by us: the gain goes from nothing to half of that time. Convolutions do not count: cuDNN chooses and
-pads for them in ways that shapes do not tell. No GPU has been seen by the authors.
+product, at least a tenth are in products with a dimension that is no multiple of 16 bytes (8 elements of bf16
+or fp16, 4 of TF32; NVIDIA's guide to matrix multiplication), and their part of the device's time in matrix work
+is at least 5 % of a step, the share from which on a finding is made. What padding gains depends on card and
+library and was not measured by us: the gain goes from nothing to half of that time. Convolutions do not count:
+cuDNN chooses and pads for them in ways that shapes do not tell. No GPU has been seen by the authors.
 
 ## What helps
 
-`shapes.pad`: pad the dimension to the next multiple (a vocabulary of 50,257 to 50,304), with rows that are never
-used.
+`shapes.pad`: pad the dimension to the next multiple (a vocabulary of 50,257 to 50,304), with rows that are
+never used.
 """
 
 

@@ -20,16 +20,16 @@ them or runs them on a part of its units. There is memory for a larger batch.
 
 ## How it is decided
 
-Forward, backward and optimizer take at least 70 % of step time (most of it, so that nothing else is to blame), at most
-half of the GPU's memory was ever allocated, and either it computes in less than half of the time or draws less than
-half of its power limit under load, over at least three readings. Half, because then a batch twice as large
-fits, and at best takes the time that the small one takes now: so twice as many samples a second is the most to
-expect, and nothing the least. No GPU has been seen by the authors.
+Forward, backward and optimizer take at least 70 % of step time (most of it, so that nothing else is to blame),
+at most half of the GPU's memory was ever allocated, and either it computes in less than half of the time or
+draws less than half of its power limit under load, over at least three readings. Half, because then a batch
+twice as large fits, and at best takes the time that the small one takes now: so twice as many samples a second
+is the most to expect, and nothing the least. No GPU has been seen by the authors.
 
 ## What helps
 
-`batch.larger`: a larger batch, with the learning rate adapted. `compute.compile`: `torch.compile` makes fewer and
-larger kernels.
+`batch.larger`: a larger batch, with the learning rate adapted. `compute.compile`: `torch.compile` makes fewer
+and larger kernels.
 """
 
 

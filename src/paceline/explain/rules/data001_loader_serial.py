@@ -6,7 +6,7 @@ from paceline import units
 from paceline.explain import words
 from paceline.explain.breakdown import hot_functions
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, waiting_rank
 
@@ -44,13 +44,14 @@ def check(facts: Facts) -> Finding | None:
     if supply.workers:
         return None
     remedies = _remedies(rank, supply)
+    gains = [r.gain for r in remedies if r.gain is not None]
     return Finding(
         code="DATA001",
         name="loader-serial",
         severity="critical" if supply.wait_share >= 0.2 else "warning",
         confidence="high",
         time_share=supply.wait_share,
-        gain=remedies[0].gain,
+        gain=Gain(low=max(g.low for g in gains), high=max(g.high for g in gains)),
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=remedies,
@@ -61,8 +62,20 @@ def check(facts: Facts) -> Finding | None:
 
 def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
     if rank.loader is None:
-        change = "make the next batch in a background thread or process while this one trains, or cheaper"
-        return [Remedy(id="loader.background", safety="exact", change=change, gain=supply.gain_with(1))]
+        background = Remedy(
+            id="loader.background",
+            safety="exact",
+            change="make the next batch in a background thread or process while this one trains",
+            gain=supply.gain_with(1),
+        )
+        readers = hot_functions(rank.record, {"gap": ("input",), "other": ("input",)})
+        cheaper = Remedy(
+            id="loader.decode",
+            safety="numeric",
+            change=f"make {readers[0].function if readers else 'the reader'} cheaper",
+            gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
+        )
+        return [background, cheaper]
     workers = supply.best_workers()
     gain = supply.gain_with(workers)
     cheaper = Remedy(

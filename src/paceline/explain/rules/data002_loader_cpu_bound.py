@@ -15,6 +15,7 @@ from paceline.explain.supply import (
     is_jitter,
     is_transport,
     waiting_rank,
+    worker_threads,
 )
 
 PAGE = """
@@ -71,6 +72,7 @@ def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
         and not is_jitter(rank)
         and not is_transport(rank, supply)
         and bound_by_cpu(facts, rank, supply)
+        and worker_threads(facts, rank) < 2 * supply.cores  # else the threads are the cause: HOST001
     )
 
 

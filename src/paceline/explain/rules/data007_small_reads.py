@@ -8,7 +8,7 @@ from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.reads import Reads, reads_of
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, waiting_rank
+from paceline.explain.supply import WORTH, is_transport, waiting_rank
 
 _SMALL_BYTES = 256 * 1024
 _SYSTEM_SHARE = 0.4
@@ -40,7 +40,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     rank, supply = waiting
     reads = reads_of(facts.run, rank)
-    if reads is None or supply.steady_share < WORTH or not _is_small(reads):
+    if reads is None or supply.steady_share < WORTH or not _is_small(reads) or is_transport(rank, supply):
         return None
     gain = gain_of_removing(supply.steady_share, 0.3, 0.9)
     return Finding(

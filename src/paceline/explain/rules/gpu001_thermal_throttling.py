@@ -20,11 +20,11 @@ makes all the others wait.
 ## How it is decided
 
 The driver names heat as a reason for lower clocks (`sw_thermal`, `hw_thermal`) in at least two readings and in
-at least 5 % of those under load: one reading can be a blip, and 5 % is the share below which no finding is made.
-What is lost is that share, times how much lower the SM clock is than in readings that nothing holds back (than
-the card's highest clock, when there are fewer than three of them), times the compute share of a step. The low
-end of the gain is a third of it, because work that waits for memory hardly follows the SM clock. No GPU has been
-seen by the authors: the reading's meaning is NVML's.
+at least 5 % of those under load: one reading can be a blip, and 5 % is the share below which no finding is
+made. What is lost is that share, times how much lower the SM clock is than in readings that nothing holds back
+(than the card's highest clock, when there are fewer than three of them), times the compute share of a step. The
+low end of the gain is a third of it, because work that waits for memory hardly follows the SM clock. No GPU has
+been seen by the authors: the reading's meaning is NVML's.
 
 ## What helps
 

@@ -16,18 +16,18 @@ _LOWERED = 0.98
 PAGE = """
 ## What it means
 
-The GPU draws as much power as it may and lowers its clocks to stay there. At the limit it was sold with, that is
-how a card under full load works, and no fault. It is one when somebody lowered the limit, or when the machine's
-power supply tells the card to hold back (a power brake).
+The GPU draws as much power as it may and lowers its clocks to stay there. At the limit it was sold with, that
+is how a card under full load works, and no fault. It is one when somebody lowered the limit, or when the
+machine's power supply tells the card to hold back (a power brake).
 
 ## How it is decided
 
 The driver names power as a reason for lower clocks (`power_cap`, or `hw_power_brake`) in at least two readings
-and in at least 5 % of those under load, and the SM clock is then at least 5 % lower than in readings that nothing
-holds back (than the card's highest clock, when there are fewer than three): less than 5 % is below what any
-finding is made for. It is a warning when the enforced limit is more than 2 % below the card's default one (readings
-are rounded), or with a power brake; else it is only told. The low end of the gain is a third of what the
-clock loses, because work that waits for memory hardly follows it. No GPU has been seen by the authors.
+and in at least 5 % of those under load, and the SM clock is then at least 5 % lower than in readings that
+nothing holds back (than the card's highest clock, when there are fewer than three): less than 5 % is below what
+any finding is made for. It is a warning when the enforced limit is more than 2 % below the card's default one
+(readings are rounded), or with a power brake; else it is only told. The low end of the gain is a third of what
+the clock loses, because work that waits for memory hardly follows it. No GPU has been seen by the authors.
 
 ## What helps
 

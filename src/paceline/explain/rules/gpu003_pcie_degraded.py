@@ -16,16 +16,16 @@ PAGE = """
 ## What it means
 
 The GPU is connected with fewer PCIe lanes, or at an older generation, than card and slot are able to. Copies to
-and from the GPU take longer by the ratio. Usual causes: a card that does not sit right, a riser or cable, a slot
-that shares its lanes, a setting in the firmware.
+and from the GPU take longer by the ratio. Usual causes: a card that does not sit right, a riser or cable, a
+slot that shares its lanes, a setting in the firmware.
 
 ## How it is decided
 
 In at least three readings under load the best link seen is below the most that card and slot can do together
 (`pcie_max_gen`, `pcie_max_width`), or the slot's generation is below the card's own. Only readings under load
 count (at least half of the time computing): a GPU that has nothing to do lowers its link to save power. The
-gain is of the copies' share of a step: with a link of half the rate they take twice as long, so half of that share
-could go; where copies take less than 5 % of a step nothing is promised. Rates are those of the PCIe
+gain is of the copies' share of a step: with a link of half the rate they take twice as long, so half of that
+share could go; where copies take less than 5 % of a step nothing is promised. Rates are those of the PCIe
 specifications. No GPU has been seen by the authors.
 
 ## What helps

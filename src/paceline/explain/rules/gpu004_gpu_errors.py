@@ -32,16 +32,16 @@ _CARD: Mapping[int, str] = {
 PAGE = """
 ## What it means
 
-The driver reported a critical error (an Xid), or the GPU's memory had an error that its error correction could not
-mend. The results since then may be wrong, and the next failure may end the run.
+The driver reported a critical error (an Xid), or the GPU's memory had an error that its error correction could
+not mend. The results since then may be wrong, and the next failure may end the run.
 
 ## How it is decided
 
 At least one Xid was reported during the run, or the count of uncorrectable memory errors rose by at least one.
-Xids 13, 31, 43 and 45 are mostly the program's own doing (a kernel that fails, memory it does not own): they are a
-warning; every other one, and an uncorrectable error, is critical. Corrected errors and NVLink's are named beside
-them, but decide nothing. Where the driver gives no events (in many containers), Xids are not seen. No GPU has been
-seen by the authors; the numbers are NVIDIA's.
+Xids 13, 31, 43 and 45 are mostly the program's own doing (a kernel that fails, memory it does not own): they
+are a warning; every other one, and an uncorrectable error, is critical. Corrected errors and NVLink's are named
+beside them, but decide nothing. Where the driver gives no events (in many containers), Xids are not seen. No
+GPU has been seen by the authors; the numbers are NVIDIA's.
 
 ## What helps
 

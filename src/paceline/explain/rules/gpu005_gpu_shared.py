@@ -22,8 +22,8 @@ while its kernels run, ours wait.
 The driver lists a process on the GPU that is surely not of our own process tree, in at least two readings and
 in at least 5 % of those between the first and the last step: somebody who only looked (`nvidia-smi`, another
 program's start) is none. Inside a container a process number may be another host's, so there nobody is called a
-stranger. How much time it costs cannot be told from outside, so no gain is promised. No GPU has been seen by the
-authors.
+stranger. How much time it costs cannot be told from outside, so no gain is promised. No GPU has been seen by
+the authors.
 
 ## What helps
 

@@ -6,6 +6,7 @@ from paceline import units
 from paceline.explain.facts import Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
+from paceline.explain.supply import WORTH, worker_threads
 
 PAGE = """
 ## What it means
@@ -15,8 +16,8 @@ end of every operation wait for the slowest.
 
 ## How it is decided
 
-Compute threads (torch's, over all ranks on the host) exceed the cores we may use, and the training thread was
-ready but without a CPU for at least a tenth of the time it wanted one.
+Compute threads (torch's, over all ranks on the host, or those of the loader's workers) exceed the cores we may
+use, and the training thread was ready but without a CPU for at least a tenth of the time it wanted one.
 
 ## What helps
 
@@ -30,8 +31,9 @@ def check(facts: Facts) -> Finding | None:
     cores = facts.host.allowed_cores
     if cores is None:
         return None
-    threads = sum(int(r.record.meta.get("threads", 1)) for r in facts.ranks if r.record.host == facts.first.record.host)
-    share = facts.contention
+    threads, share = _in_ranks(facts)
+    if threads < 1.5 * cores or share < 0.1:
+        threads, share = _in_workers(facts)
     if threads < 1.5 * cores or share < 0.1:
         return None
     here = sum(r.record.host == facts.first.record.host for r in facts.ranks)
@@ -48,8 +50,7 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=f"{threads} compute threads share {cores:g} cores", value=float(threads), unit="threads"),
             Evidence(
-                text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it "
-                f"wanted one",
+                text=f"threads that wanted a CPU did not get one {units.percent(share)} of the time",
                 value=share,
                 unit="share of wanted time",
             ),
@@ -64,6 +65,21 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"{threads} compute threads share {cores:g} cores",
     )
+
+
+def _in_ranks(facts: Facts) -> tuple[int, float]:
+    """Return the compute threads of the ranks on the first one's host, and how much of their wish was not granted."""
+    here = [r for r in facts.ranks if r.record.host == facts.first.record.host]
+    return sum(int(r.record.meta.get("threads", 1)) for r in here), facts.contention
+
+
+def _in_workers(facts: Facts) -> tuple[int, float]:
+    """Return the compute threads of the training loader's workers, and the share of step time they may lose."""
+    loader = facts.first.loader
+    if loader is None or facts.shares["data_wait"] < WORTH:
+        return 0, 0.0
+    starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
+    return worker_threads(facts, facts.first), starved * facts.shares["data_wait"]
 
 
 RULE = Rule(code="HOST001", name="cpu-oversubscribed", page=PAGE, check=check)

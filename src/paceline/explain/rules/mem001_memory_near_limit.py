@@ -13,18 +13,18 @@ _FULL = 0.97
 PAGE = """
 ## What it means
 
-The run needs nearly all the memory there is, of the GPU or of the host. A longer sequence, a larger last batch or
-an evaluation can end it. On a GPU it also costs time: when an allocation fails, torch gives all its cached memory
-back to the driver, waits for the GPU, and tries again (a *retry*).
+The run needs nearly all the memory there is, of the GPU or of the host. A longer sequence, a larger last batch
+or an evaluation can end it. On a GPU it also costs time: when an allocation fails, torch gives all its cached
+memory back to the driver, waits for the GPU, and tries again (a *retry*).
 
 ## How it is decided
 
-On a GPU: the most that was allocated at one time is at least 90 % of its memory, or there was at least one retry. On
-the host: the processes of the run together hold at least 90 % of the memory they may use, and at most 10 % of it is
-available (pages that processes share are counted for each, so the sum alone does not decide). 90 % is the mark
-other tools use too; the CUDA context and libraries take some hundred MiB besides. A GPU that is filled to less
-than 97 % and never retried is only told of: that is a good use of it. Beyond that, and for the host, it is a
-warning.
+On a GPU: the most that was allocated at one time is at least 90 % of its memory, or there was at least one
+retry. On the host: the processes of the run together hold at least 90 % of the memory they may use, and at most
+10 % of it is available (pages that processes share are counted for each, so the sum alone does not decide). 90
+% is the mark other tools use too; the CUDA context and libraries take some hundred MiB besides. A GPU that is
+filled to less than 97 % and never retried is only told of: that is a good use of it. Beyond that, and for the
+host, it is a warning.
 
 ## What helps
 

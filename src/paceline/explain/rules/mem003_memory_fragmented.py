@@ -15,16 +15,17 @@ _NEAR = 0.9
 PAGE = """
 ## What it means
 
-Torch's allocator has taken far more GPU memory from the driver than the program ever used at one time: it lies in
-blocks of sizes that fit nothing. Usual causes are batches of ever other lengths and large temporary tensors.
+Torch's allocator has taken far more GPU memory from the driver than the program ever used at one time: it lies
+in blocks of sizes that fit nothing. Usual causes are batches of ever other lengths and large temporary tensors.
 When the GPU is full it fails for want of memory that is there.
 
 ## How it is decided
 
-The memory reserved exceeds the most that was ever allocated at one time by at least 30 %, and the difference is at
-least a tenth of the GPU's memory. Rounding of sizes explains the first tenth or two, and less than a tenth of the
-GPU keeps nobody from a larger batch. It is a warning when at least 90 % of the GPU is reserved or an allocation
-had to be tried again, because only then does it hurt; else it is told. No GPU has been seen by the authors.
+The memory reserved exceeds the most that was ever allocated at one time by at least 30 %, and the difference is
+at least a tenth of the GPU's memory. Rounding of sizes explains the first tenth or two, and less than a tenth
+of the GPU keeps nobody from a larger batch. It is a warning when at least 90 % of the GPU is reserved or an
+allocation had to be tried again, because only then does it hurt; else it is told. No GPU has been seen by the
+authors.
 
 ## What helps
 

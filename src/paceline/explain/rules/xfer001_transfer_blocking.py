@@ -17,17 +17,17 @@ While a batch is copied to the GPU, the GPU does nothing else, or the host waits
 
 ## How it is decided
 
-Copies to the GPU take at least 5 % of step time on the device's clock (on the host's, where the device timed too few
-steps): the share from which on waiting is a finding. Whether the loader pins memory is read from its settings and
-named, but does not decide. The gain is at most nearly all of it (copies hidden behind computing) and at least a third
-(pinned memory that is still waited for saves the driver's own copy); the third is an estimate that has not been
-measured. No GPU has been seen by the authors.
+Copies to the GPU take at least 5 % of step time on the device's clock (on the host's, where the device timed
+too few steps): the share from which on waiting is a finding. Whether the loader pins memory is read from its
+settings and named, but does not decide. The gain is at most nearly all of it (copies hidden behind computing)
+and at least a third (pinned memory that is still waited for saves the driver's own copy); the third is an
+estimate that has not been measured. No GPU has been seen by the authors.
 
 ## What helps
 
-`loader.pin_memory`: `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`. `data.prefetch_device`:
-copy the next batch on a stream of its own while this one is computed. `transfer.smaller`: send uint8 and convert
-on the GPU.
+`loader.pin_memory`: `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
+`data.prefetch_device`: copy the next batch on a stream of its own while this one is computed.
+`transfer.smaller`: send uint8 and convert on the GPU.
 """
 
 

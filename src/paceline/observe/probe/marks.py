@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from _thread import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import COMMUNICATION, SAVE, TRANSFER, gate
+from paceline.observe.probe.modules import stack
 from paceline.observe.probe.presence import has_gpu
 from paceline.observe.probe.stand_in import stand_in, step_out
 
@@ -56,7 +58,7 @@ def mark(owner: Any, name: str, code: int) -> None:
         if busy or get_ident() != gate.owner:
             return None
         busy = True
-        gate.put((perf_counter_ns(), code))
+        gate.put((perf_counter_ns(), code, stack(sys._getframe(2)) if code == SAVE else None))
         return True
 
     def end(begun: bool, result: Any, raised: BaseException | None) -> None:

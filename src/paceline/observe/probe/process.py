@@ -31,9 +31,11 @@ def resident_bytes() -> float | None:
     return float(text.split()[1]) * _PAGE if text else None
 
 
-def input_counters() -> dict[str, float | None]:
-    """Return what this process has read: calls, bytes asked for, bytes fetched from storage; None where not counted."""
-    found = dict(line.split(": ") for line in _read("/proc/self/io").splitlines() if ": " in line)
+def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
+    """Return what this process, or one thread of it, has read: calls, bytes asked for, bytes fetched from storage; None where not counted."""
+    path = "/proc/self/io" if thread_id is None else f"/proc/self/task/{thread_id}/io"
+    lines = _read(path).splitlines()
+    found = dict(line.split(": ") for line in lines if ": " in line)
     names = {"read_calls": "syscr", "asked_bytes": "rchar", "read_bytes": "read_bytes"}
     return {ours: float(found[theirs]) if theirs in found else None for ours, theirs in names.items()}
 

@@ -131,6 +131,8 @@ class Scribe:
                 self.sampler.slices.learn("input", moment[2].frames)
             elif moment[1] == g.BACKWARD and moment[3]:
                 self.sampler.slices.learn("loss", moment[3])
+            elif moment[1] == g.SAVE and moment[2]:
+                self.sampler.slices.learn_saver(moment[2])
 
     def _on_row(self, row: StepRow) -> None:
         flags = row.flags | self._profiled(row)

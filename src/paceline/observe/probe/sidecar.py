@@ -1,7 +1,7 @@
 """Who takes the gauges of a host where no `paceline run` was started? A sidecar, begun by the first rank there.
 
-Under `srun` or `ssh` ranks run on hosts that only share the run folder. The sidecar ends with the rank that began it; of
-several on a host one samples and the others stand by. It is no child of the program's: a shell starts it and goes.
+Under `srun` or `ssh` ranks run on hosts that only share the run folder. The sidecar ends with the rank that began it;
+of several on a host one samples and the others stand by. It is no child of the program's: a shell starts it and goes.
 """
 
 from __future__ import annotations

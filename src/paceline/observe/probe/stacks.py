@@ -61,6 +61,7 @@ class Slices:
     def __init__(self) -> None:
         self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}, "update": {}}
         self._calls: dict[CodeType, set[int]] = {}
+        self._savers: set[CodeType] = set()
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
 
     def learn(self, side: str, frames: Frames) -> None:
@@ -84,6 +85,14 @@ class Slices:
             self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
         parsed.cache_clear()
 
+    def learn_saver(self, frames: Frames) -> None:
+        """Take the stack of a save: functions between it and the training loop save checkpoints, all through."""
+        for code, _ in frames:
+            if code in self._calls:
+                return
+            if kind_of(code.co_filename) == "user":
+                self._savers.add(code)
+
     def side_of(self, frames: Frames, slot: str) -> str:
         """Say what a stack (innermost first) sampled in a slot is working on.
 
@@ -91,6 +100,8 @@ class Slices:
         """
         order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
+            if code in self._savers and code not in self._calls:
+                return "save"
             if code not in self._calls:
                 continue
             for side in order:

@@ -43,7 +43,7 @@ def _patch_torch(torch: Any) -> None:
     _state["torch"] = torch
     _state["imported_ns"] = time.monotonic_ns()
     gate.start_scribe = _start_scribe
-    guard.on_undo(gate.silence)
+    guard.on_undo(_silence)
     for patch in (modules.patch, backwards.patch, optimizers.patch, loaders.patch, marks.patch):
         patch(torch)
     fetchers.patch(torch, _in_worker)
@@ -132,14 +132,31 @@ def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return decorate
 
 
+def _silence() -> None:
+    """Have moments noted no more; a profiler window that is open ends on its own thread, at the next step end."""
+    gate.silence()
+    gate.window = _end_window
+    if get_ident() == gate.owner:
+        _end_window()
+
+
+@_harmless("profiler window")
+def _end_window() -> None:
+    """End the profiler window, if it is open; one that is only due stays due."""
+    window = _state.get("window")
+    if window is not None and window.begun_ns is not None:
+        window.end()
+    if guard.faulted():
+        gate.window = None
+
+
 @_harmless("before a fork")
 def _before_fork() -> None:
     scribe = _state.get("scribe")
     if scribe is not None:
         scribe.stop()
-    window = _state.get("window")
-    if window is not None and get_ident() == gate.owner:
-        window.end()  # a child would inherit the open profiler, and never close it
+    if get_ident() == gate.owner:
+        _end_window()  # a child would inherit the open profiler, and never close it
     _state["generation"] += 1
 
 
@@ -168,7 +185,10 @@ def _in_child() -> None:
         gate.silence()
 
 
+@_harmless("at exit")
 def _at_exit() -> None:
+    if get_ident() == gate.owner:
+        _end_window()
     scribe = _state.get("scribe")
     if scribe is None or guard.faulted():
         return

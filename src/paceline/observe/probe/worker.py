@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -53,7 +54,7 @@ class Ticker:
     def write(self) -> None:
         """Append the counters as they stand now."""
         on_cpu, runnable = process.thread_times_s(self._main) or (None, None)
-        others = [process.thread_times_s(t) for t in process.thread_ids() if t not in (self._main, self._own)]
+        feeders = [process.thread_times_s(t) for t in _feeders()]
         self._file.write_json(
             {
                 "kind": "tick",
@@ -62,8 +63,9 @@ class Ticker:
                 **self._meter.as_json(),
                 "on_cpu_s": on_cpu,
                 "runnable_s": runnable,
-                "hand_over_cpu_s": sum(t[0] for t in others if t),
-                **process.input_counters(),
+                "hand_over_cpu_s": sum(t[0] for t in feeders if t),
+                "threads": len(process.thread_ids()),
+                **process.input_counters(self._main),
                 "system_s": os.times().system,
                 "rss_bytes": process.resident_bytes(),
                 "hot": _producing(self._sampler),
@@ -76,6 +78,11 @@ class Ticker:
             self.write()
         except OSError as error:
             guard.fault(error, "worker recorder")
+
+
+def _feeders() -> list[int]:
+    """Return the native ids of the threads that pickle and send batches."""
+    return [t.native_id for t in threading.enumerate() if t.name.startswith("QueueFeederThread") and t.native_id]
 
 
 def _producing(sampler: Sampler) -> list[dict[str, Any]]:
