@@ -1,4 +1,4 @@
-"""A step of five milliseconds of the GPU's time, timed in blocks: with ``--layers N`` of that many, else it finds them."""
+"""A step of five milliseconds of the GPU's time, timed in blocks: of ``--layers N``, or of as many as it takes."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 from marks import Marks
@@ -48,24 +49,20 @@ model = Model().to(given.device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 tokens = torch.randint(0, words, (batch * 16, length + 1))
 loader = DataLoader(TensorDataset(tokens), batch_size=batch, shuffle=True, pin_memory=cuda)
-batches = iter(loader)
 
 
-def next_batch() -> list[torch.Tensor]:
-    global batches
-    found = next(batches, None)
-    if found is None:
-        batches = iter(loader)
-        found = next(batches)
-    return found
+def endless(source: DataLoader) -> Iterator[list[torch.Tensor]]:
+    while True:
+        yield from source
 
 
+batches = endless(loader)
 marks = Marks(given.trace, given.steps, given.device)
 begun = time.perf_counter()
 for _ in range(given.steps):
     marks.begin_step()
     with marks.phase("data_wait"):
-        (text,) = next_batch()
+        (text,) = next(batches)
     with marks.phase("transfer"):
         text = text.to(given.device, non_blocking=True)
     with torch.autocast(given.device, dtype=torch.bfloat16):

@@ -59,7 +59,7 @@ def _losses(rank: Rank) -> tuple[Floats, Floats]:
 
 def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[int, int]:
     """Count the steps from the first on whose losses are the same to the last bit, and the steps in common."""
-    _, first, second = np.intersect1d(before[0], after[0], return_indices=True)
+    _, first, second = np.intersect1d(before[0], after[0], assume_unique=True, return_indices=True)
     same = (before[1][first] == after[1][second]) | (np.isnan(before[1][first]) & np.isnan(after[1][second]))
     return (int(np.argmin(same)) if not same.all() else len(same)), len(same)
 

@@ -37,7 +37,8 @@ def _series(ranks: Sequence[RankFacts], common: Floats) -> Series:
 
 def _common(ranks: Sequence[RankFacts]) -> Floats:
     """Return the numbers of the steps that all ranks have."""
-    return reduce(np.intersect1d, [rank.rows["index"] for rank in ranks])
+    numbers = [rank.rows["index"] for rank in ranks]
+    return reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), numbers)
 
 
 def _together(ranks: Sequence[RankFacts]) -> Sequence[RankFacts]:

@@ -153,7 +153,7 @@ def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
 
 
 def worker_threads(facts: Facts, rank: RankFacts) -> int:
-    """Return how many compute threads the workers of the training loader have together, beside those all workers have."""
+    """Return how many compute threads the training loader's workers have, beside the threads that all workers have."""
     if rank.loader is None or not rank.loader.workers:
         return 0
     pids = {row.pid for row in rank.loader.per_worker}

@@ -12,18 +12,30 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.randomness import holds_generator, states
 from paceline.observe.probe.stand_in import step_out
 from paceline.record.layout import BATCH_BOUNDS_S
 
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
 
 _CPU_FIRST, _CPU_EVERY = 16, 8  # that clock costs half a microsecond
+_DRAWS_FIRST = 3  # batches around which the random generators are compared
 
 
 class Meter:
     """Cumulative counters of one maker of batches; times in ns."""
 
-    __slots__ = ("batches", "collate_ns", "cpu_ns", "cpu_of_ns", "histogram", "max_ns", "produce_ns", "samples")
+    __slots__ = (
+        "batches",
+        "collate_ns",
+        "cpu_ns",
+        "cpu_of_ns",
+        "draws",
+        "histogram",
+        "max_ns",
+        "produce_ns",
+        "samples",
+    )
 
     def __init__(self) -> None:
         self.batches = 0
@@ -33,6 +45,7 @@ class Meter:
         self.cpu_of_ns = 0  # wall time of the same batches
         self.collate_ns = 0
         self.max_ns = 0
+        self.draws: bool | None = None  # whether making samples drew random numbers; None: not seen yet
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
     def wants_cpu(self) -> bool:
@@ -51,6 +64,11 @@ class Meter:
         # The bounds double: the bucket is the bit length of the ratio to the first.
         self.histogram[min((wall_ns // _BOUNDS_NS[0]).bit_length(), len(_BOUNDS_NS))] += 1
 
+    def compare(self, before: Any, dataset: Any) -> None:
+        """Note whether a batch drew random numbers, given the generators' states before it (None: not this one)."""
+        if before is not None:
+            self.draws = bool(self.draws) or before != states() or holds_generator(dataset)
+
     def as_json(self) -> dict[str, Any]:
         """Return the counters with units in their names."""
         return {
@@ -59,6 +77,7 @@ class Meter:
             "produce_s": self.produce_ns / 1e9,
             "cpu_s": self.produce_ns * (self.cpu_ns / self.cpu_of_ns if self.cpu_of_ns else 0.0) / 1e9,
             "collate_s": self.collate_ns / 1e9,
+            "draws_random": self.draws,
             "max_batch_s": self.max_ns / 1e9,
             "histogram": list(self.histogram),
         }
@@ -100,6 +119,7 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
         meter = None
         try:
             meter = prepare(self)
+            before = states() if meter.batches < _DRAWS_FIRST else None
             cpu = thread_time_ns() if meter.wants_cpu() else 0
             begun = perf_counter_ns()
         except Exception as error:
@@ -113,6 +133,7 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
             if meter is not None:
                 wall, spent = perf_counter_ns() - begun, thread_time_ns() - cpu if cpu else None
                 meter.count(wall, spent, _how_many(possibly_batched_index))
+                meter.compare(before, self.dataset)
         except Exception as error:
             guard.fault(error, "worker probe")
         return batch

@@ -32,7 +32,7 @@ def resident_bytes() -> float | None:
 
 
 def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
-    """Return what this process, or one thread of it, has read: calls, bytes asked for, bytes fetched from storage; None where not counted."""
+    """Return what this process, or one thread of it, has read: calls, bytes asked for and bytes from storage."""
     path = "/proc/self/io" if thread_id is None else f"/proc/self/task/{thread_id}/io"
     lines = _read(path).splitlines()
     found = dict(line.split(": ") for line in lines if ": " in line)

@@ -1,0 +1,34 @@
+"""Does making samples draw random numbers? The global generators are compared around the first batches.
+
+Where it does, another number of workers draws other numbers, and training is no longer the same.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+
+def states() -> tuple[Any, ...]:
+    """Return the states of Python's, numpy's and torch's global generators, in a form that compares."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (
+        random.getstate(),
+        _of_numpy(numpy) if numpy else None,
+        bytes(torch.random.get_rng_state().tolist()) if torch else None,
+    )
+
+
+def _of_numpy(numpy: Any) -> tuple[bytes, int]:
+    _, keys, position, *_ = numpy.random.get_state()
+    return keys.tobytes(), int(position)
+
+
+def holds_generator(dataset: Any) -> bool:
+    """Say whether a data set keeps a random generator of its own among its attributes."""
+    held = list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []
+    names = {f"{type(value).__module__}.{type(value).__name__}" for value in held}
+    return bool(names & {"random.Random", "numpy.random._generator.Generator", "torch._C.Generator"}) or any(
+        name.endswith(".RandomState") for name in names
+    )
