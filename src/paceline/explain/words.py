@@ -49,5 +49,10 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
 
 
 def safety_of_workers(loader: LoaderBreakdown | None) -> Safety:
-    """Return the safety class of another number of workers: semantic where samples draw random numbers."""
-    return "semantic" if loader is not None and loader.draws_random else "exact"
+    """Return the safety class of another number of workers.
+
+    Semantic where samples draw random numbers, or where a stream is read that workers have to share out among themselves.
+    """
+    if loader is None:
+        return "exact"
+    return "semantic" if loader.draws_random or loader.settings.get("iterable") else "exact"

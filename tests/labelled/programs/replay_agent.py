@@ -49,8 +49,8 @@ def learn(network, optimizer, events):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--capacity", type=int, default=10_000_000)
-    parser.add_argument("--steps", type=int, default=190)
-    parser.add_argument("--moves", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=220)
+    parser.add_argument("--moves", type=int, default=150)
     args = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)

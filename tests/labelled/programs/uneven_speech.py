@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 ap = argparse.ArgumentParser()
-ap.add_argument("--long", type=int, default=420, help="frames of a long recording")
-ap.add_argument("--short", type=int, default=24)
+ap.add_argument("--long", type=int, default=1900, help="frames of a long recording")
+ap.add_argument("--short", type=int, default=110)
 ap.add_argument("--steps", type=int, default=144)
 a = ap.parse_args()
 
@@ -18,11 +18,12 @@ torch.set_num_threads(1)
 class Commands(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gru = nn.GRU(20, 64, batch_first=True)
-        self.out = nn.Linear(64, 4)
+        self.near, self.far = nn.Conv1d(20, 96, 5, padding=2), nn.Conv1d(96, 96, 5, padding=2)
+        self.out = nn.Linear(96, 4)
 
     def forward(self, frames):
-        return self.out(self.gru(frames)[0].mean(1))
+        heard = torch.relu(self.far(torch.relu(self.near(frames))))
+        return self.out(heard.mean(2))
 
 
 def recordings():
@@ -31,7 +32,7 @@ def recordings():
     for number in range(a.steps):
         frames = a.long if number % 13 == 11 else a.short
         command = torch.randint(0, 4, (16,), generator=gen)
-        yield 0.4 * tones[command].unsqueeze(1) + torch.randn(16, frames, 20, generator=gen), command
+        yield 0.4 * tones[command].unsqueeze(2) + torch.randn(16, 20, frames, generator=gen), command
 
 
 model = Commands()

@@ -52,7 +52,7 @@ def describe(loader: Any) -> dict[str, Any]:
     return {
         "class": type(loader).__name__,
         "dataset": type(loader.dataset).__name__,
-        "iterable": hasattr(type(loader.dataset), "__iter__") and not hasattr(type(loader.dataset), "__getitem__"),
+        "iterable": getattr(loader, "_dataset_kind", 0) == 1,  # _DatasetKind.Iterable
         "num_workers": loader.num_workers,
         "batch_size": loader.batch_size,
         "pin_memory": bool(loader.pin_memory),
