@@ -50,4 +50,4 @@ for step in range(given.steps):
         optimizer.zero_grad()
 sync(given.device)
 marks.end()
-told(begun, given.steps, loss=float(loss))
+told(begun, given.steps, loss=loss.item())

@@ -35,4 +35,4 @@ for _ in range(given.steps):
     loss = model(data).square().mean()
     loss.backward()
     optimizer.step()
-told(begun, given.steps, loss=float(loss))
+told(begun, given.steps, loss=loss.item())

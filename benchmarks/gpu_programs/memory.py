@@ -31,4 +31,4 @@ for step in range(given.steps):
     if step % 20 == 0:
         time.sleep(0.15)  # so that the run is seen by some readings
 sync(given.device)
-told(begun, given.steps, loss=float(loss), share=wanted / total)
+told(begun, given.steps, loss=loss.item(), share=wanted / total)

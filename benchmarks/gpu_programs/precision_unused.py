@@ -21,4 +21,4 @@ for _ in range(given.steps):
     loss.backward()
     optimizer.step()
 sync(given.device)
-told(begun, given.steps, loss=float(loss))
+told(begun, given.steps, loss=loss.item())

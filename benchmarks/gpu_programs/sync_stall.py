@@ -24,4 +24,4 @@ for _ in range(given.steps):
         for parameter in model.parameters():
             norms.append(parameter.grad.norm().item())
     optimizer.step()
-told(begun, given.steps, loss=float(loss), norms=len(norms))
+told(begun, given.steps, loss=loss.item(), norms=len(norms))

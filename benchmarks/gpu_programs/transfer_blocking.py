@@ -25,4 +25,4 @@ for step in range(given.steps):
     loss.backward()
     optimizer.step()
 sync(given.device)
-told(begun, given.steps, loss=float(loss))
+told(begun, given.steps, loss=loss.item())

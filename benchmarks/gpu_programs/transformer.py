@@ -78,4 +78,4 @@ for _ in range(given.steps):
         optimizer.zero_grad()
 sync(given.device)
 marks.end()
-told(begun, given.steps, loss=float(loss), parameters=sum(p.numel() for p in model.parameters()))
+told(begun, given.steps, loss=loss.item(), parameters=sum(p.numel() for p in model.parameters()))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Paceline, call
+
+from paceline.record import layout
 
 RUNS = Path(".paceline") / "runs"
 
@@ -151,3 +156,28 @@ def test_summary_that_is_no_json_is_a_note_and_not_the_end(paceline: Paceline, p
     done = paceline("report", "slow", "--json", "run.json")
     assert done.returncode == 0
     assert "summary.json" in json.loads((place / "run.json").read_text())["problems"][0]
+
+
+def test_run_that_goes_on_is_explained_until_now(place: Path) -> None:
+    command = [sys.executable, "-m", "paceline", "run", "-q", "--run-id", "going", "train.py", "0.002", "100000"]
+    going = subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_for_steps(place / RUNS / "going", 60)
+        done = call("report", "going", cwd=place)
+        listed = call("report", cwd=place)
+    finally:
+        going.terminate()
+        going.wait(60)
+    assert done.returncode == 0
+    assert "paceline: still running" in done.stdout
+    assert "verdict: loader-serial" in done.stdout
+    assert listed.stdout.splitlines()[1].split()[0] == "going"
+    assert "still running" in listed.stdout.splitlines()[1]
+
+
+def wait_for_steps(folder: Path, number: int) -> None:
+    for _ in range(600):
+        if sum(file.stat().st_size for file in folder.glob("ranks/*/steps.bin")) >= number * layout.STEP.size:
+            return
+        time.sleep(0.1)
+    raise AssertionError("no steps were recorded within a minute")

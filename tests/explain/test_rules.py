@@ -93,7 +93,7 @@ def test_data001_of_a_reader_by_hand(tmp_path):
     counted = [{"slot": "gap", "side": "input", "count": 50}]
     finding = of_rows(tmp_path, plain(60, gap=10, fetches=0), summary={"samples": counted})["DATA001"]
     assert finding.time_share == pytest.approx(0.5)
-    assert remedies(finding) == ["loader.background"]
+    assert remedies(finding) == ["loader.background", "loader.decode"]
     assert finding.gain.high == pytest.approx(2.0, rel=0.01)  # one thread, and no more
 
 
@@ -464,7 +464,7 @@ def test_run002_evaluation_heavy(tmp_path, ms, there):
 
 @pytest.mark.parametrize(
     "setup_s, wall_s, there",
-    [(1.4, 3.0, False), (1.6, 3.0, True), (1.6, 9.0, False), (60.0, 290.0, True), (60.0, 310.0, False)],
+    [(1.9, 3.0, False), (2.1, 4.0, True), (2.1, 9.0, False), (60.0, 230.0, True), (60.0, 250.0, False)],
 )
 def test_run003_startup_slow(tmp_path, setup_s, wall_s, there):
     meta = {"imported_ns": FIRST_NS - round(setup_s * S)}

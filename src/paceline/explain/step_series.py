@@ -20,7 +20,7 @@ Series = Mapping[str, Floats]
 def paired_series(before: Facts, after: Facts) -> tuple[Series, Series]:
     """Return the series of two runs over the steady steps that both have, so that the n-th of each belong together."""
     ranks = _together(before.ranks), _together(after.ranks)
-    common = _common([*ranks[0], *ranks[1]])
+    common = _shared_steps([*ranks[0], *ranks[1]])
     return _series(ranks[0], common), _series(ranks[1], common)
 
 
@@ -35,7 +35,7 @@ def _series(ranks: Sequence[RankFacts], common: Floats) -> Series:
     return {name: averaged(name) for name in (WALL, *PHASES)}
 
 
-def _common(ranks: Sequence[RankFacts]) -> Floats:
+def _shared_steps(ranks: Sequence[RankFacts]) -> Floats:
     """Return the numbers of the steps that all ranks have."""
     numbers = [rank.rows["index"] for rank in ranks]
     return reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), numbers)
@@ -44,6 +44,6 @@ def _common(ranks: Sequence[RankFacts]) -> Floats:
 def _together(ranks: Sequence[RankFacts]) -> Sequence[RankFacts]:
     """Return the ranks to average over: all, or the slowest where they share too few steps to be training together."""
     least = min(len(rank.rows) for rank in ranks)
-    if len(_common(ranks)) >= max(MIN_STEPS, least / 2):
+    if len(_shared_steps(ranks)) >= max(MIN_STEPS, least / 2):
         return ranks
     return [max(ranks, key=lambda rank: float(rank.walls.mean()))]

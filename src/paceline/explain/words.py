@@ -51,7 +51,7 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
 def safety_of_workers(loader: LoaderBreakdown | None) -> Safety:
     """Return the safety class of another number of workers.
 
-    Semantic where samples draw random numbers, or where a stream is read that workers have to share out among themselves.
+    Semantic where samples draw random numbers, or where a stream is read that workers have to share out.
     """
     if loader is None:
         return "exact"

@@ -6,13 +6,16 @@ prints a JSON line: what was planted, what that process printed, and how it ende
 
 from __future__ import annotations
 
+import atexit
 import errno
+import importlib
 import inspect
 import io
 import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -21,10 +24,39 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 PACKAGE = "paceline.observe.probe."
-# What keeps faults inside cannot be what fails; the rest runs only where there is a GPU, or before torch is imported.
-SPARED = {"guard", "gate.Gate.silence", "stand_in.step_out", "fetchers._TimedCollate.__call__", "lazy.Finder.find_spec"}
-NOT_HERE = {"cuda_events", "device_clock", "held_rows", "timing", "precision", "syncs", "flops", "weave", "unread"}
-LATER = ("scribe", "device", "files", "rows", "worker", "stacks", "automaton")
+# Modules whose functions run in the program's own threads, or in a loader worker; then some that the recorder calls.
+FILES = (
+    "backwards",
+    "fetchers",
+    "identity",
+    "loaders",
+    "modules",
+    "optimizers",
+    "scribe",
+    "start",
+    "tensors",
+    "worker",
+)
+ALSO = {
+    "automaton.Automaton.feed",
+    "device.device_of",
+    "files.Appender.write",
+    "files.replace_json",
+    "process.thread_times_s",
+    "rows.pack_step",
+    "stacks.Sampler.sample",
+    "stacks.Sampler.sample_inside",
+    "stacks.Slices.learn",
+    "window.OperatorWindow.end",
+    "window.OperatorWindow.take",
+}
+SPARED = {  # what keeps faults inside cannot be what fails
+    "fetchers._TimedCollate.__call__",
+    "scribe.Scribe._loop",
+    "start._end_window",
+    "worker.Ticker._loop",
+    "worker.Ticker.last",
+}
 
 
 class Stream(IterableDataset):
@@ -35,11 +67,11 @@ class Stream(IterableDataset):
 def train():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    data = TensorDataset(torch.randn(48, 4), torch.randn(48, 1))
+    data = TensorDataset(torch.randn(56, 4), torch.randn(56, 1))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     for workers in (1, 0):
-        for inputs, targets in DataLoader(data, batch_size=4, num_workers=workers):
+        for inputs, targets in DataLoader(data, batch_size=8, num_workers=workers):
             optimizer.zero_grad()
             loss = functional.mse_loss(model(inputs), targets)
             scaler.scale(loss).backward()
@@ -70,25 +102,18 @@ def train():
 
 
 def places():
-    """Every function and method of the probe: (module, owner, name)."""
-    for name, module in sorted(sys.modules.items()):
-        if not name.startswith(PACKAGE):
-            continue
-        short = name.removeprefix(PACKAGE)
-        if short in SPARED | NOT_HERE:
-            continue
+    """Every function and method that is to fail: (its place, owner, name)."""
+    for file in sorted({*FILES, *(place.partition(".")[0] for place in ALSO)}):
+        module = importlib.import_module(PACKAGE + file)
         for key, value in sorted(vars(module).items()):
-            if (
-                getattr(value, "__module__", None) != name
-                or isinstance(value, type)
-                and issubclass(value, (tuple, Exception))
-            ):
+            if getattr(value, "__module__", None) != module.__name__:
                 continue
             owner, names = (value, sorted(vars(value))) if isinstance(value, type) else (module, [key])
-            for function in names:
-                place = f"{short}.{key}" if owner is module else f"{short}.{key}.{function}"
-                if inspect.isfunction(vars(owner)[function]) and place not in SPARED and "patch" not in function:
-                    yield place, owner, function
+            for name in names:
+                place = f"{file}.{key}" if owner is module else f"{file}.{key}.{name}"
+                wanted = place in ALSO if file not in FILES else place not in SPARED and "patch" not in name
+                if wanted and inspect.isfunction(vars(owner)[name]):
+                    yield place, owner, name
 
 
 def plant(owner, name):
@@ -105,33 +130,42 @@ def plant(owner, name):
                 setattr(module, key, fails)
 
 
-def in_a_process(folder, owner=None, name=None):
-    """Fork, plant, train; return what the child printed and how it ended."""
-    files = [Path(folder, "out"), Path(folder, "err")]
+def begin(folder, owner=None, name=None):
+    """Fork, plant, train; what the child prints goes to files."""
     sys.stdout.flush()
     child = os.fork()
-    if child == 0:
-        for descriptor, path in enumerate(files, 1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-        if owner is not None:
-            plant(owner, name)
+    if child:
+        return child
+    for descriptor, name_of in enumerate(("out", "err"), 1):
+        os.dup2(os.open(f"{folder}/{name_of}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    if owner is not None:
+        plant(owner, name)
+    code = 7
+    try:
         train()
-        sys.exit(7)
+    except BaseException:
+        traceback.print_exc()
+        code = 8
+    atexit._run_exitfuncs()  # and not the whole end of an interpreter, which takes longer than all this
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def finish(child, folder):
     _, status = os.waitpid(child, 0)
-    return {"out": files[0].read_text(), "err": files[1].read_text(), "code": os.waitstatus_to_exitcode(status)}
+    out, err = (Path(folder, name).read_text() for name in ("out", "err"))
+    return {"out": out, "err": err, "code": os.waitstatus_to_exitcode(status)}
 
 
 def main():
-    for name in [*(PACKAGE + name for name in LATER), "torch._dynamo"]:  # the last is what an optimizer imports
-        __import__(name)
+    plants = [(None, None, None), *places()]
+    importlib.import_module("torch._dynamo")  # which the first step of an optimizer would do in each child
     torch.set_num_threads(1)
-
-    told = Path(os.environ["PACELINE_WATCH_DIR"], "warned")
-    folder = sys.argv[1]
-    print(json.dumps({"planted": None, **in_a_process(folder)}), flush=True)
-    for place, owner, name in list(places()):
+    told = Path(os.environ.get("PACELINE_WATCH_DIR", "."), "warned")
+    for place, owner, name in plants:
         told.unlink(missing_ok=True)
-        print(json.dumps({"planted": place, **in_a_process(folder, owner, name)}), flush=True)
+        child = begin(sys.argv[1], owner, name)
+        print(json.dumps({"planted": place, **finish(child, sys.argv[1])}), flush=True)
 
 
 if __name__ == "__main__":

@@ -672,7 +672,7 @@ def interpreter():
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
     ]
     yield sorted(str(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-    yield os.getcwd(), os.umask(0o022), sorted(os.listdir("/proc/self/fd"))[:3]
+    yield os.getcwd(), os.umask(0o022)
 
 
 def main():

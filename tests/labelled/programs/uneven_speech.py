@@ -8,7 +8,7 @@ from torch import nn
 ap = argparse.ArgumentParser()
 ap.add_argument("--long", type=int, default=1900, help="frames of a long recording")
 ap.add_argument("--short", type=int, default=110)
-ap.add_argument("--steps", type=int, default=144)
+ap.add_argument("--steps", type=int, default=120)
 a = ap.parse_args()
 
 torch.manual_seed(4)

@@ -8,7 +8,7 @@ from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-_LEAST_S = 1.5
+_LEAST_S = 2.0
 _LEAST_SHARE = 0.25
 
 PAGE = """
@@ -19,7 +19,7 @@ Every start and every restart pays it.
 
 ## How it is decided
 
-From the moment torch had been imported to the first batch, forward or backward it takes at least 1.5 s and at
+From the moment torch had been imported to the first batch, forward or backward it takes at least 2 s and at
 least a quarter of the time until now. A longer run dilutes it: the share is that of this run.
 
 ## What helps

@@ -9,8 +9,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from paceline.observe.probe import guard
+from paceline.observe.probe.frames import stack
 from paceline.observe.probe.gate import COMMUNICATION, SAVE, TRANSFER, gate
-from paceline.observe.probe.modules import stack
 from paceline.observe.probe.presence import has_gpu
 from paceline.observe.probe.stand_in import stand_in, step_out
 

@@ -10,18 +10,16 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
-from types import FrameType
 from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.automaton import Forward
+from paceline.observe.probe.frames import stack
 from paceline.observe.probe.gate import FORWARD, gate
 from paceline.observe.probe.identity import IdentityMap
 from paceline.observe.probe.stand_in import stand_in
 from paceline.observe.probe.tensors import Reader
 from paceline.observe.probe.weave import NoSourceError, woven
-
-_FRAMES_DEEP = 24
 
 
 class _Known:
@@ -41,15 +39,6 @@ _last_input: Any = None
 def known(module: Any) -> _Known:
     """Return what is known of a module, looked up once per object."""
     return _known.get(module) or _known.set(module, _Known(module))
-
-
-def stack(frame: FrameType | None) -> list[tuple[Any, int]]:
-    """Return the calling stack as (code object, line), innermost first."""
-    found: list[tuple[Any, int]] = []
-    while frame is not None and len(found) < _FRAMES_DEEP:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return found
 
 
 def wanted_stack() -> Any:

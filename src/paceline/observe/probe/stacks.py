@@ -134,14 +134,12 @@ class Sampler:
     def sample_inside(self, thread: int, slot: str, function: str) -> None:
         """Take a sample only if the thread is inside one of our functions, and only of what that one called."""
         frames: Frames = []
-        frame = sys._current_frames().get(thread)
-        while frame is not None:
-            if kind_of(frame.f_code.co_filename) != "ours":
-                frames.append((frame.f_code, frame.f_lineno))
-            elif frame.f_code.co_name == function:
+        for code, line in _chain(sys._current_frames().get(thread)):
+            if kind_of(code.co_filename) != "ours":
+                frames.append((code, line))
+            elif code.co_name == function:
                 self.count(frames, slot)
                 return
-            frame = frame.f_back
 
     def count(self, frames: Frames, slot: str) -> None:
         """Count one stack, innermost first."""
@@ -178,9 +176,17 @@ class Sampler:
 
 
 def _walk(frame: FrameType | None) -> Frames:
+    return [(code, line) for code, line in _chain(frame) if kind_of(code.co_filename) != "ours"]
+
+
+def _chain(frame: FrameType | None) -> Frames:
+    """Return a thread's stack, innermost first.
+
+    At one go, without a call: the thread runs on as soon as we pause, and a frame that has ended meanwhile is not safe
+    to follow (with torch.compile at work, what was once found there was no frame).
+    """
     found: Frames = []
     while frame is not None and len(found) < _DEEP:
-        if kind_of(frame.f_code.co_filename) != "ours":
-            found.append((frame.f_code, frame.f_lineno))
+        found.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return found

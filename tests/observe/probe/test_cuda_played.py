@@ -1,0 +1,124 @@
+"""A whole watched program with a torch.cuda that is played: all of our CUDA path but CUDA. No GPU has been seen.
+
+The stand-in's events pass at once and carry the host's clock, so the device's times must be the host's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.explain.diagnose import diagnose
+from paceline.explain.facts import gather
+from paceline.observe.supervise import INJECT
+from paceline.record.layout import FLAG_DEVICE_TIMED, FLAG_LOSS
+from paceline.record.read import read_run
+
+PROGRAM = """
+import sys, time, types
+from paceline.observe.probe import marks, presence
+presence.has_gpu = marks.has_gpu = lambda torch: True
+import torch
+
+
+class Event:
+    def __init__(self, enable_timing=False):
+        self.device = None
+    def record(self, stream=None):
+        self.device, self.at = torch.device("cuda", stream.device_index), time.perf_counter_ns()
+    def query(self):
+        return True
+    def elapsed_time(self, other):
+        return (other.at - self.at) / 1e6
+
+
+cuda = torch.cuda
+cuda.is_initialized = lambda: True
+cuda.current_device = lambda: 0
+cuda.current_stream = lambda device=None: types.SimpleNamespace(device_index=device)
+cuda.Event = Event
+cuda.memory_reserved = lambda device=None: 1 << 20
+cuda.memory_allocated = lambda device=None: 1 << 19
+counters = {"allocated_bytes.all.current": 5e8, "reserved_bytes.all.current": 9e8, "allocated_bytes.all.peak": 6e8}
+cuda.memory_stats = lambda device=None: counters | {"num_alloc_retries": 0}
+card = types.SimpleNamespace(name="NVIDIA H200", total_memory=140 << 30, major=9, minor=0, uuid="1111")
+cuda.get_device_properties = lambda device: card
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(16, 64)
+for step in range(120):
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=False):
+        loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.008)
+print("done", len(list(model.parameters())))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("played")
+    (folder / "train.py").write_text(PROGRAM)
+    place = folder / "run"
+    for part in ("ranks", "workers", "gauges"):
+        (place / part).mkdir(parents=True)
+    path = os.pathsep.join([str(INJECT), str(Path(__file__).parents[3] / "src")])
+    environment = {**os.environ, "PACELINE_WATCH_DIR": str(place), "PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, env=environment, cwd=folder)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done 4\n", "")
+    return read_run(place)
+
+
+def test_the_device_is_described(run):
+    meta = run.ranks[0].meta
+    assert (meta["device"], meta["device_name"], meta["capability"]) == ("cuda", "NVIDIA H200", "9.0")
+    assert (meta["autocast"], meta["matmul_tf32"], meta["cuda_graphs"]) == (None, False, False)
+
+
+def test_steps_are_timed_and_tell_the_same_as_the_host(run):
+    rows = run.ranks[0].steps
+    timed = rows[(rows["flags"] & FLAG_DEVICE_TIMED) != 0]
+    assert len(rows) == 120
+    assert len(timed) >= 8
+    host = rows[(rows["flags"] & FLAG_DEVICE_TIMED) == 0][2:]
+    for name in ("forward_s", "backward_s", "optimizer_s", "gap_s"):
+        assert timed[name].sum() / timed["wall_s"].sum() == pytest.approx(
+            host[name].sum() / host["wall_s"].sum(), abs=0.15
+        )
+    assert (rows["flags"] & FLAG_LOSS).all()
+
+
+def test_the_summary_says_what_it_cost(run):
+    told = run.ranks[0].summary["device"]
+    assert told["off"] is None
+    assert told["events"] > 50
+    assert 0 < told["event_cost_s"] < 1e-3
+    assert told["lag_s"]["backward"] < 0.001
+    assert json.dumps(told)
+
+
+def test_the_operations_of_one_step_are_counted(run):
+    window = gather(run).first.window
+    products = 2 * 16 * 64 * 64 + 2 * 16 * 64 * 8
+    assert window.steps == 1
+    assert window.flops_per_step == 2 * products + 2 * 16 * 64 * 8  # the first layer's input needs no gradient
+
+
+def test_memory_is_the_allocators(run):
+    memory = gather(run).first.memory
+    assert (memory.peak_allocated, memory.reserved, memory.total) == (6e8, 9e8, 140 << 30)
+
+
+def test_it_is_explained(run):
+    found = diagnose(run)
+    assert found.device == "cuda"
+    assert "device_times" not in found.unavailable
+    assert found.mfu is not None
