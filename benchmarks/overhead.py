@@ -1,4 +1,4 @@
-"""What does watching cost? Paired runs in turn: bare, watched by Paceline, and watched by TraceML where it is installed.
+"""What does watching cost? Paired runs in turn: bare, watched by Paceline, and by TraceML where it is installed.
 
     python benchmarks/overhead.py [--rounds 5] [--traceml PYTHON] [--json FILE]
 

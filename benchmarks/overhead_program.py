@@ -2,7 +2,7 @@
 
     python overhead_program.py CASE BLOCKS STEPS [--traceml]
 
-Prints one line of JSON at the end. The loop is plain torch; with --traceml each step is wrapped the way TraceML asks for,
+Prints one line of JSON at the end. The loop is plain torch; with --traceml each step is wrapped as TraceML asks for,
 since it sees no step otherwise.
 """
 

@@ -40,6 +40,7 @@ class Case:
     ranks: Sequence[int] = ()
     mentions: Sequence[str] = ()
     healthy: bool = False
+    core: bool = False  # run by `make test`; the others by `make labelled`
     exit_code: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     neighbours: int = 0

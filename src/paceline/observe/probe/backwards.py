@@ -32,9 +32,7 @@ def loss_reader(torch: Any) -> Any:
         if _unscaled is not None:
             loss = _unscaled
         number = reader.number(loss)
-        if number is not None or gate.take_loss is None or type(loss) is not reader.tensor_type or reader.audible():
-            return number
-        return gate.take_loss(loss) if loss.is_cuda and loss.numel() == 1 else None
+        return reader.on_device(loss, gate.take_loss) if number is None and gate.take_loss is not None else number
 
     return read
 

@@ -7,7 +7,7 @@ look must not be an event in any of them.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -65,6 +65,13 @@ class Reader:
             return _number(tensor)
         with self._unheard():
             return _number(tensor)
+
+    def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
+        """Return what `take` makes of a plain tensor with one number on a GPU; None if there are more or it is heard."""
+        if type(tensor) is not self.tensor_type or self.audible():
+            return None
+        with self._unheard():
+            return take(tensor) if tensor.is_cuda and tensor.numel() == 1 else None
 
     def detached(self, tensor: Any) -> Any:
         """Return a plain tensor without its graph, or None if that would be heard."""
