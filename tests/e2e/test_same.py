@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.conftest import PROGRAMS, Result, bare, watched
 
 SCENES = [
     node.name
     for node in ast.parse((PROGRAMS / "same.py").read_text()).body
-    if isinstance(node, ast.FunctionDef) and any(isinstance(d, ast.Name) and d.id == "scene" for d in node.decorator_list)
+    if isinstance(node, ast.FunctionDef)
+    and any(isinstance(d, ast.Name) and d.id == "scene" for d in node.decorator_list)
 ]
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from paceline.observe.probe.gate import gate
+
 _MOST_ITEMS = 16  # of a collection that are looked at: a list of a million numbers holds no batch
 
 
@@ -55,7 +57,7 @@ class Reader:
     def audible(self) -> bool:
         """Say whether somebody would hear of an operator that is called now."""
         tracing = self._tracing() is not None or self._transforms() is not None
-        return bool(tracing or self._dispatch_modes() or self._profiled())
+        return bool(tracing or self._dispatch_modes() or (self._profiled() and gate.window is None))
 
     def number(self, tensor: Any) -> float | None:
         """Return a plain tensor's only number; None if there are more, or if to read it would be heard or wait."""
@@ -67,7 +69,7 @@ class Reader:
             return _number(tensor)
 
     def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
-        """Return what `take` makes of a plain tensor with one number on a GPU; None if there are more or it is heard."""
+        """Return what `take` makes of a plain tensor with one number on a GPU; None for others, or if heard."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
         with self._unheard():

@@ -1,0 +1,65 @@
+"""Trains until it is ended. Says on stdout that it goes; `--log FILE` gets the time of every step's end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+options = argparse.ArgumentParser()
+options.add_argument("--log")
+options.add_argument("--workers", type=int, default=0)
+options.add_argument("--ranks", action="store_true", help="train with DDP")
+options.add_argument("--saves", action="store_true", help="take SIGTERM as a wish to save and leave")
+options.add_argument("--memory", choices=["limited", "eaten"], help="run out of memory after some steps")
+options.add_argument("--steps", type=int, default=200_000)
+options.add_argument("--then", default="", help="what to do after so many steps")
+given = options.parse_args()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+wrapped = model
+if given.ranks:
+    torch.distributed.init_process_group("gloo")
+    wrapped = nn.parallel.DistributedDataParallel(model)
+if given.saves:
+
+    def save(*_):
+        print("saved", flush=True)
+        sys.exit(5)
+
+    signal.signal(signal.SIGTERM, save)
+rank = os.environ.get("RANK", "0")
+log = open(f"{given.log}{rank}", "a", buffering=1) if given.log else None  # noqa: SIM115
+data = TensorDataset(torch.randn(given.steps * 4, 4), torch.randn(given.steps * 4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+kept = []
+for step, (inputs, targets) in enumerate(DataLoader(data, batch_size=4, num_workers=given.workers)):
+    optimizer.zero_grad()
+    functional.mse_loss(wrapped(inputs), targets).backward()
+    optimizer.step()
+    if log:
+        log.write(f"{time.monotonic()}\n")
+    time.sleep(0.002)
+    if step == 100:
+        print(f"going {os.getpid()}", flush=True)
+    if step > 100 and given.memory:
+        if given.memory == "limited" and not kept:
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)
+        kept.append(bytearray(10_000_000))
+if given.then == "exit":
+    sys.exit(3)
+if given.then == "leave":
+    os._exit(4)
+if given.then == "crash":
+    model(torch.ones(3))
