@@ -27,7 +27,7 @@ from paceline.record.run import Run
 PROGRAMS = Path(__file__).parent / "programs"
 # Another build of paceline can be put to the test by naming its command.
 PACELINE = os.environ.get("E2E_PACELINE", str(Path(sys.executable).with_name("paceline")))
-TIMEOUT_S = 280
+TIMEOUT_S = 150
 
 
 def environment(**extra: str) -> dict[str, str]:

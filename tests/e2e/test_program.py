@@ -16,10 +16,10 @@ def square(number):
     return number * number
 
 if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with multiprocessing.get_context(METHOD).Pool(2) as pool:
         squares = pool.map(square, range(5))
     print(json.dumps({
-        "argv": sys.argv, "file": __file__, "name": __name__, "path": sys.path, "beside": beside.VALUE, "squares": squares,
+        "argv": sys.argv, "file": __file__, "name": __name__, "path": sys.path, "beside": beside.VALUE, "pool": squares,
         "stdin": sys.stdin.read(), "flags": list(sys.flags), "cwd": os.getcwd(), "package": __package__,
         "threads": threading.active_count(), "executable": sys.executable,
         "modules": sorted(name for name in sys.modules if name not in sys.stdlib_module_names),
@@ -39,13 +39,13 @@ def seen(result: Result) -> dict:
 def test_a_program_without_torch_sees_the_same(script, tmp_path, how):
     script("VALUE = 5\n", "beside.py")
     if how == "script":
-        arguments = [script(SEES)]
+        arguments = [script(SEES.replace("METHOD", "'spawn'"))]
     elif how == "folder":
-        script(SEES.replace("import beside", "class beside: VALUE = 6"), "__main__.py")
+        script(SEES.replace("METHOD", "'fork'"), "__main__.py")
         arguments = [tmp_path]
     else:
         (tmp_path / "package").mkdir()
-        script(SEES.replace("import beside", "from . import beside"), "package/train.py")
+        script(SEES.replace("METHOD", "'spawn'").replace("import beside", "from . import beside"), "package/train.py")
         script("VALUE = 7\n", "package/beside.py")
         arguments = ["-m", "package.train"]
     given = [*arguments, "--run-id", "x", "-q", "a b", "--", "-m"]

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -54,8 +55,8 @@ for step, (inputs, targets) in enumerate(DataLoader(data, batch_size=4, num_work
         print(f"going {os.getpid()}", flush=True)
     if step > 100 and given.memory:
         if given.memory == "limited" and not kept:
-            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 200_000_000,) * 2)
         kept.append(bytearray(10_000_000))
 if given.then == "exit":
     sys.exit(3)
