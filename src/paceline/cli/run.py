@@ -14,27 +14,28 @@ class RunCommand(click.Command):
     """A command whose own options end at the program; a ``--`` before it means: any command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note whether the program follows a ``--``, then parse as usual."""
-        ctx.meta["any_command"] = _begins_with_dashes(self, ctx, args)
-        return super().parse_args(ctx, args)
+        """Part our options from what is the program's, and note whether that follows a ``--``; then parse as usual."""
+        end, module = _end_of_options(self, ctx, args)
+        ctx.meta["any_command"] = not module and args[end : end + 1] == ["--"]
+        program = args[end + 1 :] if ctx.meta["any_command"] else args[end:]
+        return super().parse_args(ctx, [*args[:end], "--", *program] if program else args[:end])
 
 
-def _begins_with_dashes(command: click.Command, ctx: click.Context, args: list[str]) -> bool:
+def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
+    """Return how many arguments are ours, and whether the last of them name a module: what follows that is its own."""
     takes_value = {
         name
         for option in command.get_params(ctx)
         if isinstance(option, click.Option) and not option.is_flag
         for name in option.opts
     }
-    rest = iter(args)
-    for arg in rest:
-        if arg == "--":
-            return True
-        if not arg.startswith("-"):
-            return False
-        if arg in takes_value:
-            next(rest, None)
-    return False
+    place = 0
+    while place < len(args) and args[place].startswith("-") and args[place] not in ("-", "--"):
+        name = args[place]
+        place = min(place + (2 if name in takes_value else 1), len(args))
+        if name.startswith("-m"):
+            return place, True
+    return place, False
 
 
 @click.command(

@@ -2,6 +2,8 @@
 
 Torch is imported once; each plant gets a forked process of its own that trains a little in many ways. For each it
 prints a JSON line: what was planted, what that process printed, and how it ended. The first is without a fault.
+
+    python faults.py FOLDER first|second        a folder to write in, and which half of the plants
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ def finish(child, folder):
 
 
 def main():
-    plants = [(None, None, None), *places()]
+    found, odd = list(places()), sys.argv[2] == "second"
+    plants = [(None, None, None), *found[odd::2]]
     importlib.import_module("torch._dynamo")  # which the first step of an optimizer would do in each child
     torch.set_num_threads(1)
     told = Path(os.environ.get("PACELINE_WATCH_DIR", "."), "warned")

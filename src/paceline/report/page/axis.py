@@ -74,6 +74,8 @@ def log_axis(values: Sequence[float], unit: str) -> Axis:
 def _round_values(low: float, high: float, most: int, *, whole: bool) -> list[float]:
     """Return the multiples of 1, 2 or 5 times a power of ten that lie in the range, at most about ``most``."""
     raw = (high - low) / most
+    if raw < 1e-290:  # too narrow to be divided
+        return [low]
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     step = max(1.0, step) if whole else step
