@@ -20,7 +20,7 @@ class Residual(nn.Module):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--iterations", type=int, default=60)
+    ap.add_argument("--iterations", type=int, default=90)
     ap.add_argument("--batch", type=int, default=32)
     args = ap.parse_args()
 

@@ -13,7 +13,7 @@ def build(vocab=500, tags=12):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=110)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--target", type=float, default=0.001)
     args = parser.parse_args()
     torch.manual_seed(0)
