@@ -117,6 +117,7 @@ class Going:
         """Wait until so many steps are on disk."""
         deadline = time.monotonic() + TIMEOUT_S
         while steps_in(self.cwd) < count and time.monotonic() < deadline:
+            assert self.process.poll() is None, self.output() + self.errors()
             time.sleep(0.05)
         assert steps_in(self.cwd) >= count
 

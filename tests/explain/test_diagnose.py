@@ -86,7 +86,7 @@ def test_an_exception_is_named_with_its_rank(tmp_path):
 
 
 def ended_by(tmp_path, exit_code: int, **record) -> str:
-    folder = RunFolder(tmp_path).rank(plain(30), notes=())
+    folder = RunFolder(tmp_path).rank(plain(30))
     folder.launch()
     folder.write_json("end-node-a-7.json", {"exit_code": exit_code, "wall_s": 9.0, **record})
     return diagnose(folder.read()).ended

@@ -475,6 +475,11 @@ def test_run003_startup_slow(tmp_path, setup_s, wall_s, there):
         assert "index (data.py:7)" in findings["RUN003"].evidence[1].text
 
 
+def test_run003_leaves_imports_out(tmp_path):
+    meta = {"imported_ns": FIRST_NS - 5 * S, "imports_ns": round(3.5 * S)}
+    assert "RUN003" not in of_rows(tmp_path, plain(60), meta=meta, launch={"wall_s": 8.0})
+
+
 def test_run003_waits_for_the_end_of_the_run(tmp_path):
     meta = {"imported_ns": FIRST_NS - 60 * S}
     assert "RUN003" not in of_rows(tmp_path, plain(60), meta=meta, launch={"exit_code": None})
@@ -648,13 +653,18 @@ def test_conv003_loss_plateau(tmp_path):
     "values",
     [
         pytest.param([4.0 - 3.0 * n / 200 for n in range(200)], id="still falling"),
-        pytest.param([2.0 + 0.2 * math.sin(n) for n in range(200)], id="never fell"),
-        pytest.param([4.0] * 5 + [3.8] * 195, id="fell by less than 15 %"),
+        pytest.param([2.0 + 0.2 * math.sin(n) for n in range(100)], id="never fell, but few"),
+        pytest.param([4.0] * 60 + [3.85] * 140, id="fell by less than 5 %"),
         pytest.param(falling(59), id="too few"),
     ],
 )
 def test_conv003_is_not_said(tmp_path, values):
     assert "CONV003" not in losing(tmp_path, values)
+
+
+def test_conv003_of_a_loss_that_never_fell(tmp_path):
+    found = losing(tmp_path, [2.0 + 0.2 * math.sin(n) for n in range(200)])["CONV003"]
+    assert (found.confidence, found.summary) == ("low", "the loss has not improved at all")
 
 
 def test_conv003_of_a_loss_that_never_changes(tmp_path):

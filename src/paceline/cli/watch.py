@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def watch(request: Request) -> int:
     price, source = price_of(request)
     _check_writable(request)
     stem = Path(request.module or program[-1 if len(program) == 1 else 0 if request.any_command else 1]).stem
-    folder = make_run_folder(request.directory or RUNS, request.run_id or new_run_id(stem))
+    folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem))
     launch = _launch(request, program, price, source)
     tag = f"{launch['host']}-{launch['pid']}"
     _write_launch(folder / f"launch-{tag}.json", launch)
@@ -65,6 +66,12 @@ def watch(request: Request) -> int:
     diagnosis = present(folder, outputs)
     failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
     return 1 if failed else ending.exit_code
+
+
+def _run_id(given: str | None) -> str | None:
+    if given is not None and not re.fullmatch(r"\w[\w.-]*", given):
+        raise UsageError(f"--run-id {given!r} cannot name a run: use letters, digits, '-', '_' and '.'")
+    return given
 
 
 def _write_launch(path: Path, launch: dict[str, Any]) -> None:
@@ -114,9 +121,21 @@ def _checked_script(arguments: list[str]) -> list[str]:
         raise UsageError(f"{script} is a folder without __main__.py; name the training script in it")
     if not script.exists():
         raise UsageError(f"no script {arguments[0]!r} in {Path.cwd()}{_hint(script)}")
-    if script.is_file() and script.suffix not in (".py", ".pyw", ".pyz", ".zip", "") and os.access(script, os.X_OK):
+    if script.is_file() and not _may_be_python(script):
         raise UsageError(f"{script} is not a Python script; to run any command: paceline run -- {arguments[0]} …")
     return arguments
+
+
+def _may_be_python(script: Path) -> bool:
+    """Say whether a file may be meant for Python: not when its name or its first line says something else."""
+    try:
+        with script.open("rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return True  # Python will say what is wrong with it
+    if first.startswith((b"\x7fELF", b"#!")):
+        return b"python" in first and not first.startswith(b"\x7fELF")
+    return script.suffix in (".py", ".pyw", ".pyz", ".zip", "") or not os.access(script, os.X_OK)
 
 
 def _hint(script: Path) -> str:

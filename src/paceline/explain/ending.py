@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.record.run import Launch, Rank, Run
+from paceline.record.run import JsonObject, Launch, Rank, Run
 
 
 def ended(run: Run) -> str:
@@ -12,12 +12,27 @@ def ended(run: Run) -> str:
     if not run.finished:
         return _unfinished(run)
     worst = max(run.launches, key=lambda x: abs(x.exit_code or 0))
-    failure = _exception(run)
     if worst.exit_code == 0:
         return "finished"
     if worst.signal is not None or (worst.exit_code or 0) > 128:
-        return _signalled(worst) + (f"; {failure}" if failure else "")
-    return f"exited with code {worst.exit_code}" + (f": {failure}" if failure else "")
+        return "; ".join(filter(None, [_signalled(worst), _exception(run), _memory(worst)]))
+    why = "; ".join(filter(None, [_exception(run) or _silence(run), _memory(worst)]))
+    return f"exited with code {worst.exit_code}" + (f": {why}" if why else "")
+
+
+def _silence(run: Run) -> str:
+    """Say that no rank came to write how it ended, where all of them could have."""
+    silent = unended_ranks(run)
+    if not silent or len(silent) < len(run.ranks):
+        return ""
+    who = "the training process ended" if len(silent) == 1 else f"all {len(silent)} ranks ended"
+    return f"{who} without a last word (killed, or left through os._exit)"
+
+
+def _memory(launch: Launch) -> str:
+    if not launch.oom_kills or launch.signal == "SIGKILL":
+        return ""
+    return f"meanwhile the kernel killed {launch.oom_kills} processes of this host for lack of memory"
 
 
 def _signalled(launch: Launch) -> str:
@@ -55,23 +70,26 @@ def _alive(launch: Launch) -> bool:
 
 
 def _exception(run: Run) -> str:
-    for rank in run.ranks:
-        text = _end_of(rank)
-        if text:
-            return text + (f" on rank {rank.rank}" if len(run.ranks) > 1 else "")
-    return ""
+    """Return the exception that came first: those of other ranks are mostly its consequence."""
+    found = [(_at(rank, note), rank.rank, note) for rank in run.ranks for note in rank.noted("end") if _failed(note)]
+    if not found:
+        return ""
+    _, number, note = min(found, key=lambda each: each[:2])
+    message = str(note.get("message") or "").splitlines()
+    first = f": {message[0][:160]}" if message else ""
+    where = f" at {note['where']}" if note.get("where") else ""
+    return f"{note['exception']}{first}{where}" + (f" on rank {number}" if len(run.ranks) > 1 else "")
 
 
-def _end_of(rank: Rank) -> str:
-    for note in rank.noted("end"):
-        if note.get("exception"):
-            message = str(note.get("message") or "").splitlines()
-            first = f": {message[0][:160]}" if message else ""
-            where = f" at {note['where']}" if note.get("where") else ""
-            return f"{note['exception']}{first}{where}"
-    return ""
+def _failed(note: JsonObject) -> bool:
+    return bool(note.get("exception"))
+
+
+def _at(rank: Rank, note: JsonObject) -> int:
+    """Return the time of a note in nanoseconds since 1970, to compare hosts by."""
+    return int(note.get("time_ns") or 0) + int(rank.meta.get("epoch_offset_ns") or 0)
 
 
 def unended_ranks(run: Run) -> list[int]:
     """Return ranks that wrote no last word though the run is over: killed, or left through ``os._exit``."""
-    return [r.rank for r in run.ranks if not r.noted("end")] if run.finished else []
+    return [r.rank for r in run.ranks if not r.noted("end") and not r.noted("fault")] if run.finished else []

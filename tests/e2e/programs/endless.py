@@ -1,4 +1,4 @@
-"""Trains until it is ended. Says on stdout that it goes; `--log FILE` gets the time of every step's end."""
+"""Trains until it is ended. Says on stdout that it goes; `--times FILE` gets the time of every step's end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 options = argparse.ArgumentParser()
-options.add_argument("--log")
+options.add_argument("--times")
 options.add_argument("--workers", type=int, default=0)
 options.add_argument("--ranks", action="store_true", help="train with DDP")
 options.add_argument("--saves", action="store_true", help="take SIGTERM as a wish to save and leave")
@@ -40,7 +40,7 @@ if given.saves:
 
     signal.signal(signal.SIGTERM, save)
 rank = os.environ.get("RANK", "0")
-log = open(f"{given.log}{rank}", "a", buffering=1) if given.log else None  # noqa: SIM115
+log = open(f"{given.times}{rank}", "a", buffering=1) if given.times else None  # noqa: SIM115
 data = TensorDataset(torch.randn(given.steps * 4, 4), torch.randn(given.steps * 4, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 kept = []

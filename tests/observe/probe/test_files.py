@@ -200,7 +200,7 @@ def test_many_objects_that_are_gone_leave_no_trace():
         seen.set(thing, number)
     for _ in range(20_000):
         seen.set(Thing(), -1)
-    assert len(seen._entries) < 5_000
+    assert len(seen.entries) < 5_000
     assert [seen.get(thing) for thing in kept] == list(range(10))
 
 

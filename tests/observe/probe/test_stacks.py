@@ -224,10 +224,10 @@ def waits_here(ready, leave):
 def test_a_running_thread_is_sampled():
     thread, leave = in_another_thread(waits_here)
     sampler = Sampler()
-    sampler.sample(thread.ident, "other")
+    sampler.count(sampler.look(thread.ident), "other")
     leave.set()
     thread.join()
-    sampler.sample(thread.ident, "other")  # it is gone: nothing to sample, nothing raised
+    sampler.count(sampler.look(thread.ident), "other")  # it is gone: nothing to sample, nothing raised
     (entry,) = sampler.as_json()
     assert entry["function"].startswith("waits_here (test_stacks.py:")
     assert entry["leaf"].startswith("wait (threading.py:") or entry["leaf"].startswith("Condition.wait")

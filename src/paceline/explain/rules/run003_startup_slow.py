@@ -20,7 +20,8 @@ Every start and every restart pays it.
 ## How it is decided
 
 From the moment torch had been imported to the first batch, forward or backward it takes at least 2 s and at
-least a quarter of the time until now. A longer run dilutes it: the share is that of this run.
+least a quarter of the time until now, without the time that importing modules took (a module counts with at most
+0.1 s). A longer run dilutes it: the share is that of this run.
 
 ## What helps
 
@@ -31,16 +32,16 @@ the workers.
 
 def check(facts: Facts) -> Finding | None:
     """Decide RUN003."""
-    rank = facts.first
-    imported, first = rank.record.meta.get("imported_ns"), rank.record.meta.get("first_ns")
+    rank, meta = facts.first, facts.first.record.meta
+    imported, first = meta.get("imported_ns"), meta.get("first_ns")
     if imported is None or first is None or facts.wall_s is None:
         return None
-    setup_s = (first - imported) / 1e9
+    setup_s = (first - imported - meta.get("imports_ns", 0)) / 1e9
     share = setup_s / facts.wall_s
     if setup_s < _LEAST_S or share < _LEAST_SHARE:
         return None
     text = (
-        f"{units.seconds(setup_s)} between the import of torch and the first batch, of "
+        f"{units.seconds(setup_s)} of work between the import of torch and the first batch, of "
         f"{units.seconds(facts.wall_s)} in all (1 run)"
     )
     gain = gain_of_removing(share, 0.3, 0.95)

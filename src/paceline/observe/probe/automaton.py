@@ -36,6 +36,7 @@ from paceline.observe.probe.part import (
     Part,
     StepRow,
     known_sum,
+    samples_of,
 )
 from paceline.observe.probe.pending import Fetch, LoaderUse, Pending
 from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_FRESH, FLAG_TAIL, SLOTS
@@ -75,7 +76,7 @@ class Automaton:
         self.first_ns: int | None = None  # the first moment of all
         self._open: list[int] = []  # slots of the open phases
         self._cur = Part()  # since the last optimizer step
-        self._held = Part()  # from the step's begin to the last optimizer step
+        self._held: Part | None = None  # from the step's begin to the last optimizer step
         self._held_end = 0
         self._stage = GAP  # what idle time is now: GAP, MID or OTHER
         self._steppers: list[tuple[int, int]] = []  # open optimizers, and where in _open they stand
@@ -117,12 +118,13 @@ class Automaton:
 
     def feed(self, moment: g.Moment) -> None:
         """Take one moment. What comes before the first batch, forward or backward is start-up."""
-        if moment[1] != g.MADE_OPTIMIZER:
-            if self._mark is None and moment[1] not in _BEGINNERS:
+        code = moment[1]
+        if code != g.MADE_OPTIMIZER:
+            if self._mark is None and code not in _BEGINNERS:
                 self._before_all(moment)
                 return
             self._advance(moment[0])
-        self._handlers[moment[1]](moment)
+        self._handlers[code](moment)
 
     def _before_all(self, moment: g.Moment) -> None:
         """Only that an optimizer is open matters already: the first forward may come in its closure."""
@@ -139,8 +141,7 @@ class Automaton:
         if self._seen and self._closer is None:
             self._emit(self._held_end)
         self._settle(evaluation=self._pending.forwards > 0)
-        self._held.add(self._take_cur())
-        self._held.flags |= FLAG_TAIL
+        self._hold().flags |= FLAG_TAIL
         self._emit(self._mark)
 
     @property
@@ -159,11 +160,13 @@ class Automaton:
     def _advance(self, now: int) -> None:
         if self._mark is None:
             self._mark = self._begun_ns = self.first_ns = now
-        passed = max(0, now - self._mark)  # moments of two threads may be noted out of order
-        self._mark += passed
+        passed = now - self._mark
+        if passed <= 0:  # moments of two threads may be noted out of order
+            return
+        self._mark = now
         top = self._open[-1] if self._open else None
         if top is None:
-            if not self._pending.idle(passed):
+            if not (self._pending.expecting and self._pending.idle(passed)):
                 self._cur.slots[self._stage] += passed
         elif top >= 0:
             self._cur.slots[top] += passed
@@ -176,19 +179,24 @@ class Automaton:
 
     def _close(self, *kinds: int) -> int | None:
         """Close the innermost open phase of these kinds, with what was left open inside; None: there is none."""
-        for depth in range(len(self._open) - 1, -1, -1):
-            if self._open[depth] in kinds:
-                slot = self._open[depth]
-                del self._open[depth:]
+        open_ = self._open
+        if open_ and open_[-1] in kinds:
+            return open_.pop()
+        for depth in range(len(open_) - 1, -1, -1):
+            if open_[depth] in kinds:
+                slot = open_[depth]
+                del open_[depth:]
                 return slot
         return None
 
     def _settle(self, *, evaluation: bool) -> None:
         """Book what is pending: as evaluation, or as the beginning of training on a batch."""
-        self._pending.wait += self._fetching
-        self._fetching = 0
-        if not self._pending.is_empty:
-            self._pending.settle(self._cur, self._stage, self.loaders, evaluation=evaluation)
+        pending = self._pending
+        if self._fetching:
+            pending.wait += self._fetching
+            self._fetching = 0
+        if pending.expecting or pending.wait or pending.started:
+            pending.settle(self._cur, self._stage, self.loaders, evaluation=evaluation)
 
     # -- phases -------------------------------------------------------------------------------------
 
@@ -223,28 +231,29 @@ class Automaton:
         if pending.forwards and (loader < 0 or pending.came_from(loader)):
             self._settle(evaluation=True)
         if loader >= 0:
-            pending.fetches.append(Fetch(loader, samples, moment[0] - self._fetch_begun, cpu))
+            pending.add_fetch(Fetch(loader, samples_of(samples), moment[0] - self._fetch_begun, cpu))
         if pending.fetches:
             pending.wait += wait
         else:  # a loader's end, which stops its workers: it belongs to what that loader fed
             self._cur.slots[EVALUATION if pending.last_was_evaluation else DATA_WAIT] += wait
 
     def _forward_begin(self, moment: g.Moment) -> None:
-        forward: Forward = moment[2]
-        if not forward.graded:
+        graded, training, module, samples, fresh, synced, _ = moment[2]
+        if not graded:
             self.ungraded_forwards += 1
-            self._pending.add_forward(evaluating=not forward.training and forward.module in self._trained)
+            self._pending.add_forward(evaluating=not training and module in self._trained)
             self._open.append(_UNGRADED)
             return
         self._settle(evaluation=False)
-        self._book_stepping(self._stage)
-        self._trained.add(forward.module)
-        if self._stage == GAP and forward.fresh:
+        if self._stepping:
+            self._book_stepping(self._stage)
+        self._trained.add(module)
+        if fresh and self._stage == GAP:
             self._cur.flags |= FLAG_FRESH
-        if not self._used_in_part and forward.fresh:
-            self._last_samples = forward.samples
+        if fresh and not self._used_in_part:
+            self._last_samples = samples
         self._used_in_part = True
-        self._sync_next |= forward.synced
+        self._sync_next |= synced
         self._open.append(FORWARD)
         self._phase_before = self._cur.slots[FORWARD]
 
@@ -267,7 +276,8 @@ class Automaton:
 
     def _backward_begin(self, moment: g.Moment) -> None:
         self._settle(evaluation=False)
-        self._book_stepping(self._stage)
+        if self._stepping:
+            self._book_stepping(self._stage)
         self._open.append(BACKWARD)
         self._phase_before = self._cur.slots[BACKWARD]
         if moment[2] is not None:
@@ -295,8 +305,7 @@ class Automaton:
 
     def _step_by_backward(self) -> None:
         self._settle(evaluation=False)
-        self._held.add(self._take_cur())
-        self._held.flags |= FLAG_BY_BACKWARD
+        self._hold().flags |= FLAG_BY_BACKWARD
         self._emit(self._mark or 0)
 
     def _optimizer_begin(self, moment: g.Moment) -> None:
@@ -327,21 +336,27 @@ class Automaton:
         if optimizer in self._seen:
             self._closer = self._last_optimizer
             self._emit(self._held_end)
-        self._held.add(self._take_cur())
+        self._hold()
         self._held_end = self._mark or 0
         self._last_optimizer = optimizer
         self._seen.add(optimizer)
         if optimizer == self._closer:
             self._emit(self._held_end)
 
-    def _take_cur(self) -> Part:
-        self._book_stepping(OPTIMIZER)
+    def _hold(self) -> Part:
+        """Append what was counted since the last optimizer step to the open step; return that."""
+        if self._stepping:
+            self._book_stepping(OPTIMIZER)
         part, self._cur = self._cur, Part()
         self._ahead = min(max(self._ahead + part.fetches - part.micro_steps, 0), _MOST_AHEAD)
-        return part
+        if self._held is None:
+            self._held = part
+        else:
+            self._held.add(part)
+        return self._held
 
     def _emit(self, end_ns: int) -> None:
-        part, self._held = self._held, Part()
+        part, self._held = self._held or Part(), None
         begun, self._begun_ns = self._begun_ns, end_ns
         self._seen.clear()
         self._stage = GAP

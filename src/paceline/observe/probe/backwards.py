@@ -24,15 +24,18 @@ def patch(torch: Any) -> None:
 
 
 def loss_reader(torch: Any) -> Any:
-    """Return a function from the root tensors of a backward to the loss: a float, what will bring it, or None."""
+    """Return a function from the root tensors of a backward to what will bring the loss, or None."""
     reader = Reader(torch)
+    number = reader.number
 
     def read(roots: Any) -> Any:
-        loss = roots[0] if isinstance(roots, (tuple, list)) and roots else roots
-        if _unscaled is not None:
-            loss = _unscaled
-        number = reader.number(loss)
-        return reader.on_device(loss, gate.take_loss) if number is None and gate.take_loss is not None else number
+        loss = _unscaled
+        if loss is None:
+            loss = roots[0] if isinstance(roots, (tuple, list)) and roots else roots
+        if gate.take_loss is not None:
+            found = reader.on_device(loss, gate.take_loss)
+            return number(loss) if found is None else found
+        return number(loss)
 
     return read
 
@@ -52,27 +55,24 @@ def _wrapped(original: Any, begin: Any) -> Any:
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0] if args else kwargs.get("t_outputs"))
 
-    return stand_in(original, "backward probe", outermost, lambda begun, result, raised: _end(begun))
+    return stand_in(original, "backward probe", outermost, lambda begun, result, raised: _end(begun, result))
 
 
 def _beginning(torch: Any) -> Callable[[Any], int | None]:
     """Return what is done before the engine runs: note it, and return the thread's CPU time (0: not wanted)."""
     read_loss = loss_reader(torch)
 
-    def note(roots: Any) -> int:
-        global _unscaled
-        gate.owner = get_ident()  # who trains is who runs backward
-        if not gate.scribe_started:
-            gate.start_scribe()
-        loss = read_loss(roots)
-        _unscaled = None
-        gate.put((perf_counter_ns(), BACKWARD, loss, wanted_stack() if gate.frames_wanted else None))
-        gate.nested = True
-        return thread_time_ns() if gate.distributed else 0
-
     def begin(roots: Any) -> int | None:
+        global _unscaled
         try:
-            return note(roots)
+            gate.owner = get_ident()  # who trains is who runs backward
+            if not gate.scribe_started:
+                gate.start_scribe()
+            loss = read_loss(roots)
+            _unscaled = None
+            gate.put((perf_counter_ns(), BACKWARD, loss, wanted_stack() if gate.frames_wanted else None))
+            gate.nested = True
+            return thread_time_ns() if gate.distributed else 0
         except Exception as error:
             gate.nested = False
             guard.fault(error, "backward probe")
@@ -81,7 +81,7 @@ def _beginning(torch: Any) -> Callable[[Any], int | None]:
     return begin
 
 
-def _end(begun_cpu: int) -> None:
+def _end(begun_cpu: int, _: Any) -> None:
     gate.nested = gate.fed = False
     try:
         now = perf_counter_ns()

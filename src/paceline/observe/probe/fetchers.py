@@ -7,6 +7,8 @@ not change what is fetched.
 from __future__ import annotations
 
 import functools
+from collections import deque
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -18,14 +20,18 @@ from paceline.record.layout import BATCH_BOUNDS_S
 
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
 
-_CPU_FIRST, _CPU_EVERY = 16, 8  # that clock costs half a microsecond
+_CPU_EVERY = 32  # batches, of which one has its CPU time taken, and all of the first so many: it is a system call
 _DRAWS_FIRST = 3  # batches around which the random generators are compared
 
 
 class Meter:
-    """Cumulative counters of one maker of batches; times in ns."""
+    """Cumulative counters of one maker of batches; times in ns.
+
+    Who makes batches only notes them; whoever reads the counters counts what was noted.
+    """
 
     __slots__ = (
+        "begun",
         "batches",
         "collate_ns",
         "cpu_ns",
@@ -33,11 +39,14 @@ class Meter:
         "draws",
         "histogram",
         "max_ns",
+        "noted",
         "produce_ns",
         "samples",
     )
 
     def __init__(self) -> None:
+        self.begun = 0  # batches that were begun
+        self.noted: deque[tuple[int, int | None, int]] = deque()  # wall, CPU time if it was taken, samples
         self.batches = 0
         self.samples = 0
         self.produce_ns = 0
@@ -48,12 +57,12 @@ class Meter:
         self.draws: bool | None = None  # whether making samples drew random numbers; None: not seen yet
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
-    def wants_cpu(self) -> bool:
-        """Say whether the next batch shall have its CPU time taken: the first ones, then one in so many."""
-        return self.batches < _CPU_FIRST or self.batches % _CPU_EVERY == 0
+    def settle(self) -> None:
+        """Count the batches that were noted since the last call."""
+        while self.noted:
+            self._count(*self.noted.popleft())
 
-    def count(self, wall_ns: int, cpu_ns: int | None, samples: int) -> None:
-        """Add one batch; its CPU time may not have been taken."""
+    def _count(self, wall_ns: int, cpu_ns: int | None, samples: int) -> None:
         if cpu_ns is not None:
             self.cpu_ns += cpu_ns
             self.cpu_of_ns += wall_ns
@@ -65,12 +74,12 @@ class Meter:
         self.histogram[min((wall_ns // _BOUNDS_NS[0]).bit_length(), len(_BOUNDS_NS))] += 1
 
     def compare(self, before: Any, dataset: Any) -> None:
-        """Note whether a batch drew random numbers, given the generators' states before it (None: not this one)."""
-        if before is not None:
-            self.draws = bool(self.draws) or before != states() or holds_generator(dataset)
+        """Note whether a batch drew random numbers, given the generators' states before it."""
+        self.draws = bool(self.draws) or before != states() or holds_generator(dataset)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counters with units in their names."""
+        self.settle()
         return {
             "batches": self.batches,
             "samples": self.samples,
@@ -91,14 +100,15 @@ def patch(torch: Any, in_worker: Any) -> None:
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch
 
+    prepare = _preparing(get_worker_info, in_worker)
     for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        _patch_fetch(fetcher, get_worker_info, in_worker)
+        guard.replace(fetcher, "fetch", _metered(fetcher.fetch, prepare))
 
 
-def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
-    original = fetcher.fetch
+def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
+    """Return a function from a fetcher to its meter."""
 
-    def meter_of(self: Any) -> Meter:
+    def meter_of() -> Meter:
         info = get_worker_info()
         number = gate.loader if info is None else -1
         meter = meters.get(number)
@@ -108,19 +118,26 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
                 in_worker(info, meter)
         return meter
 
-    def prepare(self: Any) -> Meter:
-        timed = self.collate_fn
+    def prepare(fetcher: Any) -> Meter:
+        timed = fetcher.collate_fn
         if type(timed) is not _TimedCollate:
-            timed = self.collate_fn = _TimedCollate(timed, meter_of(self))
+            timed = fetcher.collate_fn = _TimedCollate(timed, meter_of())
         return timed.meter
 
+    return prepare
+
+
+def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:
     @functools.wraps(original)
     def metered(self: Any, possibly_batched_index: Any) -> Any:
-        meter = None
+        before = meter = None
         try:
             meter = prepare(self)
-            before = states() if meter.batches < _DRAWS_FIRST else None
-            cpu = thread_time_ns() if meter.wants_cpu() else 0
+            number = meter.begun
+            meter.begun = number + 1
+            if number < _DRAWS_FIRST:
+                before = states()
+            cpu = 0 if number % _CPU_EVERY and number > _CPU_EVERY else thread_time_ns()
             begun = perf_counter_ns()
         except Exception as error:
             guard.fault(error, "worker probe")
@@ -131,18 +148,16 @@ def _patch_fetch(fetcher: Any, get_worker_info: Any, in_worker: Any) -> None:
             raise
         try:
             if meter is not None:
-                wall, spent = perf_counter_ns() - begun, thread_time_ns() - cpu if cpu else None
-                meter.count(wall, spent, _how_many(possibly_batched_index))
-                meter.compare(before, self.dataset)
+                wall, index = perf_counter_ns() - begun, possibly_batched_index
+                samples = len(index) if isinstance(index, (list, tuple)) else 1
+                meter.noted.append((wall, thread_time_ns() - cpu if cpu else None, samples))
+                if before is not None:
+                    meter.compare(before, self.dataset)
         except Exception as error:
             guard.fault(error, "worker probe")
         return batch
 
-    guard.replace(fetcher, "fetch", metered)
-
-
-def _how_many(index: Any) -> int:
-    return len(index) if isinstance(index, (list, tuple)) else 1
+    return metered
 
 
 class _TimedCollate:

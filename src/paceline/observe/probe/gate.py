@@ -15,7 +15,7 @@ Moment = tuple[Any, ...]
 
 ITER = 2
 FETCH = 4  # details of the end: loader number (-1: exhausted), samples or None, CPU ns of the thread or None
-FORWARD = 6  # details of the begin: Forward; of the end: CPU ns of the thread or None
+FORWARD = 6  # details of the begin: the fields of automaton.Forward; of the end: CPU ns of the thread or None
 BACKWARD = 8  # details of the begin: loss or None, stack or None; of the end: CPU ns of the thread or None
 OPTIMIZER = 10  # details of the begin and the end: optimizer's id
 COMMUNICATION = 12

@@ -11,21 +11,22 @@ Value = TypeVar("Value")
 class IdentityMap(Generic[Value]):
     """Values for objects, by ``id``; an entry counts only while its object lives."""
 
-    __slots__ = ("_entries", "_full")
+    __slots__ = ("_full", "entries")
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[Any, Value]] = {}
+        self.entries: dict[int, tuple[Any, Value]] = {}  # never replaced; the hot path looks here itself
         self._full = 4096  # entries beyond which those of objects that are gone are dropped
 
     def get(self, key: object) -> Value | None:
         """Return the value for this very object, or None."""
-        entry = self._entries.get(id(key))
+        entry = self.entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def set(self, key: object, value: Value) -> Value:
         """Remember a value for this very object and return it."""
-        if len(self._entries) > self._full:
-            self._entries = {i: entry for i, entry in self._entries.items() if entry[0]() is not None}
-            self._full = max(4096, 2 * len(self._entries))
-        self._entries[id(key)] = (weakref.ref(key), value)
+        if len(self.entries) > self._full:
+            for gone in [i for i, entry in self.entries.items() if entry[0]() is None]:
+                del self.entries[gone]
+            self._full = max(4096, 2 * len(self.entries))
+        self.entries[id(key)] = (weakref.ref(key), value)
         return value

@@ -1,4 +1,7 @@
-"""How do we act on a module when the program imports it, at no cost if it never does? Through ``sys.meta_path``."""
+"""How do we act on a module when the program imports it, at no cost if it never does? Through ``sys.meta_path``.
+
+There we hear of every import, and so how long they take.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,31 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 
 from paceline.observe.probe import guard
 
 Action = Callable[[ModuleType], None]
+_AN_IMPORT_NS = 100_000_000  # counted at most for one module: what takes longer is mostly work between two imports
+
+
+class _Imports:
+    """How long importing takes, told from when modules are looked for: one after another, at short intervals."""
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+        self._asked_ns = 0
+
+    def asked(self) -> None:
+        """A module is looked for."""
+        now = perf_counter_ns()
+        self.spent_ns += min(now - self._asked_ns, _AN_IMPORT_NS)
+        self._asked_ns = now
+
+
+imports = _Imports()
 
 
 class _After(Loader):
@@ -52,6 +74,7 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders give with the action attached, or None for every other module."""
+        imports.asked()
         if fullname not in self._actions:
             return None
         for finder in sys.meta_path:

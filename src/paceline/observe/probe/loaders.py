@@ -7,6 +7,7 @@ returned; the iterator keeps its type and its length.
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -15,10 +16,15 @@ from paceline.observe.probe.gate import FETCH, ITER, gate
 from paceline.observe.probe.identity import IdentityMap
 from paceline.observe.probe.stand_in import stand_in
 from paceline.observe.probe.tensors import Reader
+from paceline.observe.probe.weave import NoSourceError, woven
+
+Begun = tuple[int, int]  # number of the loader, CPU ns of the thread
 
 _numbers: IdentityMap[int] = IdentityMap()  # loader -> number
 _iterators: IdentityMap[int] = IdentityMap()  # iterator -> number of its loader
-CPU_EVERY = 8  # fetches, of which one has its CPU time taken: that clock costs half a microsecond
+CPU_EVERY = (
+    32  # fetches, of which one has its CPU time taken, and all of the first so many: that clock is a system call
+)
 UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
 described: list[dict[str, Any]] = []  # by number
 epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of its workers), not yet written
@@ -92,31 +98,58 @@ def _note_epoch(loader: Any, iterator: Any, begun: int) -> None:
     epochs.append((begun, number, getattr(iterator, "_base_seed", 0)))
 
 
-def _loader_of(iterator: Any) -> int:
-    number = _iterators.get(iterator)
-    return UNKNOWN_LOADER if number is None else number
-
-
 def _patch_next(torch: Any, iterator_class: Any) -> None:
-    reader = Reader(torch)
+    original, end = iterator_class.__next__, _ending(torch)
+    try:
+        marked = woven(original, ("self",), _begin, end)
+    except NoSourceError:
+        marked = _wrapped(original, end)
+    guard.replace(iterator_class, "__next__", marked)
 
-    def begin(args: Any, kwargs: Any) -> tuple[int, int] | None:
-        if gate.nested or get_ident() != gate.owner:
-            return None
-        gate.loader = number = _loader_of(args[0])
+
+def _wrapped(original: Any, end: Any) -> Any:
+    """Return the next best thing where torch came without its source, or a class brings a method of its own."""
+
+    def outermost(args: Any, kwargs: Any) -> Begun | None:
+        return None if gate.nested else _begin(args[0])
+
+    def over(begun: Begun, batch: Any, raised: BaseException | None) -> None:
+        end(begun, begun if raised is not None else batch)
+
+    return stand_in(original, "loader probe", outermost, over)
+
+
+def _begin(iterator: Any, entries: Any = _iterators.entries) -> Begun | None:
+    """Note that a batch is asked for; return the loader's number and the thread's CPU time (0: not wanted)."""
+    if get_ident() != gate.owner:
+        return None
+    try:
+        entry = entries.get(id(iterator))
+        gate.loader = number = entry[1] if entry is not None and entry[0]() is iterator else UNKNOWN_LOADER
         gate.fetches += 1
         gate.fed = gate.nested = True
-        cpu = 0 if gate.fetches % CPU_EVERY else thread_time_ns()
+        cpu = 0 if gate.fetches % CPU_EVERY and gate.fetches > CPU_EVERY else thread_time_ns()
         gate.put((perf_counter_ns(), FETCH))
         return number, cpu
-
-    def end(begun: tuple[int, int], batch: Any, raised: BaseException | None) -> None:
+    except Exception as error:
         gate.nested = False
-        number, cpu = begun
-        now = perf_counter_ns()
-        if raised is None:
-            gate.put((now, FETCH + 1, number, reader.samples(batch), thread_time_ns() - cpu if cpu else None))
-        else:
-            gate.put((now, FETCH + 1, -1, None, None))
+        guard.fault(error, "loader probe")
+        return None
 
-    guard.replace(iterator_class, "__next__", stand_in(iterator_class.__next__, "loader probe", begin, end))
+
+def _ending(torch: Any) -> Callable[[Begun, Any], None]:
+    size = Reader(torch).size
+
+    def end(begun: Begun, batch: Any) -> None:
+        gate.nested = False
+        try:
+            now = perf_counter_ns()
+            if batch is begun:  # it raised: mostly that there is no more
+                gate.put((now, FETCH + 1, -1, None, None))
+                return
+            number, cpu = begun
+            gate.put((now, FETCH + 1, number, size(batch), thread_time_ns() - cpu if cpu else None))
+        except Exception as error:
+            guard.fault(error, "loader probe")
+
+    return end

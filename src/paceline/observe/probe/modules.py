@@ -13,7 +13,6 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from paceline.observe.probe import guard
-from paceline.observe.probe.automaton import Forward
 from paceline.observe.probe.frames import stack
 from paceline.observe.probe.gate import FORWARD, gate
 from paceline.observe.probe.identity import IdentityMap
@@ -46,7 +45,7 @@ def wanted_stack() -> Any:
     if gate.frames_wanted <= 0:
         return None
     gate.frames_wanted -= 1
-    return stack(sys._getframe(3))
+    return stack(sys._getframe(2))
 
 
 def patch(torch: Any) -> None:
@@ -65,13 +64,13 @@ def _wrapped(original: Any, begin: Any) -> Any:
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0], args[1:], kwargs)
 
-    return stand_in(original, "forward probe", outermost, lambda begun, result, raised: _end(begun))
+    return stand_in(original, "forward probe", outermost, lambda begun, result, raised: _end(begun, result))
 
 
 def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
     """Return what is done before an outermost call: note it, and return the thread's CPU time (0: not wanted)."""
     reader = Reader(torch)
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, entries = torch.is_grad_enabled, _known.entries
 
     def look(args: Any, kwargs: Any) -> tuple[float | None, bool]:
         """Return the batch size of the input, and whether it is another tensor than the last one."""
@@ -83,25 +82,24 @@ def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
         _last_input = weakref.ref(first) if first is not None else None
         return reader.leading_dimension(first), first is None or first is not before
 
-    def note(module: Any, args: Any, kwargs: Any) -> int | None:
-        found = known(module)
-        if not found.has_parameters:
-            return None
-        samples, fresh = (None, True) if gate.fed else look(args, kwargs)
-        synced = found.reduces and module.require_backward_grad_sync
-        frames = wanted_stack() if gate.frames_wanted else None
-        detail = Forward(grad_enabled(), module.training, id(module), samples, fresh, synced, frames)
-        if not gate.scribe_started:
-            gate.start_scribe()
-        gate.put((perf_counter_ns(), FORWARD, detail))
-        gate.nested = True
-        return thread_time_ns() if found.reduces else 0
-
     def begin(module: Any, args: Any, kwargs: Any) -> int | None:
         if get_ident() != gate.owner:
             return None
         try:
-            return note(module, args, kwargs)
+            entry = entries.get(id(module))
+            found = entry[1] if entry is not None and entry[0]() is module else known(module)
+            if not found.has_parameters:
+                return None
+            samples, fresh = (None, True) if gate.fed else look(args, kwargs)
+            reduces = found.reduces
+            synced = reduces and module.require_backward_grad_sync
+            frames = wanted_stack() if gate.frames_wanted else None
+            if not gate.scribe_started:
+                gate.start_scribe()
+            detail = (grad_enabled(), module.training, id(module), samples, fresh, synced, frames)
+            gate.put((perf_counter_ns(), FORWARD, detail))
+            gate.nested = True
+            return thread_time_ns() if reduces else 0
         except Exception as error:
             gate.nested = False
             guard.fault(error, "forward probe")
@@ -110,7 +108,7 @@ def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
     return begin
 
 
-def _end(begun_cpu: int) -> None:
+def _end(begun_cpu: int, _: Any) -> None:
     gate.nested = False
     try:
         gate.put((perf_counter_ns(), FORWARD + 1, thread_time_ns() - begun_cpu if begun_cpu else None))

@@ -98,3 +98,10 @@ def known_sum(a: float, b: float) -> float:
     if a != a:
         return b
     return a if b != b else a + b
+
+
+def samples_of(size: Any) -> float | None:
+    """Return the number of samples of a batch, from the shape of its first tensor or from the number itself."""
+    if isinstance(size, tuple):
+        return float(size[0]) if size else None
+    return None if size is None else float(size)

@@ -41,6 +41,7 @@ class Pending:
     __slots__ = (
         "after",
         "evaluating",
+        "expecting",
         "fetches",
         "forwards",
         "last_was_evaluation",
@@ -57,17 +58,13 @@ class Pending:
     def _clear(self) -> None:
         self.wait = 0  # fetching, and starting loaders
         self.trail = 0  # idle between a fetch and the use of its batch
+        self.expecting = False  # there are fetches or forwards
         self.forwards = 0  # gradient-free forwards
         self.ungraded = 0  # in them, and idle between them
         self.after = 0  # idle after the last of them
         self.evaluating = False  # one of them was of a trained module in eval mode
         self.started = False  # a loader was started
         self.fetches: list[Fetch] = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to book."""
-        return not (self.wait or self.ungraded or self.forwards or self.fetches or self.started)
 
     @property
     def is_sure_evaluation(self) -> bool:
@@ -86,10 +83,16 @@ class Pending:
 
     def add_forward(self, *, evaluating: bool) -> None:
         """A gradient-free forward begins."""
+        self.expecting = True
         self.forwards += 1
         self.ungraded += self.after
         self.after = 0
         self.evaluating |= evaluating
+
+    def add_fetch(self, fetch: Fetch) -> None:
+        """A batch has come."""
+        self.expecting = True
+        self.fetches.append(fetch)
 
     def came_from(self, loader: int) -> bool:
         """Say whether a pending batch came from this loader."""

@@ -19,7 +19,7 @@ def pack_step(index: int, row: StepRow, flags: int, loss: float, device_bytes: f
         min(row.fetches, _U16),
         row.end_ns,
         row.wall_ns / 1e9,
-        *(slot / 1e9 for slot in row.slots_ns),
+        *[slot / 1e9 for slot in row.slots_ns],
         row.fetch_cpu_ns / 1e9,
         row.forward_blocked_ns / 1e9,
         row.backward_blocked_ns / 1e9,

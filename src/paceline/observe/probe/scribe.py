@@ -19,6 +19,7 @@ from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.files import Appender, replace_json
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
+from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.rows import pack_step
 from paceline.observe.probe.stacks import Sampler, kind_of, label
 from paceline.observe.probe.syncs import SyncLines
@@ -26,6 +27,7 @@ from paceline.observe.probe.window import OperatorWindow
 from paceline.record import layout
 
 _PERIOD_S = 0.02
+_YIELD_EVERY = 16  # moments: some 50 µs of work
 _FLUSH_S = 0.4
 _WINDOW_AFTER = 10  # steps after which the profiler window is offered
 _NAN = float("nan")
@@ -85,8 +87,9 @@ class Scribe:
         self._ended.acquire(timeout=timeout_s)
 
     def _loop(self, wake: Any, ended: Any) -> None:
+        prompt = Prompt()
         try:
-            while not wake.acquire(timeout=_PERIOD_S):
+            while not prompt.wait(lambda: wake.acquire(timeout=_PERIOD_S)):
                 self.turn()
         except Exception as error:
             guard.fault(error, "recorder")
@@ -95,10 +98,11 @@ class Scribe:
 
     def turn(self) -> None:
         """Do what is due."""
-        self.drain()
+        frames = self.sampler.look(gate.owner)
+        self.drain(time.perf_counter_ns())
         if self._timing is not None:
             self._timing.turn()
-        self.sampler.sample(gate.owner, self.automaton.slot)
+        self.sampler.count(frames, self.automaton.slot)
         now = time.monotonic()
         if now >= self._next_flush:
             self._note_window()
@@ -115,20 +119,23 @@ class Scribe:
 
     # -- moments ------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Feed all moments noted so far to the automaton."""
-        moments = gate.moments
+    def drain(self, until_ns: float = float("inf")) -> None:
+        """Feed the moments that were noted until some time to the automaton; let the program go on in between."""
+        moments, fed = gate.moments, 0
         if len(moments) == moments.maxlen:
             raise MemoryError("the record could not be written for too long")
         feed = self.automaton.feed
         follow = self._timing.take if self._timing is not None else None
-        while moments:
+        while moments and moments[0][0] <= until_ns:
             moment = moments.popleft()
+            fed += 1
+            if fed % _YIELD_EVERY == 0:
+                time.sleep(0)
             feed(moment)
             if follow is not None:
                 follow(moment)
-            if moment[1] == g.FORWARD and moment[2].frames:
-                self.sampler.slices.learn("input", moment[2].frames)
+            if moment[1] == g.FORWARD and moment[2][-1]:
+                self.sampler.slices.learn("input", moment[2][-1])
             elif moment[1] == g.BACKWARD and moment[3]:
                 self.sampler.slices.learn("loss", moment[3])
             elif moment[1] == g.SAVE and moment[2]:
@@ -176,6 +183,8 @@ class Scribe:
 
     def flush(self) -> None:
         """Append all finished rows and notes."""
+        for meter in list(fetchers.meters.values()):
+            meter.settle()
         if self.automaton.first_ns is None and not self._pending_notes:
             return
         self._refresh_meta()

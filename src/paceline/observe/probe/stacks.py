@@ -125,11 +125,9 @@ class Sampler:
         self._lines: dict[CodeType, Counter[int]] = {}
         self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
 
-    def sample(self, thread: int, slot: str) -> None:
-        """Take one sample of a thread, by its ident."""
-        frame = sys._current_frames().get(thread)
-        if frame is not None:
-            self.count(_walk(frame), slot)
+    def look(self, thread: int) -> Frames:
+        """Return where a thread is, by its ident: innermost first, empty when it is gone."""
+        return _walk(sys._current_frames().get(thread))
 
     def sample_inside(self, thread: int, slot: str, function: str) -> None:
         """Take a sample only if the thread is inside one of our functions, and only of what that one called."""
@@ -142,7 +140,9 @@ class Sampler:
                 return
 
     def count(self, frames: Frames, slot: str) -> None:
-        """Count one stack, innermost first."""
+        """Count one stack, innermost first; an empty one is none."""
+        if not frames:
+            return
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
         self.totals[slot, side] += 1
         if self.syncs is not None:

@@ -25,37 +25,37 @@ def stand_in(original: Any, where: str, begin: Begin, end: End | None = None) ->
         begin: Called with args and kwargs; returns what `end` shall get, or None to leave this call alone.
         end: Called with that, the result (None when it failed) and the exception (None when it did not).
     """
-    compiling = sys.modules["torch"].compiler.is_compiling
+    compiling, over = sys.modules["torch"].compiler.is_compiling, end or _nothing
 
     @functools.wraps(original)
     def standing_in(*args: Any, **kwargs: Any) -> Any:
         if compiling():
             return original(*args, **kwargs)
+        begun = result = raised = None
         try:
             begun = begin(args, kwargs)
         except Exception as error:
-            begun = None
             guard.fault(error, where)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            if begun is not None:
-                over(begun, None, error)
+            raised = error
             step_out(error)
             raise
-        if begun is not None:
-            over(begun, result, None)
+        finally:
+            if begun is not None:
+                try:
+                    over(begun, result, raised)
+                except Exception as error:
+                    guard.fault(error, where)
+                raised = None  # or the exception would hold its own frame
         return result
 
-    def over(begun: Any, result: Any, raised: BaseException | None) -> None:
-        if end is None:
-            return
-        try:
-            end(begun, result, raised)
-        except Exception as error:
-            guard.fault(error, where)
-
     return standing_in
+
+
+def _nothing(begun: Any, result: Any, raised: BaseException | None) -> None:
+    """Do nothing."""
 
 
 def step_out(error: BaseException) -> None:

@@ -42,6 +42,7 @@ def _patch_torch(torch: Any) -> None:
 
     _state["torch"] = torch
     _state["imported_ns"] = time.monotonic_ns()
+    _state["imports_until_then_ns"] = lazy.imports.spent_ns
     gate.start_scribe = _start_scribe
     guard.on_undo(_silence)
     for patch in (modules.patch, backwards.patch, optimizers.patch, loaders.patch, marks.patch):
@@ -74,6 +75,7 @@ def _start_scribe() -> None:
         folder = os.path.join(_state["run_dir"], layout.RANKS_DIR, f"{_state['host']}-{os.getpid()}")
         device = _state["device"] = device_of(_state["torch"])
         _state["thread_id"] = threading.get_native_id()
+        _state["imports_ns"] = lazy.imports.spent_ns - _state["imports_until_then_ns"]
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
         guard.on_fault(lambda reason: _note_fault(scribe, reason))
         scribe.start()
@@ -101,6 +103,7 @@ def _describe() -> dict[str, Any]:
         "thread_id": _state["thread_id"],
         "started_unix_s": _state["started_unix_s"],
         "imported_ns": _state["imported_ns"],
+        "imports_ns": _state["imports_ns"],  # of other modules, from then to the first moment
         "epoch_offset_ns": _state.setdefault("epoch_offset_ns", time.time_ns() - time.monotonic_ns()),
         "torch": str(torch.__version__),
         "python": platform.python_version(),

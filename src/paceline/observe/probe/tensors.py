@@ -6,6 +6,7 @@ look must not be an event in any of them.
 
 from __future__ import annotations
 
+import ctypes
 from collections import UserDict
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -27,6 +28,7 @@ class Reader:
         self._transforms = torch._C._functorch.peek_interpreter_stack
         self._profiled = torch.autograd._profiler_enabled
         self._unheard = torch._C.DisableTorchFunction
+        self._kinds = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
     def first(self, values: Iterable[Any]) -> Any:
         """Return the first tensor among values: itself, or in a sequence or mapping that is one; else None."""
@@ -38,11 +40,11 @@ class Reader:
                     return item
         return None
 
-    def samples(self, batch: Any) -> float | None:
-        """Return the number of samples in a batch: the leading dimension of its first tensor."""
+    def size(self, batch: Any) -> Any:
+        """Return what tells the number of samples in a batch (`part.samples_of` knows): its first tensor's shape."""
         likely = batch[0] if type(batch) in (list, tuple) and batch else batch
-        if type(likely) is self.tensor_type:
-            return self.leading_dimension(likely)
+        if type(likely) is self.tensor_type and self._tracing() is None and not self._function_modes():
+            return likely.shape
         return self.leading_dimension(self.first((batch,)) if not _items(batch) else self.first(_items(batch)))
 
     def leading_dimension(self, tensor: Any) -> float | None:
@@ -60,13 +62,23 @@ class Reader:
         return bool(tracing or self._dispatch_modes() or (self._profiled() and gate.window is None))
 
     def number(self, tensor: Any) -> float | None:
-        """Return a plain tensor's only number; None if there are more, or if to read it would be heard or wait."""
-        if type(tensor) is not self.tensor_type or self.audible():
+        """Return a plain CPU tensor's only number, None for others. It is read from memory: no operator is called."""
+        if type(tensor) is not self.tensor_type or self._tracing() is not None:
             return None
-        if not self._function_modes():
-            return _number(tensor)
-        with self._unheard():
-            return _number(tensor)
+        if self._function_modes():
+            with self._unheard():
+                return self._in_memory(tensor)
+        return self._in_memory(tensor)
+
+    def _in_memory(self, tensor: Any) -> float | None:
+        kind = self._kinds.get(tensor.dtype)
+        if kind is None or not tensor.is_cpu or tensor.numel() != 1:
+            return None
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:  # it has no memory: a transform's, or all zero without one
+            return None
+        return float(kind.from_address(address).value) if address else None
 
     def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
         """Return what `take` makes of a plain tensor with one number on a GPU; None for others, or if heard."""
@@ -81,10 +93,6 @@ class Reader:
             return None
         with self._unheard():
             return tensor.detach()
-
-
-def _number(tensor: Any) -> float | None:
-    return float(tensor.item()) if tensor.is_cpu and tensor.numel() == 1 else None
 
 
 def _items(value: Any) -> Iterable[Any]:

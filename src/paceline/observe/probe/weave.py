@@ -8,6 +8,7 @@ before it and an end after it, compiled under its own name and file, each line w
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import sys
@@ -26,10 +27,11 @@ def _paceline_weave(_paceline_gate, _paceline_compiling, _paceline_begin, _pacel
             _paceline_found = _paceline_begin()
         if _paceline_found is None:
             BODY
+        _paceline_result = _paceline_found
         try:
             BODY
         finally:
-            _paceline_end(_paceline_found)
+            _paceline_end(_paceline_found, _paceline_result)
 """
 
 
@@ -38,7 +40,7 @@ class NoSourceError(Exception):
 
 
 def woven(
-    original: Callable[..., Any], told: Sequence[str], begin: Callable[..., Any], end: Callable[[Any], None]
+    original: Callable[..., Any], told: Sequence[str], begin: Callable[..., Any], end: Callable[[Any, Any], None]
 ) -> Callable[..., Any]:
     """Return a function that runs as `original` does, between `begin` and `end`; inside another mark, just so.
 
@@ -46,7 +48,8 @@ def woven(
         original: A plain function without a closure, whose every path returns or raises.
         told: Names of its parameters that `begin` gets, in this order.
         begin: Returns what `end` shall get, or None to leave this call alone.
-        end: Called however the function ends. Neither may raise.
+        end: Called however the function ends, with what `begin` returned and the result; if it raised, with the former
+            twice. Neither may raise.
 
     Raises:
         NoSourceError: There is no source, or it has other parameters.
@@ -90,8 +93,22 @@ def _fill(pattern: Any, function: ast.FunctionDef, told: Sequence[str]) -> None:
     for node in ast.walk(pattern):
         ast.copy_location(node, function)  # what is ours has no line of its own
     pattern.name, pattern.args = function.name, function.args
-    for holder in (pattern.body[1], pattern.body[2]):
-        holder.body = list(function.body)
+    pattern.body[1].body = list(function.body)
+    pattern.body[3].body = [_Returns().visit(copy.deepcopy(statement)) for statement in function.body]
+
+
+class _Returns(ast.NodeTransformer):
+    """Keeps what a function returns under a name of ours as well."""
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        value = node.value or ast.copy_location(ast.Constant(None), node)
+        kept = ast.NamedExpr(ast.copy_location(ast.Name("_paceline_result", ast.Store()), value), value)
+        return ast.copy_location(ast.Return(ast.copy_location(kept, value)), node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node  # what it returns is not ours to keep
+
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # type: ignore[assignment]
 
 
 def _parts(code: CodeType) -> list[CodeType]:

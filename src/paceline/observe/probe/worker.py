@@ -12,6 +12,7 @@ from typing import Any
 from paceline.observe.probe import guard, process
 from paceline.observe.probe.fetchers import Meter
 from paceline.observe.probe.files import Appender
+from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.stacks import Sampler
 
 _PERIOD_S = 0.02
@@ -40,10 +41,11 @@ class Ticker:
     def _loop(self) -> None:
         self._own = _thread.get_native_id()
         due = 0.0
+        prompt = Prompt()
         try:
-            while True:
-                time.sleep(_PERIOD_S)
+            while not prompt.wait(lambda: time.sleep(_PERIOD_S)):
                 self._sampler.sample_inside(self._ident, "produce", "metered")
+                self._meter.settle()
                 if time.monotonic() >= due:
                     self.write()
                     due = time.monotonic() + self._interval_s

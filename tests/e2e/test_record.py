@@ -1,0 +1,80 @@
+"""Is the record there while the run goes on, small, shared by many processes, and made without a network?"""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e.conftest import PROGRAMS, Result, only_run, watched
+
+TRAIN = PROGRAMS / "endless.py"
+MOST_BYTES_PER_STEP = 150
+
+
+@pytest.fixture(scope="session")
+def long_run(once) -> Result:
+    """A run of 2,000 steps."""
+    return once("long", lambda folder: watched([TRAIN, "--steps", "2000"], folder))
+
+
+def test_bytes_per_step(long_run):
+    (rank,) = long_run.run.ranks
+    assert len(rank.steps) == 2000
+    size = sum(file.stat().st_size for file in rank.folder.rglob("*") if file.is_file())
+    assert size / len(rank.steps) <= MOST_BYTES_PER_STEP
+
+
+def test_what_is_recorded_of_every_step(long_run):
+    (rank,) = long_run.run.ranks
+    assert list(rank.steps["index"]) == list(range(2000))
+    assert set(rank.steps["samples"]) == {4.0}
+    assert all(rank.steps["loss"] == rank.steps["loss"])
+    assert set(rank.steps["micro_steps"]) == {1}
+    assert all(rank.steps["end_ns"][1:] > rank.steps["end_ns"][:-1])
+    assert rank.noted("end")[-1]["exception"] is None
+
+
+def test_it_can_be_read_while_it_is_written(going):
+    run = going(TRAIN)
+    seen = []
+    for count in (200, 600, 1200):
+        run.until_steps(count)
+        result = Result(0, "", "", only_run(run.cwd))
+        assert result.diagnosis.ended == "still running"
+        seen.append(len(result.run.ranks[0].steps))
+    assert seen == sorted(set(seen))
+    assert result.run.problems == ()
+    run.process.terminate()
+    assert run.end().code == 143
+
+
+def test_commands_on_several_hosts_join_one_run(tmp_path, going):
+    """Played on one host: two commands, one name, one shared folder."""
+    runs = [going("--run-id", "joined", TRAIN, "--steps", "300") for _ in range(2)]
+    results = [run.process.wait(timeout=150) for run in runs]
+    assert results == [0, 0]
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = Result(0, "", "", folder).run
+    assert (folder.name, len(run.launches), run.problems) == ("joined", 2, ())
+    assert [len(rank.steps) for rank in run.ranks] == [300, 300]
+    assert Result(0, "", "", folder).diagnosis.ended == "finished"
+
+
+# An audit hook in every Python process, of paceline too: it writes down each attempt to reach another.
+LISTENER = """
+import os, sys
+def hear(event, args):
+    if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "urllib.Request"):
+        local = getattr(args[0], "family", None) == 1
+        with open(os.environ["HEARD"], "a") as file:
+            file.write("within this machine\\n" if local else f"{event} {args[1:]!r} {sys.argv}\\n")
+sys.addaudithook(hear)
+"""
+
+
+def test_no_network(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(LISTENER)
+    log = tmp_path / "heard"
+    train = [TRAIN, "--steps", "120", "--workers", "1"]
+    result = watched(train, tmp_path, PYTHONPATH=str(tmp_path / "site"), HEARD=str(log))
+    assert result.code == 0, result.err
+    assert set(log.read_text().splitlines()) == {"within this machine"}  # what loader workers send batches through
