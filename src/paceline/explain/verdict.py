@@ -18,11 +18,14 @@ _LEAST_GAIN = 1.05
 _DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}
 # The more general finding gives way to the one that says why: it stays listed, but is not the verdict.
 _YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
+_GIVES_WAY_TO = {"RUN006": "RUN005"}  # host code to a drift, which says that this code takes ever longer
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings, the verdict's first."""
-    return sorted(_bounded_by_straggler(findings), key=_key, reverse=True)
+    found = _bounded_by_straggler(findings)
+    codes = frozenset(f.code for f in found)
+    return sorted(found, key=lambda f: _key(f, codes), reverse=True)
 
 
 def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
@@ -40,11 +43,12 @@ def _bounded(finding: Finding, most: Gain) -> Finding:
     return replace(finding, gain=gain, confidence="medium")
 
 
-def _key(finding: Finding) -> tuple[int, float]:
+def _key(finding: Finding, among: frozenset[str] = frozenset()) -> tuple[int, float]:
     if finding.code in _RESULT_FIRST:
         return 4, -float(_RESULT_FIRST.index(finding.code))
     if finding.gain is not None and worth(finding) >= _LEAST_GAIN:
-        return 3, worth(finding)
+        gives_way = _GIVES_WAY_TO.get(finding.code) in among
+        return 3, 1 + 0.5 * (worth(finding) - 1) if gives_way else worth(finding)
     if finding.severity == "critical" and finding.gain is None:
         return 2, 0.0
     return (1, 0.0) if finding.severity == "info" else (0, worth(finding))

@@ -10,6 +10,7 @@ from paceline.explain.rules import Rule
 from paceline.record.run import JsonObject
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_LEAST_TENSORS, _LEAST_NUMBERS = 8, 100_000
 
 PAGE = """
 ## What it means
@@ -20,7 +21,8 @@ step.
 ## How it is decided
 
 The optimizer phase (the step, zeroing and clipping gradients) takes at least 12 % of step time, and the
-optimizer that takes it runs neither fused nor foreach kernels. On a CPU neither is the default.
+optimizer that takes it runs neither fused nor foreach kernels. On a CPU neither is the default. With fewer than 8
+tensors and fewer than 100,000 numbers there is nothing to fuse.
 
 ## What helps
 
@@ -38,6 +40,8 @@ def check(facts: Facts) -> Finding | None:
     if share < 0.12 or not plain:
         return None
     biggest = max(plain, key=lambda o: o.get("parameters", 0))
+    if biggest["tensors"] < _LEAST_TENSORS and biggest["parameters"] < _LEAST_NUMBERS:
+        return None
     text = (
         f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} "
         f"numbers, one operation at a time"

@@ -11,6 +11,7 @@ from paceline.explain.rules import Rule
 from paceline.explain.statistics import drift
 
 _SLOW = 1.6  # times the median
+_LEAST_S = 0.002  # more than the median: below, it is what any scheduler does
 _WORTH = 0.10
 
 PAGE = """
@@ -22,7 +23,8 @@ Most steps are quick and some are far slower, though data was there. Causes: inp
 ## How it is decided
 
 After waiting for data, saving, evaluating, the program's own host code and communication are taken out, steps
-slower than 1.6 medians cost at least 10 % of all step time, and it is no steady growth (RUN005).
+slower than 1.6 medians, and by at least 2 ms, cost at least 10 % of all step time, and it is no steady growth
+(RUN005).
 
 ## What helps
 
@@ -36,13 +38,13 @@ def check(facts: Facts) -> Finding | None:
     kept = [n for n in rank.phases if n in ("forward", "backward", "optimizer", "transfer")]
     busy = np.sum([rank.phases[name] for name in kept], axis=0)
     usual = float(np.median(busy))
-    slow = busy > _SLOW * usual
+    slow = busy > max(_SLOW * usual, usual + _LEAST_S)
     excess = float((busy[slow] - usual).sum()) / max(rank.total_s, 1e-9)
     ratio, trend = drift(busy)
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
     text = (
-        f"{int(slow.sum())} of {len(busy)} steps compute longer than {_SLOW} medians "
+        f"{int(slow.sum())} of {len(busy)} steps compute far longer than the median "
         f"({units.seconds(usual)}); the slowest takes {units.seconds(float(busy.max()))}"
     )
     gain = gain_of_removing(excess, 0.3, 0.95)

@@ -11,7 +11,7 @@ from paceline.observe.probe import guard, optimizers
 from paceline.observe.probe.gate import BACKWARD, gate
 from paceline.observe.probe.modules import wanted_stack
 from paceline.observe.probe.stand_in import stand_in
-from paceline.observe.probe.tensors import Reader
+from paceline.observe.probe.tensors import Reader, number_reader
 from paceline.observe.probe.weave import NoSourceError, woven
 
 _unscaled: Any = None  # the loss that GradScaler.scale was given last
@@ -26,7 +26,7 @@ def patch(torch: Any) -> None:
 def loss_reader(torch: Any) -> Any:
     """Return a function from the root tensors of a backward to what will bring the loss, or None."""
     reader = Reader(torch)
-    number = reader.number
+    number = number_reader(torch)
 
     def read(roots: Any) -> Any:
         loss = _unscaled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from _thread import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -70,11 +71,13 @@ def describe(optimizer: Any) -> dict[str, Any]:
 
 
 def _patch_zero_grad(optimizer: Any) -> None:
-    """Mark ``zero_grad`` as cheaply as can be: every step calls it, and no compiler reads it."""
-    original = optimizer.zero_grad
+    """Mark ``zero_grad`` as cheaply as can be: every step calls it."""
+    original, compiling = optimizer.zero_grad, sys.modules["torch"].compiler.is_dynamo_compiling
 
     @functools.wraps(original)
     def zero_grad(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return original(*args, **kwargs)
         outermost = not gate.nested and get_ident() == gate.owner
         try:
             if outermost:

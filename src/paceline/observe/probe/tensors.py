@@ -28,7 +28,6 @@ class Reader:
         self._transforms = torch._C._functorch.peek_interpreter_stack
         self._profiled = torch.autograd._profiler_enabled
         self._unheard = torch._C.DisableTorchFunction
-        self._kinds = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
     def first(self, values: Iterable[Any]) -> Any:
         """Return the first tensor among values: itself, or in a sequence or mapping that is one; else None."""
@@ -61,25 +60,6 @@ class Reader:
         tracing = self._tracing() is not None or self._transforms() is not None
         return bool(tracing or self._dispatch_modes() or (self._profiled() and gate.window is None))
 
-    def number(self, tensor: Any) -> float | None:
-        """Return a plain CPU tensor's only number, None for others. It is read from memory: no operator is called."""
-        if type(tensor) is not self.tensor_type or self._tracing() is not None:
-            return None
-        if self._function_modes():
-            with self._unheard():
-                return self._in_memory(tensor)
-        return self._in_memory(tensor)
-
-    def _in_memory(self, tensor: Any) -> float | None:
-        kind = self._kinds.get(tensor.dtype)
-        if kind is None or not tensor.is_cpu or tensor.numel() != 1:
-            return None
-        try:
-            address = tensor.data_ptr()
-        except RuntimeError:  # it has no memory: a transform's, or all zero without one
-            return None
-        return float(kind.from_address(address).value) if address else None
-
     def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
         """Return what `take` makes of a plain tensor with one number on a GPU; None for others, or if heard."""
         if type(tensor) is not self.tensor_type or self.audible():
@@ -93,6 +73,36 @@ class Reader:
             return None
         with self._unheard():
             return tensor.detach()
+
+
+def number_reader(torch: Any) -> Callable[[Any], float | None]:
+    """Return a function that returns a plain CPU tensor's only number, None for others.
+
+    It is read from memory: no operator is called that anybody could hear of, or that could wait.
+    """
+    plain, tracing, modes = torch.Tensor, torch._C._get_tracing_state, torch._C._len_torch_function_stack
+    unheard = torch._C.DisableTorchFunction
+    kinds = {torch.float32: ctypes.c_float.from_address, torch.float64: ctypes.c_double.from_address}
+
+    def number(tensor: Any) -> float | None:
+        if type(tensor) is not plain or tracing() is not None:
+            return None
+        if modes():
+            with unheard():
+                return in_memory(tensor)
+        return in_memory(tensor)
+
+    def in_memory(tensor: Any) -> float | None:
+        kind = kinds.get(tensor.dtype)
+        if kind is None or not tensor.is_cpu or tensor.numel() != 1:
+            return None
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:  # it has no memory: a transform's, or all zero without one
+            return None
+        return float(kind(address).value) if address else None
+
+    return number
 
 
 def _items(value: Any) -> Iterable[Any]:
