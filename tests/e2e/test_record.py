@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
+
 import pytest
-from tests.e2e.conftest import PROGRAMS, Result, only_run, watched
+from tests.e2e.conftest import PACELINE, PROGRAMS, Going, Result, environment, only_run, watched
 
 TRAIN = PROGRAMS / "endless.py"
 MOST_BYTES_PER_STEP = 150
@@ -44,6 +47,36 @@ def test_it_can_be_read_while_it_is_written(going):
     assert result.run.problems == ()
     run.process.terminate()
     assert run.end().code == 143
+
+
+def test_another_profiler_window_on_demand(going):
+    run = going(TRAIN)
+    run.until_steps(200)
+    (first,) = windows_of(run, 1)
+    asked = subprocess.run(
+        [PACELINE, "profile", "--dir", "runs"], cwd=run.cwd, env=environment(), capture_output=True, text=True
+    )
+    assert (asked.returncode, asked.stdout) == (0, ""), asked.stderr
+    again = windows_of(run, 2)[-1]
+    assert again["time_ns"] > first["time_ns"]
+    assert {"aten::addmm", "aten::mul_"} & {operator["name"] for operator in again["operators"]}
+    run.process.terminate()
+    assert run.end().code == 143
+    late = subprocess.run([PACELINE, "profile", "--dir", "runs"], cwd=run.cwd, capture_output=True, text=True)
+    assert late.returncode == 2
+    assert "is not going on (ended by SIGTERM" in late.stderr
+
+
+def windows_of(run: Going, count: int) -> list[dict]:
+    """The profiler windows of a run, once there are so many."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        (rank,) = Result(0, "", "", only_run(run.cwd)).run.ranks
+        found = rank.noted("window")
+        if len(found) >= count:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{count} windows were not taken")
 
 
 def test_commands_on_several_hosts_join_one_run(tmp_path, going):

@@ -15,6 +15,7 @@ from paceline.errors import PacelineError
 VERBS = {
     "run": "Watch an unmodified training program and name what holds it back.",
     "report": "Show the report of a run, finished or still going on.",
+    "profile": "Have a run that is going on take another profiler window.",
     "compare": "Say what got slower or faster between two runs, and why.",
     "explain": "Print the page of a finding: what it means, how it is decided, what helps.",
     "config": "Show the settings in force and where each comes from.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from paceline.record.run import JsonObject, Launch, Rank, Run
 
+RUNNING = "still running"
+
 
 def ended(run: Run) -> str:
     """Return one phrase: finished, still running, killed, failed with an exception and so on."""
@@ -53,7 +55,7 @@ def _signalled(launch: Launch) -> str:
 def _unfinished(run: Run) -> str:
     """A launch without an end: it still runs, or paceline itself was killed."""
     if any(_alive(launch) for launch in run.launches if launch.exit_code is None):
-        return "still running"
+        return RUNNING
     return "cut off: paceline itself was killed, or the machine went down"
 
 

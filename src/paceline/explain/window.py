@@ -87,14 +87,12 @@ class Window:
 
 
 def read_window(rank: Rank) -> Window | None:
-    """Read the summary that the probe made of its profiler window; None when none was taken."""
-    notes = rank.noted("window")
+    """Read the summary that the probe made of its profiler window; None when none was taken; the last of several."""
+    notes = [note for note in rank.noted("window") if note.get("operators") and note.get("steps")]
     if not notes:
         return None
     note: dict[str, Any] = dict(notes[-1])
-    operators = msgspec.convert(note.get("operators", []), list[Operator])
-    if not operators or not note.get("steps"):
-        return None
+    operators = msgspec.convert(note["operators"], list[Operator])
     return Window(
         steps=int(note["steps"]),
         wall_s=float(note["wall_s"]),

@@ -12,8 +12,8 @@ but the last moments. Standard library only: this module is loaded inside the wa
         ticks.bin                TICK rows, about one a second
         notes.jsonl              rare events: loaders, epochs, faults, how the process ended
         summary.json             what has been counted so far: hot functions, loaders, optimizers
-        trace.json               the profiler window, in the Kineto format
     workers/<host>-<pid>.jsonl   one file per loader worker: identity, then cumulative counters, about two a second
+    profile-asked                empty; each time it is touched, training processes take another profiler window
     warned                       empty; there once a process has said on stderr that its watching stopped
     gauges/<host>.jsonl          readings of the host and its GPUs, about one a second
 
@@ -93,7 +93,7 @@ STEPS_FILE = "steps.bin"
 TICKS_FILE = "ticks.bin"
 NOTES_FILE = "notes.jsonl"
 SUMMARY_FILE = "summary.json"
-TRACE_FILE = "trace.json"
+PROFILE_FILE = "profile-asked"
 WARNED_FILE = "warned"
 RANKS_DIR = "ranks"
 WORKERS_DIR = "workers"

@@ -158,7 +158,6 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
             continue
         rows = _read_rows(path / layout.STEPS_FILE, STEP_TYPE, problems)
         tail = (rows["flags"] & layout.FLAG_TAIL) != 0
-        trace = path / layout.TRACE_FILE
         yield Rank(
             folder=path,
             host=str(meta.get("host", "")),
@@ -171,7 +170,6 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
             ticks=_read_rows(path / layout.TICKS_FILE, TICK_TYPE, problems),
             notes=tuple(_json_lines(path / layout.NOTES_FILE, problems)) if (path / layout.NOTES_FILE).exists() else (),
             summary=_json(path / layout.SUMMARY_FILE, problems) or {},
-            trace_file=trace if trace.exists() else None,
         )
 
 

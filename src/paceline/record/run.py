@@ -51,7 +51,6 @@ class Rank:
     ticks: Rows
     notes: Sequence[JsonObject] = ()
     summary: JsonObject = field(default_factory=dict)
-    trace_file: Path | None = None
 
     @property
     def device(self) -> str:

@@ -45,6 +45,19 @@ def test_four_steps_on_a_cpu(window):
     assert window.take() is None
 
 
+def test_another_window_when_it_is_asked_for(window):
+    assert not window.again()  # the first has not been offered yet
+    for _ in range(2):
+        window.offer(0.001)
+        assert not window.again()  # it is due
+        for _ in range(8):
+            step()
+        assert not window.again()  # it has not been read
+        assert window.take()["steps"] == 4
+        assert window.take() is None
+        assert window.again()
+
+
 def test_one_step_with_shapes_on_a_device(on_device):
     on_device.offer(0.001)
     for _ in range(3):

@@ -59,6 +59,8 @@ class Scribe:
         self._ended = _thread.allocate_lock()
         self._running = False
         self._walls: list[int] = []
+        self._profile_file = os.path.join(os.path.dirname(os.path.dirname(folder)), layout.PROFILE_FILE)
+        self._asked_ns = 0  # when the profile file was touched, as far as that has been heeded
         self._timing = device.timing(self._write, window.end if window else _nothing)  # None on a CPU
         if self._timing is not None:
             self.sampler.syncs = SyncLines(kind_of, label)
@@ -106,6 +108,7 @@ class Scribe:
         now = time.monotonic()
         if now >= self._next_flush:
             self._note_window()
+            self._heed()
             self.flush()
             self._next_flush = now + _FLUSH_S
         if now >= self._next_tick:
@@ -164,10 +167,21 @@ class Scribe:
         """Offer the profiler window once steps have settled."""
         if self._window is None or self._window.taken:
             return
-        self._walls.append(row.wall_ns)
+        self._walls = [*self._walls[-_WINDOW_AFTER:], row.wall_ns]
         if self.step >= _WINDOW_AFTER:
             parts = 1 if self._timing is None else self._timing.ends_per_row
             self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9, parts)
+
+    def _heed(self) -> None:
+        """Take another profiler window if one has been asked for (``paceline profile``)."""
+        if self._window is None:
+            return
+        try:
+            asked_ns = os.stat(self._profile_file).st_mtime_ns
+        except OSError:
+            return
+        if asked_ns != self._asked_ns and self._window.again():
+            self._asked_ns = asked_ns
 
     def _note_window(self) -> None:
         """Write what the profiler window showed, once it has ended."""

@@ -47,6 +47,15 @@ class OperatorWindow:
         self._left = steps if self.events is None else parts
         gate.window = self.at_step_end
 
+    def again(self) -> bool:
+        """Be ready for another window; say whether that is so: not while one is due, open or not yet read."""
+        if not self.taken or self._left > 0 or self.result is not None:
+            return False
+        self.taken = False
+        self.begun_ns = self.ended_ns = self._last = None
+        self.steps = 0
+        return True
+
     def at_step_end(self) -> None:
         """Begin at the first step end, count the others, and end at the last. Runs on the training thread."""
         try:
@@ -67,7 +76,7 @@ class OperatorWindow:
     def _begin(self) -> None:
         torch = self._torch
         if torch.autograd._profiler_enabled():
-            gate.window = None  # the program profiles itself
+            gate.window, self._left = None, 0  # the program profiles itself
             return
         if self.events is not None and not self.events.ready():
             return  # a graph is being captured: the next step will do
