@@ -95,6 +95,16 @@ def test_a_program_that_does_not_train(script, tmp_path):
     assert "no training step was seen" in result.err.lower()
 
 
+def test_a_program_that_fails_in_its_first_step(script, tmp_path):
+    program = script("import torch\nmodel = torch.nn.Linear(4, 4)\nmodel(torch.ones(2, 4))\nmodel(torch.ones(2, 5))\n")
+    result = watched([program], tmp_path)
+    assert result.code == 1
+    assert "RuntimeError" in result.err
+    assert result.diagnosis.verdict == "no-steps"
+    assert result.diagnosis.ended.startswith("exited with code 1: RuntimeError: mat1 and mat2 shapes")
+    assert "train.py:4" in result.diagnosis.ended or "linear.py" in result.diagnosis.ended
+
+
 def test_no_torch_where_the_program_runs(script, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "other"], cwd=tmp_path, check=True)
     program = script("import torch")

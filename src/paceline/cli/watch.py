@@ -6,18 +6,18 @@ import os
 import platform
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline.cli.outputs import Outputs, present
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.catalogue import find_instance
-from paceline.observe.gauges.sampler import Sampler
 from paceline.observe.supervise import Ending, supervise, watched_environment
 from paceline.record import layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
@@ -57,6 +57,8 @@ def watch(request: Request) -> int:
     _write_launch(folder / f"launch-{tag}.json", launch)
     ending = _supervised(request, program, folder)
     _write_ending(folder / f"end-{tag}.json", ending)
+    from paceline.cli.outputs import Outputs, present
+
     outputs = Outputs(
         json_file=request.json_file,
         markdown=request.markdown,
@@ -171,18 +173,26 @@ def price_of(request: Request) -> tuple[float | None, str]:
 def _supervised(request: Request, program: list[str], folder: Path) -> Ending:
     environment = watched_environment(folder, os.environ)
     environment["PACELINE_PROFILE"] = "1" if request.profile else "0"
-    samplers: list[Sampler] = []
+    started: list[Any] = []
 
-    def started(pid: int) -> None:
-        sampler = Sampler(folder, roots=(pid,))
-        sampler.start()
-        samplers.append(sampler)
+    def start(pid: int) -> None:
+        from paceline.observe.gauges.sampler import Sampler
+
+        started.append(Sampler(folder, roots=(pid,)))
+        started[-1].start()
+        threading.Thread(target=_prepare, daemon=True).start()
 
     try:
-        return supervise(program, environment, started)
+        return supervise(program, environment, start)
     finally:
-        for sampler in samplers:
+        for sampler in started:
             sampler.stop()
+
+
+def _prepare() -> None:
+    """Import what explains and presents the run: the program starts meanwhile, and need not wait for it."""
+    for module in ("paceline.cli.outputs", "paceline.report.html", "paceline.report.terminal"):
+        import_module(module)
 
 
 def _launch(request: Request, program: list[str], price: float | None, source: str) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def _alive(launch: Launch) -> bool:
 
 def _exception(run: Run) -> str:
     """Return the exception that came first: those of other ranks are mostly its consequence."""
-    found = [(_at(rank, note), rank.rank, note) for rank in run.ranks for note in rank.noted("end") if _failed(note)]
+    ranks = [*run.ranks, *run.stepless]
+    found = [(_at(rank, note), rank.rank, note) for rank in ranks for note in rank.noted("end") if _failed(note)]
     if not found:
         return ""
     _, number, note = min(found, key=lambda each: each[:2])

@@ -51,6 +51,7 @@ def read_run(folder: Path) -> Run:
         launches=launches,
         ranks=current,
         earlier=earlier,
+        stepless=tuple(rank for rank in ranks if not len(rank.steps)),
         workers=tuple(_workers(folder, problems)),
         gauges={
             path.stem: tuple(_json_lines(path, problems)) for path in _files(folder / layout.GAUGES_DIR, "*.jsonl")

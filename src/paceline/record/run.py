@@ -92,6 +92,7 @@ class Run:
     earlier: Sequence[Rank]  # earlier lives of ranks that were restarted
     workers: Sequence[Worker]
     gauges: Mapping[str, Sequence[JsonObject]]  # by host, in order of time
+    stepless: Sequence[Rank] = ()  # processes that began to train and made no step
     problems: Sequence[str] = ()  # what could not be read, in words
 
     @property

@@ -75,16 +75,16 @@ def rows_in(folder):
 
 def test_rows_on_disk_carry_the_devices_times(scribe, device, tmp_path):
     program = Program(device.events)
-    scribe.turn()
+    scribe.work()
     for _ in range(12):
         program.step()
         device.events.wait()
-        scribe.turn()
+        scribe.work()
     device.timing_._stamper.period = 1
     for _ in range(12):
         program.step()
         device.events.wait()
-        scribe.turn()
+        scribe.work()
     scribe.end()
     rows = rows_in(tmp_path)
     timed = (rows["flags"] & layout.FLAG_DEVICE_TIMED) != 0
@@ -102,10 +102,10 @@ def test_rows_on_disk_carry_the_devices_times(scribe, device, tmp_path):
 
 def test_the_gate_is_taken_when_the_device_is_in_use_and_given_back(scribe, device):
     device.events.capturing = True
-    scribe.turn()
+    scribe.work()
     assert gate.put == gate.moments.append
     device.events.capturing = False
-    scribe.turn()
+    scribe.work()
     assert gate.put != gate.moments.append
     assert gate.take_loss is not None
     guard.undo_all()
@@ -116,23 +116,23 @@ def test_the_gate_is_taken_when_the_device_is_in_use_and_given_back(scribe, devi
 def test_what_is_held_at_the_end_is_written(scribe, device, tmp_path):
     program = Program(device.events)
     program.note(g.MADE_OPTIMIZER)
-    scribe.turn()
+    scribe.work()
     for _ in range(8):
         program.step()
-    scribe.turn()
+    scribe.work()
     scribe.end()
     assert (rows_in(tmp_path)["flags"] & layout.FLAG_TAIL == 0).sum() == 8
 
 
 def test_optimizer_steps_in_a_row(scribe, device):
     program = Program(device.events)
-    scribe.turn()
+    scribe.work()
     for _ in range(10):
         for optimizer in (1, 2):
             program.forward(1, 1)
             program.backward(1, 1)
             program.optimize(1, 1, optimizer)
-        scribe.turn()
+        scribe.work()
     assert device.timing_.ends_per_row == 2
 
 

@@ -43,7 +43,7 @@ def loss_reader(torch: Any) -> Any:
 def _patch_engine(torch: Any) -> None:
     original, begin = torch.autograd._engine_run_backward, _beginning(torch)
     try:
-        marked = woven(original, ("t_outputs",), begin, _end)
+        marked = woven(original, ("t_outputs",), begin, _end, torch.compiler.is_dynamo_compiling)
     except NoSourceError:
         marked = _wrapped(original, begin)
     guard.replace(torch.autograd, "_engine_run_backward", marked)

@@ -101,7 +101,7 @@ def _note_epoch(loader: Any, iterator: Any, begun: int) -> None:
 def _patch_next(torch: Any, iterator_class: Any) -> None:
     original, end = iterator_class.__next__, _ending(torch)
     try:
-        marked = woven(original, ("self",), _begin, end)
+        marked = woven(original, ("self",), _begin, end, torch.compiler.is_dynamo_compiling)
     except NoSourceError:
         marked = _wrapped(original, end)
     guard.replace(iterator_class, "__next__", marked)

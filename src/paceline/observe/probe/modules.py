@@ -52,7 +52,7 @@ def patch(torch: Any) -> None:
     """Weave the marks into ``Module.__call__``."""
     original, begin = torch.nn.Module.__call__, _beginning(torch)
     try:
-        marked = woven(original, ("self", "args", "kwargs"), begin, _end)
+        marked = woven(original, ("self", "args", "kwargs"), begin, _end, torch.compiler.is_compiling)
     except NoSourceError:
         marked = _wrapped(original, begin)
     guard.replace(torch.nn.Module, "__call__", marked)

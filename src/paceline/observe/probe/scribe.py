@@ -1,7 +1,7 @@
 """Who turns moments into a record? One background thread per training process.
 
-Every 20 ms it drains the moments into the automaton and takes a stack sample; twice a second it appends the
-finished rows; once a second it appends a tick; now and then it replaces the summary. The thread is a bare
+Every 20 ms it takes a stack sample; every 100 ms it drains the moments into the automaton; twice a second it appends
+the finished rows; once a second it appends a tick; now and then it replaces the summary. The thread is a bare
 ``_thread``, so ``threading.enumerate()`` stays the program's own, and it is stopped around every fork.
 """
 
@@ -21,13 +21,15 @@ from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
 from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.rows import pack_step
-from paceline.observe.probe.stacks import Sampler, kind_of, label
+from paceline.observe.probe.stacks import Frames, Sampler, kind_of, label
 from paceline.observe.probe.syncs import SyncLines
 from paceline.observe.probe.window import OperatorWindow
 from paceline.record import layout
 
 _PERIOD_S = 0.02
-_YIELD_EVERY = 16  # moments: some 50 µs of work
+_LOOKS = 5  # at the program between two rounds of work: many moments at once cost less than few
+_MOMENTS = 20_000  # noted, at which it is time to work in any case
+_YIELD_EVERY = 64  # moments: some 200 µs of work
 _FLUSH_S = 0.4
 _WINDOW_AFTER = 10  # steps after which the profiler window is offered
 _NAN = float("nan")
@@ -49,6 +51,7 @@ class Scribe:
         self._ticks = Appender(os.path.join(folder, layout.TICKS_FILE))
         self._notes = Appender(os.path.join(folder, layout.NOTES_FILE))
         self._packed: list[bytes] = []
+        self._looks: list[tuple[int, Frames]] = []  # when, and where the program was
         self._pending_notes: list[dict[str, Any]] = []
         self.step = 0
         self._described: dict[str, Any] = {}
@@ -99,13 +102,22 @@ class Scribe:
             ended.release()
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Look where the program is; every few turns, do what else is due."""
         frames = self.sampler.look(gate.owner)
+        self._looks.append((time.perf_counter_ns(), frames))
+        if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
+            self.work()
+
+    def work(self) -> None:
+        """Count what was seen since the last time, and write what is due."""
+        looks, self._looks = self._looks, []
+        for looked_ns, frames in looks:
+            self.drain(looked_ns)
+            self.sampler.count(frames, self.automaton.slot)
         self.drain(time.perf_counter_ns())
+        now = time.monotonic()
         if self._timing is not None:
             self._timing.turn()
-        self.sampler.count(frames, self.automaton.slot)
-        now = time.monotonic()
         if now >= self._next_flush:
             self._note_window()
             self._heed()
@@ -257,6 +269,7 @@ class Scribe:
 
     def end(self, **details: Any) -> None:
         """Write all that is left. Called once, at the program's end, with the thread stopped."""
+        self.work()
         self.drain()
         self._note_window()
         self.automaton.finish(time.perf_counter_ns())

@@ -7,6 +7,7 @@ look must not be an event in any of them.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections import UserDict
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -82,7 +83,13 @@ def number_reader(torch: Any) -> Callable[[Any], float | None]:
     """
     plain, tracing, modes = torch.Tensor, torch._C._get_tracing_state, torch._C._len_torch_function_stack
     unheard = torch._C.DisableTorchFunction
-    kinds = {torch.float32: ctypes.c_float.from_address, torch.float64: ctypes.c_double.from_address}
+    readers: dict[Any, Callable[[int], float]] = {
+        torch.float32: lambda address: single(address).value,
+        torch.float64: lambda address: ctypes.c_double.from_address(address).value,
+        torch.float16: lambda address: float(struct.unpack("e", ctypes.string_at(address, 2))[0]),
+        torch.bfloat16: lambda address: float(struct.unpack("<f", bytes(2) + ctypes.string_at(address, 2))[0]),
+    }
+    single = ctypes.c_float.from_address
 
     def number(tensor: Any) -> float | None:
         if type(tensor) is not plain or tracing() is not None:
@@ -93,14 +100,14 @@ def number_reader(torch: Any) -> Callable[[Any], float | None]:
         return in_memory(tensor)
 
     def in_memory(tensor: Any) -> float | None:
-        kind = kinds.get(tensor.dtype)
-        if kind is None or not tensor.is_cpu or tensor.numel() != 1:
+        read = readers.get(tensor.dtype)
+        if read is None or not tensor.is_cpu or tensor.numel() != 1:
             return None
         try:
             address = tensor.data_ptr()
         except RuntimeError:  # it has no memory: a transform's, or all zero without one
             return None
-        return float(kind(address).value) if address else None
+        return read(address) if address else None
 
     return number
 

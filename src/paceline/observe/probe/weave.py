@@ -11,7 +11,6 @@ import ast
 import copy
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
@@ -40,7 +39,11 @@ class NoSourceError(Exception):
 
 
 def woven(
-    original: Callable[..., Any], told: Sequence[str], begin: Callable[..., Any], end: Callable[[Any, Any], None]
+    original: Callable[..., Any],
+    told: Sequence[str],
+    begin: Callable[..., Any],
+    end: Callable[[Any, Any], None],
+    compiling: Callable[[], bool],
 ) -> Callable[..., Any]:
     """Return a function that runs as `original` does, between `begin` and `end`; inside another mark, just so.
 
@@ -50,6 +53,7 @@ def woven(
         begin: Returns what `end` shall get, or None to leave this call alone.
         end: Called however the function ends, with what `begin` returned and the result; if it raised, with the former
             twice. Neither may raise.
+        compiling: Says whether a compiler reads along, which then reads the original.
 
     Raises:
         NoSourceError: There is no source, or it has other parameters.
@@ -62,7 +66,6 @@ def woven(
     factory.body.append(ast.copy_location(ast.Return(ast.Name(function.name, ast.Load())), function))
     compiled = compile(ast.fix_missing_locations(tree), code.co_filename, "exec", dont_inherit=True)
     inner = next(part for part in _parts(_parts(compiled)[0]) if part.co_name == function.name)
-    compiling = sys.modules["torch"].compiler.is_compiling
     cells = {"gate": gate, "compiling": compiling, "begin": begin, "end": end}
     closure = tuple(_cell(cells[name.removeprefix("_paceline_")]) for name in inner.co_freevars)
     inner = inner.replace(co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno)
