@@ -20,6 +20,7 @@ from paceline.record.run import Rank, Rows, Run, column
 
 Columns = Mapping[str, np.ndarray]
 
+TELLABLE_S = 0.0002  # of a step: what takes less is not told from what watching costs
 MIN_STEPS = 12  # steady steps below which no finding about speed is made
 MIN_STEADY_S = 0.15  # seconds of steady steps below which none is made either
 

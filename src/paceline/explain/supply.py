@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
 from paceline.explain.model import Gain
 from paceline.record import layout
 
@@ -139,7 +139,7 @@ def waiting_rank(facts: Facts) -> tuple[RankFacts, Supply] | None:
     """Return the rank that waits for data most, with its supply; None when none waits noticeably."""
     pairs = [(rank, supply_of(facts, rank)) for rank in facts.ranks]
     rank, supply = max(pairs, key=lambda pair: pair[1].wait_share)
-    return (rank, supply) if supply.wait_share >= WORTH else None
+    return (rank, supply) if supply.wait_share >= WORTH and supply.wait_s >= TELLABLE_S else None
 
 
 def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:

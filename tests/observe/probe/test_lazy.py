@@ -272,3 +272,24 @@ def test_torch_that_was_only_asked_for_before_is_watched(tmp_path):
     )
     (rank,) = (run / "ranks").iterdir()
     assert json.loads((rank / "summary.json").read_text())["steps"] == 3
+
+
+IMPORTING = """
+    import sys, time
+    from paceline.observe.probe import lazy
+    lazy.install({"never.imported": print})
+    import first
+    before = lazy.imports.spent_ns
+    import second, third
+    time.sleep(0.6)
+    import fourth
+    print(lazy.imports.spent_ns - before)
+"""
+
+
+def test_how_long_imports_take_is_told(tmp_path):
+    """Two modules of 50 ms each count in full; what the program does between imports counts with 0.1 s at most."""
+    for name in ("first", "second", "third", "fourth"):
+        (tmp_path / f"{name}.py").write_text("import time; time.sleep(0.05)\n")
+    spent_ns = out_of(IMPORTING, tmp_path, path=(SRC, tmp_path))
+    assert 0.15e9 <= spent_ns <= 0.3e9

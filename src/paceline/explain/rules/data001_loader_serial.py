@@ -18,7 +18,7 @@ nothing to do, and while the device works no data is made: the two take turns.
 
 ## How it is decided
 
-The training thread waits for data for at least 5 % of step time, and the loader that feeds training has no
+The training thread waits for data for at least 5 % of step time (and 0.2 ms), and the loader that feeds training has no
 workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps.
 
 ## What helps
