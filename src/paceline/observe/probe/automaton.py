@@ -195,7 +195,7 @@ class Automaton:
         if self._fetching:
             pending.wait += self._fetching
             self._fetching = 0
-        if pending.expecting or pending.wait or pending.started:
+        if pending.expecting or pending.wait or pending.ungraded or pending.started:
             pending.settle(self._cur, self._stage, self.loaders, evaluation=evaluation)
 
     # -- phases -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,8 @@ _MOMENTS = 20_000  # noted, at which it is time to work in any case
 _YIELD_EVERY = 64  # moments: some 200 µs of work
 _FLUSH_S = 0.4
 _WINDOW_AFTER = 10  # steps after which the profiler window is offered
+_ROWS_TOLD = 3  # steps on a device after which it is known how many optimizers they have
+_USED_BY = 50  # steps after which a device that has not been used will not be
 _NAN = float("nan")
 
 
@@ -61,7 +64,7 @@ class Scribe:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
-        self._walls: list[int] = []
+        self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
         self._profile_file = os.path.join(os.path.dirname(os.path.dirname(folder)), layout.PROFILE_FILE)
         self._asked_ns = 0  # when the profile file was touched, as far as that has been heeded
         self._timing = device.timing(self._write, window.end if window else _nothing)  # None on a CPU
@@ -118,6 +121,7 @@ class Scribe:
         now = time.monotonic()
         if self._timing is not None:
             self._timing.turn()
+        self._consider_window()
         if now >= self._next_flush:
             self._note_window()
             self._heed()
@@ -166,7 +170,7 @@ class Scribe:
             self._timing.hold(written)
         if not row.flags & layout.FLAG_TAIL:
             self.step += 1
-            self._consider_window(row)
+            self._walls.append(row.wall_ns)
 
     def _write(self, written: Written) -> None:
         self._packed.append(pack_step(*written))
@@ -175,14 +179,15 @@ class Scribe:
         slowed = self._window is not None and self._window.overlaps(row.end_ns - row.wall_ns, row.end_ns)
         return layout.FLAG_PROFILED if slowed else 0
 
-    def _consider_window(self, row: StepRow) -> None:
-        """Offer the profiler window once steps have settled."""
-        if self._window is None or self._window.taken:
+    def _consider_window(self) -> None:
+        """Offer the profiler window once steps have settled. Not between moments: ends and rows are counted apart."""
+        if self._window is None or self._window.taken or self.step < _WINDOW_AFTER or not self._walls:
             return
-        self._walls = [*self._walls[-_WINDOW_AFTER:], row.wall_ns]
-        if self.step >= _WINDOW_AFTER:
-            parts = 1 if self._timing is None else self._timing.ends_per_row
-            self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9, parts)
+        timing = self._timing
+        if timing is not None and timing.rows < _ROWS_TOLD and self.step < _USED_BY:
+            return  # whether the device is used, and how many optimizers make a step, is not known yet
+        parts = 1 if timing is None else timing.ends_per_row
+        self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9, parts)
 
     def _heed(self) -> None:
         """Take another profiler window if one has been asked for (``paceline profile``)."""

@@ -34,14 +34,14 @@ class Timing:
         self._installed = False
         self._next_tune = 0.0
         self._usual_ns = 0.0
-        self._rows = 0  # since it began
+        self.rows = 0  # since it began
         self.take = self._clock.take
 
     def hold(self, written: Written) -> None:
         """Take a row that the host has finished."""
         wall_ns = written.row.wall_ns
         self._usual_ns = wall_ns if not self._usual_ns else self._usual_ns + 0.1 * (wall_ns - self._usual_ns)
-        self._rows += self._installed
+        self.rows += self._installed
         self._held.hold(written, time.monotonic())
 
     def turn(self) -> None:
@@ -79,7 +79,7 @@ class Timing:
     @property
     def ends_per_row(self) -> int:
         """Optimizer steps in a step."""
-        return max(1, round(self._stamper.ends / self._rows)) if self._rows else 1
+        return max(1, round(self._stamper.ends / self.rows)) if self.rows else 1
 
     def _install(self) -> None:
         self._installed = True
