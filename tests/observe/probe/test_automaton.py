@@ -782,3 +782,27 @@ def test_finishing_before_anything_says_nothing():
     rows = []
     Automaton(rows.append).finish(123)
     assert rows == []
+
+
+def test_an_optimizer_that_steps_unseen():
+    """A compiled step calls no hook. Gradients are zeroed before each backward: parameters must have been updated."""
+    p = Program()
+    for _ in range(30):
+        p.fetch(2)
+        p.forward(3)
+        p.spend(1, g.TIDY)
+        p.backward(4)
+    rows = p.end()
+    assert [row.micro_steps for row in rows] == [9] + [1] * 21
+    assert ms(rows[-1]) == PLAIN
+
+
+def test_gradients_zeroed_once_in_a_long_accumulation_are_no_steps():
+    p = Program()
+    for _ in range(2):
+        p.spend(1, g.TIDY)
+        for _ in range(40):
+            p.forward(3)
+            p.backward(4)
+        p.step(1)
+    assert [row.micro_steps for row in p.end()] == [40, 40]

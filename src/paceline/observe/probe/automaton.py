@@ -11,7 +11,7 @@ until the next telling moment (`_settle`).
 
 A step ends with the last optimizer of a cycle. Which one that is, is learned: when an optimizer steps for
 the second time, the one that stepped before it closed the cycle (a GAN has two). A program that builds no
-optimizer object ends a step with each backward.
+optimizer object ends a step with each backward, and so does one whose optimizer steps unseen (compiled).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _UNGRADED = -2  # a gradient-free forward
 _STEPPING = -3  # an optimizer, before it is known whether it runs a closure
 _UNKNOWN = {_FETCHING: "data_wait", _UNGRADED: "evaluation", _STEPPING: "optimizer"}
 _PATIENCE = 512  # backward passes without an optimizer step, after which updates are taken to be made by hand
+_RENEWALS = 8  # of gradients without an optimizer step: it is made unseen, as by a compiled optimizer
 _MOST_AHEAD = 2  # batches fetched ahead of their use that are kept count of
 _BEGINNERS = frozenset((g.ITER, g.FETCH, g.FORWARD, g.BACKWARD))
 _PLAIN = {g.COMMUNICATION: COMMUNICATION, g.SAVE: CHECKPOINT, g.TRANSFER: TRANSFER, g.TIDY: OPTIMIZER}
@@ -86,6 +87,8 @@ class Automaton:
         self._closer: int | None = None
         self.optimizers = 0
         self._without_step = 0
+        self._tidied = False  # since the last backward
+        self._renewed = 0  # backward passes on gradients that had been zeroed, since the last optimizer step
         self._sync_next = False
         self._last_samples: float | None = None
         self._ahead = 0  # batches that were fetched but not used yet
@@ -200,7 +203,8 @@ class Automaton:
 
     # -- phases -------------------------------------------------------------------------------------
 
-    def _plain_begin(self, slot: int, _: g.Moment) -> None:
+    def _plain_begin(self, slot: int, moment: g.Moment) -> None:
+        self._tidied |= moment[1] == g.TIDY
         self._open.append(slot)
 
     def _plain_end(self, slot: int, _: g.Moment) -> None:
@@ -295,7 +299,9 @@ class Automaton:
         self._last_samples, self._used_in_part, self._sync_next = None, False, False
         self._set_stage(OTHER)
         self._without_step += 1
-        if not self.optimizers or self._without_step > _PATIENCE:
+        self._renewed += self._tidied and not self._steppers  # a closure zeroes gradients for each of its backwards
+        self._tidied = False
+        if not self.optimizers or self._without_step > _PATIENCE or self._renewed > _RENEWALS:
             self._step_by_backward()
 
     # -- where steps end ----------------------------------------------------------------------------
@@ -331,7 +337,7 @@ class Automaton:
         self._leave_optimizer(optimizer)
         self._book_stepping(OPTIMIZER)
         self._settle(evaluation=self._pending.evaluating)
-        self._without_step = 0
+        self._without_step = self._renewed = 0
         self._stage = GAP
         if optimizer in self._seen:
             self._closer = self._last_optimizer
