@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import pytest
 from tests.explain.build import FIRST_NS, RunFolder, S, histogram, loader, meter, plain, step, steps, two_ranks
@@ -95,6 +96,31 @@ def test_data001_of_a_reader_by_hand(tmp_path):
     assert finding.time_share == pytest.approx(0.5)
     assert remedies(finding) == ["loader.background", "loader.decode"]
     assert finding.gain.high == pytest.approx(2.0, rel=0.01)  # one thread, and no more
+
+
+def behind(ms: float, leaf: str | None = "Condition.wait (threading.py:327)") -> dict[str, Any]:
+    """A reader by hand that so many ms of each step waits, and where."""
+    hot = [{"slot": "gap", "side": "input", "function": "main (train.py:9)", "count": 50, "leaf": leaf}]
+    counted = [{"slot": "gap", "side": "input", "count": 50}]
+    return {"rows": plain(60, gap=ms, fetches=0), "summary": {"samples": counted, "hot": hot}}
+
+
+@pytest.mark.parametrize(
+    "leaf, cores, code",
+    [(None, 2.0, "DATA001"), (behind(1)["summary"]["hot"][0]["leaf"], 2.0, "DATA004")]
+    + [("Connection._recv (connection.py:383)", 0.5, "DATA002")],
+)
+def test_a_reader_by_hand_that_waits_for_a_thread_is_no_serial_one(tmp_path, leaf, cores, code):
+    findings = of_rows(tmp_path, **behind(30, leaf), header={"allowed_cores": cores}, cores=0.45)
+    assert {c for c in findings if c.startswith("DATA")} == {code}
+
+
+def test_data004_of_a_reader_by_hand_proposes_a_multiple(tmp_path):
+    finding = of_rows(tmp_path, **behind(30), cores=0.2)["DATA004"]
+    assert finding.remedies[0].id == "loader.background"
+    assert "4 times as many" in finding.remedies[0].change
+    assert finding.gain.high == pytest.approx(4.0, rel=0.01)
+    assert "0 workers" not in finding.summary
 
 
 def test_data001_is_not_said_of_workers(tmp_path):
@@ -411,6 +437,19 @@ def test_comm002_rank_straggling(tmp_path, late_ms, there):
         assert "COMM001" not in findings
 
 
+@pytest.mark.parametrize("first_wait, there", [(0.2, True), (5, False)])
+def test_comm002_is_not_said_of_ranks_whose_batches_all_come_too_late(tmp_path, first_wait, there):
+    """Each rank has a thread that makes a batch every 40 ms; which of them shows the wait says little."""
+    first, second = behind(first_wait), behind(30)
+    for row in first["rows"]:
+        row["communication"] = 30 - first_wait
+    folder = RunFolder(tmp_path)
+    two_ranks(folder, [first["rows"], second["rows"]], summary=second["summary"], cores=0.1)
+    findings = found(folder.gauges().facts())
+    assert "DATA004" in findings
+    assert ("COMM002" in findings) == there
+
+
 def test_comm002_names_the_phase_of_its_own(tmp_path):
     assert "its other phase" in straggling(tmp_path, 10, other=10)["COMM002"].summary
     assert "its forward phase" in straggling(tmp_path / "slow", 10, forward=13)["COMM002"].summary
@@ -528,6 +567,14 @@ def test_run005_takes_steps_enough(tmp_path):
 def test_run005_is_not_said_of_a_jump(tmp_path):
     rows = steps(200, lambda n: {"forward": 3 if n < 100 else 13}, backward=6, optimizer=1)
     assert "RUN005" not in of_rows(tmp_path, rows)
+
+
+@pytest.mark.parametrize("more, there", [(0.0, True), (1.0, False)])
+def test_run005_is_not_said_of_steps_that_get_more_samples(tmp_path, more, there):
+    rows = growing(2.0)
+    for n, row in enumerate(rows):
+        row["samples"] = 8 * (1 + more * n / len(rows))
+    assert ("RUN005" in of_rows(tmp_path, rows)) == there
 
 
 @pytest.mark.parametrize("ms, there", [(0.8, False), (0.95, True)])

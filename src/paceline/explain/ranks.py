@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
 _WORTH = 0.08
@@ -31,10 +32,11 @@ def straggler(facts: Facts) -> Straggler | None:
     """Return the straggling rank, or None where ranks are even or there is one."""
     if len(facts.ranks) < 2:
         return None
-    late = max(facts.ranks, key=lambda r: r.own_s)
+    late = max(facts.ranks, key=_pace_s)
     others = [r for r in facts.ranks if r is not late]
     step_s = late.total_s / max(1, len(late.rows))
-    excess = late.own_s - float(np.median([r.own_s for r in others]))
+    own_s = _pace_s(late)
+    excess = own_s - float(np.median([_pace_s(r) for r in others]))
     waiting = late.breakdown.shares["communication"]
     others_waiting = float(np.median([r.breakdown.shares["communication"] for r in others]))
     if excess < _WORTH * step_s or others_waiting - waiting < 0.4 * excess / step_s:
@@ -44,7 +46,7 @@ def straggler(facts: Facts) -> Straggler | None:
     return Straggler(
         rank=late.record.rank,
         step_s=step_s,
-        own_s=late.own_s,
+        own_s=own_s,
         excess_s=excess,
         waiting=waiting,
         others_waiting=others_waiting,
@@ -52,6 +54,11 @@ def straggler(facts: Facts) -> Straggler | None:
         phase_share=min(1.0, more[phase] / excess),
         where=_where(late, phase),
     )
+
+
+def _pace_s(rank: RankFacts) -> float:
+    """Return the seconds a step this rank would take if it never waited for another."""
+    return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
 
 
 def _mean(rank: RankFacts, phase: str) -> float:

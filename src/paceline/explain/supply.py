@@ -17,9 +17,11 @@ import numpy as np
 
 from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
 from paceline.explain.model import Gain
+from paceline.explain.reader import made_behind
 from paceline.record import layout
 
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
+_STARVED = 0.1  # share of a step that a rank waits for batches in the median, when it is said to be starved
 _MOST_WORKERS = 64
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
 
@@ -81,8 +83,9 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
     fetches = max(1.0, float(rank.rows["fetches"].mean()))
     fetch_cpu = receiving_s(rank)
     wait_s = float(wait.mean())
+    behind = made_by_own_threads(rank)
     in_process = loader is None or loader.workers == 0
-    make_s = wait_s if loader is None else fetches * loader.produce_s / loader.batches
+    make_s = (step_s if behind else wait_s) if loader is None else fetches * loader.produce_s / loader.batches
     make_cpu = fetch_cpu if loader is None else fetches * loader.cpu_per_batch_s
     sent = 0.0 if loader is None else loader.hand_over * make_s
     own = _own_cpu_s(rank) * step_s
@@ -95,9 +98,25 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         make_cpu_s=make_cpu,
         hand_over_s=sent,
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
-        workers=0 if loader is None else loader.workers,
+        workers=int(behind) if loader is None else loader.workers,
         cores=_cores(facts) / _ranks_here(facts, rank),
     )
+
+
+def made_by_own_threads(rank: RankFacts) -> bool:
+    """Say whether the program makes its batches without a loader, in a thread or process of its own."""
+    return rank.loader is None and made_behind(rank.record)
+
+
+def is_starved(rank: RankFacts) -> bool:
+    """Say whether batches come from behind and in most steps none is ready: the rank can go no faster than they come.
+
+    What it waits for data then says when its batches come, not how long they take, and the time it waits for other
+    ranks is time in which batches are made.
+    """
+    behind = rank.loader.workers > 0 if rank.loader is not None else made_by_own_threads(rank)
+    waits = rank.phases["data_wait"] - receiving_s(rank)
+    return behind and len(waits) > 0 and float(np.median(waits)) >= _STARVED * float(np.median(rank.walls))
 
 
 def receiving_s(rank: RankFacts) -> float:

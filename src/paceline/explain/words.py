@@ -48,6 +48,17 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
     return [Evidence(text=text, value=loader.collate, unit="share of time making batches")]
 
 
+def makers(loader: LoaderBreakdown | None) -> str:
+    """Name who makes batches behind the training thread."""
+    return f"{loader.workers} workers" if loader is not None else "the program's own background readers"
+
+
+def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
+    """Cite the share of the allowed cores that the program wants."""
+    text = f"the program wants {demand * cores:.1f} of {cores:g} cores; {makers(loader)}"
+    return Evidence(text=text, value=demand, unit="share of allowed cores")
+
+
 def safety_of_workers(loader: LoaderBreakdown | None) -> Safety:
     """Return the safety class of another number of workers.
 

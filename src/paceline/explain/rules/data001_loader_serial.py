@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.breakdown import hot_functions
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
+from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, waiting_rank
 
@@ -19,7 +19,8 @@ nothing to do, and while the device works no data is made: the two take turns.
 ## How it is decided
 
 The training thread waits for data for at least 5 % of step time (and 0.2 ms), and the loader that feeds training has no
-workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps.
+workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps, in the
+training thread: one that waits for a thread or a process of the program's own is no matter of this finding.
 
 ## What helps
 
@@ -68,11 +69,11 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
             change="make the next batch in a background thread or process while this one trains",
             gain=supply.gain_with(1),
         )
-        readers = hot_functions(rank.record, {"gap": ("input",), "other": ("input",)})
+        hot = readers(rank.record)
         cheaper = Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {readers[0].function if readers else 'the reader'} cheaper",
+            change=f"make {hot[0].function if hot else 'the reader'} cheaper",
             gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
         )
         return [background, cheaper]
@@ -94,14 +95,13 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.wait_share, "waiting for data"), words.step_time(rank.breakdown.step_s)]
     if rank.loader is not None:
         return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
-    readers = hot_functions(rank.record, {"gap": ("input",), "other": ("input",)})
     return found + [
         Evidence(
             text=f"{units.percent(f.share)} of stack samples of making batches are in {f.function} ({f.count} samples)",
             value=f.share,
             unit="share of samples",
         )
-        for f in readers[:2]
+        for f in readers(rank.record)[:2]
     ]
 
 

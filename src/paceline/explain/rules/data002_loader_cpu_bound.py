@@ -26,7 +26,8 @@ may use. More workers would only take turns on the same cores, and often make it
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; the loader has workers; making samples, not collating or
+Training waits for data for at least 5 % of step time; the loader has workers, or the program has background
+readers of its own (the training thread waits for a thread or a process); making samples, not collating or
 handing over, is most of their work, and it is computing rather than waiting (less than half of it blocked); and
 CPU demand fills at least 80 % of the cores allowed here (affinity and cgroup quota counted), or the workers are
 ready but without a CPU for a quarter of the time they want one.
@@ -59,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"{supply.workers} workers fill the cores and training still waits {units.percent(share)} of "
+        summary=f"{words.makers(rank.loader)} fill the cores and training still waits {units.percent(share)} of "
         f"its time for data",
     )
 
@@ -104,10 +105,7 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.steady_share, "waiting for data")]
     if rank.loader is not None:
         found.append(words.kinds_of_time(rank.loader))
-    text = (
-        f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
-    )
-    found.append(Evidence(text=text, value=supply.cpu_demand, unit="share of allowed cores"))
+    found.append(words.cpu_demand(supply.cpu_demand, supply.cores, rank.loader))
     return found + (words.hot(rank.loader) if rank.loader else [])
 
 

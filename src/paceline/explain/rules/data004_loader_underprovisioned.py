@@ -24,14 +24,15 @@ The workers work all the time and cannot keep up, but cores are left over: more 
 
 ## How it is decided
 
-Training waits for data for at least 5 % of step time; the loader has workers; making samples is computing
-rather than waiting; CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when
-they want one.
+Training waits for data for at least 5 % of step time; the loader has workers, and making samples is computing
+rather than waiting, or the program has background readers of its own (the training thread waits for a thread or a
+process); CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when they want one.
 
 ## What helps
 
 `loader.workers`: the number proposed is the smallest within 3 % of the best that `max(compute, making /
-workers, CPU work / cores)` gives on this machine.
+workers, CPU work / cores)` gives on this machine. `loader.background`: the same for readers of the program's own;
+their number is not known, so the proposal is a multiple.
 """
 
 
@@ -45,18 +46,17 @@ def check(facts: Facts) -> Finding | None:
         return None
     best = supply.best_workers()
     gain = supply.gain_with(best)
-    change = f"DataLoader(num_workers={best}) instead of {supply.workers}"
     return Finding(
         code="DATA004",
         name="loader-underprovisioned",
         severity="critical" if supply.steady_share >= 0.2 else "warning",
-        confidence="high" if facts.host.samples >= 3 else "medium",
+        confidence="high" if facts.host.samples >= 3 and rank.loader is not None else "medium",
         time_share=supply.steady_share,
         gain=gain,
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
-        remedies=[Remedy(id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=gain)],
-        summary=f"{supply.workers} workers cannot keep up and cores are free; training waits "
+        remedies=[_remedy(rank, supply, best)],
+        summary=f"{words.makers(rank.loader)} cannot keep up and cores are free; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -73,14 +73,20 @@ def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
     )
 
 
+def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
+    gain = supply.gain_with(best)
+    if rank.loader is None:
+        change = f"make batches in {best} times as many threads, or processes where the work holds the interpreter"
+        return Remedy(id="loader.background", safety="exact", change=change, gain=gain)
+    change = f"DataLoader(num_workers={best}) instead of {supply.workers}"
+    return Remedy(id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=gain)
+
+
 def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
-    text = (
-        f"the program wants {supply.cpu_demand * supply.cores:.1f} of {supply.cores:g} cores; {supply.workers} workers"
-    )
-    return [*found, Evidence(text=text, value=supply.cpu_demand, unit="share of allowed cores")]
+    return [*found, words.cpu_demand(supply.cpu_demand, supply.cores, rank.loader)]
 
 
 RULE = Rule(code="DATA004", name="loader-underprovisioned", page=PAGE, check=check)

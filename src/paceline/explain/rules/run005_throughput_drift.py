@@ -10,6 +10,7 @@ from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.statistics import drift
 from paceline.record.layout import PHASES
+from paceline.record.run import column
 
 PAGE = """
 ## What it means
@@ -21,7 +22,8 @@ that is rewritten whole, heat.
 
 The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight
 equal parts of the run rise nearly without exception (Kendall's tau at least 0.7). It is not reported while
-other processes are busy on the host and the program's own CPU time a step has hardly grown.
+other processes are busy on the host and the program's own CPU time a step has hardly grown, nor where steps take
+more samples as the run goes on (episodes that get longer, a batch that grows) and a sample takes no longer.
 
 ## What helps
 
@@ -33,7 +35,7 @@ def check(facts: Facts) -> Finding | None:
     """Decide RUN005."""
     rank = facts.first
     ratio, trend = drift(rank.walls)
-    if ratio < 1.25 or trend < 0.7 or len(rank.rows) < 32 or _neighbours(facts, rank, ratio):
+    if not _drifts(rank.walls) or len(rank.rows) < 32 or _neighbours(facts, rank, ratio) or _more_samples(rank):
         return None
     quarter = len(rank.walls) // 4
     begin = float(np.median(rank.walls[:quarter]))
@@ -54,6 +56,17 @@ def check(facts: Facts) -> Finding | None:
         remedies=[Remedy(id="run.bound_state", safety="exact", change="bound what grows from step to step", gain=None)],
         summary=f"steps became {units.factor(ratio)} slower in the course of the run",
     )
+
+
+def _drifts(values: np.ndarray) -> bool:
+    ratio, trend = drift(values)
+    return ratio >= 1.25 and trend >= 0.7
+
+
+def _more_samples(rank: RankFacts) -> bool:
+    """Say whether steps grow because they get more samples to work on: a sample takes no longer than it did."""
+    samples = column(rank.rows, "samples")
+    return bool(np.all(samples > 0)) and not _drifts(rank.walls / samples)
 
 
 def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:

@@ -116,7 +116,8 @@ class Scribe:
         looks, self._looks = self._looks, []
         for looked_ns, frames in looks:
             self.drain(looked_ns)
-            self.sampler.count(frames, self.automaton.slot)
+            if self.step or self.automaton.slot == "startup":  # the first step imports and builds what no other does
+                self.sampler.count(frames, self.automaton.slot)
         self.drain(time.perf_counter_ns())
         now = time.monotonic()
         if self._timing is not None:
