@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from paceline.cli.files import to_json, to_markdown
 from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.runs import find_run
+from paceline.cli.runs import find_run, in_runs_folder
 from paceline.explain.comparison import Comparison
 from paceline.record.write import RUNS
 
@@ -36,15 +37,9 @@ class Fraction(click.ParamType[float]):
     help="Slow-down of a step to accept, as 5% or 0.05.",
 )  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 also where a regression can be neither shown nor ruled out.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write it for a pull request.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help=f"Look for runs in DIR instead of {RUNS}.",
-)
+@to_json
+@to_markdown
+@in_runs_folder
 @click.argument("before")
 @click.argument("after")
 def command(before: str, after: str, **options: Any) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.runs import LAST, find_run
+from paceline.cli.runs import LAST, find_run, in_runs_folder
 from paceline.errors import UsageError
 from paceline.explain.ending import RUNNING, ended
 from paceline.record import layout
@@ -15,13 +15,7 @@ from paceline.record.write import RUNS
 
 
 @click.command(name="profile", short_help="Have a run that is going on take another profiler window.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help=f"Look for runs in DIR instead of {RUNS}.",
-)
+@in_runs_folder
 @click.argument("run", default=LAST)
 def command(directory: Path | None, run: str) -> int:
     """Have every training process of a RUN profile its next steps; reports then show that window.

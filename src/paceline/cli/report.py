@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.files import to_html, to_json, to_markdown
 from paceline.cli.outputs import PAGE, Outputs, write
-from paceline.cli.runs import begun_unix_s, find_run, run_folders
+from paceline.cli.runs import begun_unix_s, find_run, in_runs_folder, run_folders
 from paceline.errors import PacelineError, UsageError
 from paceline.explain.diagnose import diagnose
 from paceline.explain.ending import ended
@@ -26,16 +27,10 @@ _HEAD_CHARS = 4096  # the title is among the first of a page
 
 
 @click.command(name="report", short_help="Show the report of a run, finished or still going on.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write it for a pull request.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report here too.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help=f"Look for runs in DIR instead of {RUNS}.",
-)
+@to_json
+@to_markdown
+@to_html
+@in_runs_folder
 @click.option("--all", "everything", is_flag=True, help=f"List all runs, not only the {_MOST} newest.")
 @click.argument("run", required=False)
 def command(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from paceline.cli.files import to_html, to_json, to_markdown
 from paceline.cli.watch import Request, watch
 
 
@@ -45,9 +46,9 @@ def _end_of_options(command: click.Command, ctx: click.Context, args: list[str])
     short_help="Watch an unmodified training program and name what holds it back.",
 )
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does; what follows is its own.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as JSON.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write it for a pull request.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report here too.")
+@to_json
+@to_markdown
+@to_html
 @click.option(
     "--dir",
     "directory",

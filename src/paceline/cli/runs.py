@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+import click
+
 from paceline.errors import PacelineError, UsageError
 from paceline.record import layout
 from paceline.record.read import read_launches
 from paceline.record.write import RUNS
 
 LAST = "last"
+in_runs_folder = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help=f"Look for runs in DIR instead of {RUNS}.",
+)
+
 _NAMED = 5  # so many near matches are named in an error
 
 
