@@ -169,3 +169,15 @@ def test_gain_of_removing():
     assert (gain_of_removing(0.5, 0.0, 1.0).low, gain_of_removing(0.5, 0.0, 1.0).high) == (1.0, 2.0)
     assert gain_of_removing(5.0, 0.5, 1.0).high == pytest.approx(100.0)
     assert gain_of_removing(-1.0, 0.5, 1.0).high == 1.0
+
+
+@pytest.mark.parametrize(
+    "command, shown",
+    [
+        (["/home/me/.venv/bin/python3.12", "my train.py"], "python3.12 'my train.py'"),
+        (["torchrun", "train.py"], "torchrun train.py"),
+        (["/opt/own/launch", "a"], "/opt/own/launch a"),
+    ],
+)
+def test_the_command_is_shown_as_it_would_be_typed(tmp_path, command, shown):
+    assert diagnose(RunFolder(tmp_path).rank(plain(60)).launch(command=command).read()).command == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -126,9 +127,14 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 def _command(run: Run) -> str:
+    """Return the first command as it would be typed: of an interpreter, without where it lies."""
     import shlex
 
-    return shlex.join(run.launches[0].command) if run.launches else ""
+    if not run.launches:
+        return ""
+    program, *arguments = run.launches[0].command
+    name = os.path.basename(program)
+    return shlex.join([name if name.startswith("python") else program, *arguments])
 
 
 def _exit_code(run: Run) -> int | None:

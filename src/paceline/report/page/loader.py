@@ -52,7 +52,7 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
         ("CPU time for a batch", units.seconds(found.cpu_per_batch_s), words.count(found.batches, "batch")),
         ("Collate", units.percent(found.collate), "of the time spent producing"),
         ("Hand over", units.percent(found.hand_over), "CPU time, of the time spent producing"),
-        ("Read from storage", words.quantity(read, "bytes/s"), "" if read is not None else "not measured"),
+        ("Read from storage", words.quantity(read, "bytes/s"), "" if read is not None else "counted in worker processes only"),
     ]
 
 
@@ -61,7 +61,8 @@ def _states(found: LoaderBreakdown) -> Markup:
     parts = [(class_, name, share) for (class_, name), share in zip(STATES, shares, strict=True)]
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts)
     key = [(class_, f"{name} {units.percent(share)}") for class_, name, share in parts]
-    title = element("h3", "While it produces, a worker is")
+    maker = "a worker" if found.workers else "the training process"
+    title = element("h3", f"While it makes batches, {maker} is")
     return join((title, stacked(parts, label, named=True), legend(key)))
 
 
