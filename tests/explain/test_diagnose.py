@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 
 import pytest
-from tests.explain.build import FIRST_NS, OFFSET_NS, RunFolder, S, loader, meter, plain, step, steps, two_ranks
+from tests.explain.build import FIRST_NS, HOST, OFFSET_NS, RunFolder, S, loader, meter, plain, step, steps, two_ranks
 
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import gain_of_removing
@@ -181,3 +182,9 @@ def test_gain_of_removing():
 )
 def test_the_command_is_shown_as_it_would_be_typed(tmp_path, command, shown):
     assert diagnose(RunFolder(tmp_path).rank(plain(60)).launch(command=command).read()).command == shown
+
+
+def test_a_command_whose_end_could_not_be_written_does_not_say_that_it_still_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.node", lambda: HOST)
+    folder = RunFolder(tmp_path).rank(plain(30)).launch(exit_code=None, pid=os.getpid())
+    assert diagnose(folder.read()).ended == "ended; how could not be written down"

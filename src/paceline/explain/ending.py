@@ -53,22 +53,31 @@ def _signalled(launch: Launch) -> str:
 
 
 def _unfinished(run: Run) -> str:
-    """A launch without an end: it still runs, or paceline itself was killed."""
+    """A launch without an end: it still runs, or paceline itself was killed, or could not write the end down."""
+    import os
+
+    if any(_here(launch) and launch.pid == os.getpid() for launch in run.launches):
+        return "ended; how could not be written down"  # this is that command, and it explains when the program is over
     if any(_alive(launch) for launch in run.launches if launch.exit_code is None):
         return RUNNING
     return "cut off: paceline itself was killed, or the machine went down"
 
 
 def _alive(launch: Launch) -> bool:
-    import platform
     from pathlib import Path
 
-    if launch.host != (platform.node() or "localhost"):
+    if not _here(launch):
         return True  # on another host: not to be known from here
     try:
         return b"paceline" in Path(f"/proc/{launch.pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def _here(launch: Launch) -> bool:
+    import platform
+
+    return launch.host == (platform.node() or "localhost")
 
 
 def _exception(run: Run) -> str:

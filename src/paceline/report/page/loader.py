@@ -52,7 +52,11 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
         ("CPU time for a batch", units.seconds(found.cpu_per_batch_s), words.count(found.batches, "batch")),
         ("Collate", units.percent(found.collate), "of the time spent producing"),
         ("Hand over", units.percent(found.hand_over), "CPU time, of the time spent producing"),
-        ("Read from storage", words.quantity(read, "bytes/s"), "" if read is not None else "counted in worker processes only"),
+        (
+            "Read from storage",
+            words.quantity(read, "bytes/s"),
+            "" if read is not None else "counted in worker processes only",
+        ),
     ]
 
 
