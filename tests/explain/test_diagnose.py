@@ -96,7 +96,11 @@ def ended_by(tmp_path, exit_code: int, **record) -> str:
 @pytest.mark.parametrize(
     "exit_code, record, words",
     [
-        (137, {"signal": "SIGKILL", "oom_kills": 1}, "killed by the kernel: out of memory (SIGKILL)"),
+        (
+            137,
+            {"signal": "SIGKILL", "oom_kills": 1},
+            "killed (SIGKILL); likely out of memory: meanwhile the kernel killed a process of this host for lack of memory",
+        ),
         (137, {"signal": "SIGKILL", "oom_kills": 0}, "killed (SIGKILL)"),
         (130, {"signal": "SIGINT"}, "interrupted (SIGINT)"),
         (143, {}, "ended by SIGTERM"),

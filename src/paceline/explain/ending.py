@@ -32,9 +32,12 @@ def _silence(run: Run) -> str:
 
 
 def _memory(launch: Launch) -> str:
-    if not launch.oom_kills or launch.signal == "SIGKILL":
+    """Say what the kernel's count tells: that it killed somebody on this host, not whom."""
+    if not launch.oom_kills:
         return ""
-    return f"meanwhile the kernel killed {launch.oom_kills} processes of this host for lack of memory"
+    killed = "a process" if launch.oom_kills == 1 else f"{launch.oom_kills} processes"
+    likely = "likely out of memory: " if launch.signal == "SIGKILL" else ""
+    return f"{likely}meanwhile the kernel killed {killed} of this host for lack of memory"
 
 
 def _signalled(launch: Launch) -> str:
@@ -46,8 +49,6 @@ def _signalled(launch: Launch) -> str:
             name = signal.Signals((launch.exit_code or 0) - 128).name
         except ValueError:
             return f"exited with code {launch.exit_code}"
-    if name == "SIGKILL" and launch.oom_kills:
-        return "killed by the kernel: out of memory (SIGKILL)"
     words = {"SIGINT": "interrupted (SIGINT)", "SIGTERM": "ended by SIGTERM", "SIGKILL": "killed (SIGKILL)"}
     return words.get(name, f"ended by {name}")
 
