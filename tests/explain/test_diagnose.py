@@ -99,7 +99,8 @@ def ended_by(tmp_path, exit_code: int, **record) -> str:
         (
             137,
             {"signal": "SIGKILL", "oom_kills": 1},
-            "killed (SIGKILL); likely out of memory: meanwhile the kernel killed a process of this host for lack of memory",
+            "killed (SIGKILL); likely out of memory: "
+            "meanwhile the kernel killed a process of this host for lack of memory",
         ),
         (137, {"signal": "SIGKILL", "oom_kills": 0}, "killed (SIGKILL)"),
         (130, {"signal": "SIGINT"}, "interrupted (SIGINT)"),
