@@ -134,6 +134,14 @@ def test_updates_by_hand_are_the_optimizers(tmp_path):
     assert (found["optimizer"], found["data_wait"], found["other"]) == (2, 1, 1)
 
 
+@pytest.mark.parametrize("slot", ["gap", "mid", "other"])
+def test_what_an_optimizer_of_the_programs_own_does_is_the_optimizers(tmp_path, slot):
+    """SAM climbs between two backward passes."""
+    counted = samples(slot, optimizer=30, host=10)
+    found = seconds(rank_of(tmp_path, plain(20, optimizer=1, **{slot: 4}), summary={"samples": counted}))
+    assert (found["optimizer"], found["other"]) == (4, 1)
+
+
 def test_a_model_by_hand_computes_in_its_gap(tmp_path):
     """No module and no optimizer: everything between two backward passes is gap."""
     by_hand = steps(20, backward=5, gap=10, flags=FLAG_BY_BACKWARD)

@@ -342,6 +342,8 @@ def test_comp008_optimizer_unfused(tmp_path, optimizer_ms, there):
         ({"foreach": False}, True),
         ({"device": "cuda"}, False),
         ({"device": "cuda", "foreach": False}, True),
+        ({"of_torch": True}, True),
+        ({"of_torch": False}, False),
     ],
 )
 def test_comp008_is_about_how_the_optimizer_runs(tmp_path, changes, there):

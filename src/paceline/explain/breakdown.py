@@ -73,13 +73,17 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     )
     mid_host = _side_share(rank, "mid", ("host",), 0.0)
     other_input = _side_share(rank, "other", ("input",), 0.0) * found["other"]
+    other_update = _side_share(rank, "other", ("optimizer",), 0.0) * found["other"]
+    mid_update = _side_share(rank, "mid", ("optimizer",), 0.0)
     found["data_wait"] = found["data_wait"] + gap * gap_input + other_input
-    found["forward"] = found["forward"] + mid * (1 - mid_host)
+    found["forward"] = found["forward"] + mid * (1 - mid_host - mid_update)
+    gap_update = _side_share(rank, "gap", ("optimizer",), 0.0) + gap_update
     gap_update = np.minimum(gap_update, 1 - gap_input)
     gap_loss = np.minimum(gap_loss, 1 - gap_input - gap_update)
-    found["optimizer"] = found["optimizer"] + gap * gap_update
+    found["optimizer"] = found["optimizer"] + gap * gap_update + mid * mid_update + other_update
     found["forward"] = found["forward"] + gap * gap_loss
-    found["other"] = found["other"] + gap * (1 - gap_input - gap_update - gap_loss) + mid * mid_host - other_input
+    found["other"] = found["other"] + gap * (1 - gap_input - gap_update - gap_loss) + mid * mid_host
+    found["other"] = found["other"] - other_input - other_update
     return _with_communication(rank, rows, _with_saving(rank, found))
 
 
@@ -169,9 +173,18 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
         peak_device_bytes=_peak(rank, "device_peak_bytes"),
         startup_s=startup_s(rank, launches),
         host_functions=hot_functions(
-            rank, {"other": ("host", "unknown", "loss"), "gap": ("host", "unknown"), "mid": ("host",)}
+            rank, {"other": ("host", "unknown", "loss"), "gap": _host_sides(rows), "mid": ("host",)}
         ),
     )
+
+
+def _host_sides(rows: Rows) -> Sequence[str]:
+    """Return the sides of samples in gaps that are the program's own code.
+
+    Lines that touch gradients are it too, but where they are the update.
+    """
+    by_hand = ((rows["flags"] & layout.FLAG_BY_BACKWARD) != 0).any()
+    return ("host", "unknown") if by_hand else ("host", "unknown", "update")
 
 
 def _peak(rank: Rank, name: str) -> float | None:

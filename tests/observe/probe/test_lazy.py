@@ -253,7 +253,6 @@ def test_a_package_that_is_not_there_costs_one_line(tmp_path):
 
 
 def test_torch_that_was_only_asked_for_before_is_watched(tmp_path):
-    pytest.importorskip("torch")
     code = """
     import importlib.util, json
     assert importlib.util.find_spec("torch") is not None

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import paceline
 from paceline.observe.probe import stacks
 from paceline.observe.probe.modules import stack
+from paceline.observe.probe.optimizers import code_of
 from paceline.observe.probe.stacks import Sampler, kind_of, label
 
 SITE = Path(pytest.__file__).parents[1]
@@ -232,6 +234,27 @@ def test_a_running_thread_is_sampled():
     assert entry["function"].startswith("waits_here (test_stacks.py:")
     assert entry["leaf"].startswith("wait (threading.py:") or entry["leaf"].startswith("Condition.wait")
     assert entry["count"] == 1
+
+
+def test_code_that_does_nothing_but_update_parameters():
+    sampler = Sampler()
+    sampler.slices.updating = code_of(Climbing)
+    frames = Climbing.climb(None)
+    assert [sampler.slices.side_of(frames, slot) for slot in ("gap", "mid", "other")] == ["optimizer"] * 3
+    assert code_of(torch.optim.AdamW) == set()
+
+
+class Climbing(torch.optim.SGD):
+    """An optimizer of a program's own."""
+
+    @staticmethod
+    def plain() -> None:
+        """No method."""
+
+    @torch.no_grad()
+    def climb(self):
+        """Behind a decorator of torch's; returns where it is."""
+        return stack(sys._getframe())
 
 
 def test_inside_one_of_our_functions_only(monkeypatch):

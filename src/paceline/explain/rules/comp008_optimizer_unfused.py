@@ -22,7 +22,7 @@ step.
 
 The optimizer phase (the step, zeroing and clipping gradients) takes at least 12 % of step time, and the
 optimizer that takes it runs neither fused nor foreach kernels. On a CPU neither is the default. With fewer than 8
-tensors and fewer than 100,000 numbers there is nothing to fuse.
+tensors and fewer than 100,000 numbers there is nothing to fuse. Nothing is said of optimizers that are not torch's.
 
 ## What helps
 
@@ -36,8 +36,9 @@ def check(facts: Facts) -> Finding | None:
     """Decide COMP008."""
     share = facts.shares["optimizer"]
     rank = facts.first
-    plain = [o for o in rank.record.summary.get("optimizers", ()) if not o.get("fused") and not _foreach(o)]
-    if share < 0.12 or not plain:
+    used = rank.record.summary.get("optimizers", ())
+    plain = [o for o in used if not o.get("fused") and not _foreach(o)]
+    if share < 0.12 or not plain or not all(o.get("of_torch", True) for o in used):
         return None
     biggest = max(plain, key=lambda o: o.get("parameters", 0))
     if biggest["tensors"] < _LEAST_TENSORS and biggest["parameters"] < _LEAST_NUMBERS:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from time import perf_counter_ns
 from types import ModuleType
@@ -36,7 +35,7 @@ class _Imports:
 imports = _Imports()
 
 
-class _After(Loader):
+class _After:  # not an importlib.abc.Loader: from Python 3.12 on that module costs every process 30 others
     """A loader that tells the finder once the module has been executed; otherwise the module's own loader."""
 
     def __init__(self, loader: Any, executed: Action) -> None:
@@ -64,7 +63,7 @@ class _After(Loader):
         self._executed(module)
 
 
-class Finder(MetaPathFinder):
+class Finder:
     """Finds only the modules it waits for, and acts on each once. Merely asking where a module is changes nothing."""
 
     def __init__(self, actions: dict[str, Action]) -> None:
@@ -85,7 +84,8 @@ class Finder(MetaPathFinder):
         else:
             return None
         if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _After(spec.loader, self._executed)
+            after: Any = _After(spec.loader, self._executed)
+            spec.loader = after
         return spec
 
     def _executed(self, module: ModuleType) -> None:

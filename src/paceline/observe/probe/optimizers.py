@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from _thread import get_ident
 from time import perf_counter_ns
+from types import CodeType, FunctionType
 from typing import Any
 
 from paceline.observe.probe import guard
@@ -13,6 +15,7 @@ from paceline.observe.probe.gate import MADE_OPTIMIZER, OPTIMIZER, TIDY, gate
 from paceline.observe.probe.stand_in import stand_in, step_out
 
 described: dict[int, dict[str, Any]] = {}
+own_code: set[CodeType] = set()  # of optimizers that are not torch's, all that they do: SAM's `first_step`
 
 
 def patch(torch: Any) -> None:
@@ -49,6 +52,7 @@ def _patch_init(torch: Any) -> None:
     def end(optimizer: Any, result: Any, raised: BaseException | None) -> None:
         if raised is None:
             described[id(optimizer)] = describe(optimizer)
+            own_code.update(code_of(type(optimizer)))
             gate.put((perf_counter_ns(), MADE_OPTIMIZER))
 
     base = torch.optim.Optimizer
@@ -56,11 +60,19 @@ def _patch_init(torch: Any) -> None:
     guard.replace(base, "__init__", stand_in(base.__init__, "optimizer probe", begin, end))
 
 
+def code_of(optimizer: type) -> set[CodeType]:
+    """Return the code of an optimizer's methods, of those classes that are not part of torch."""
+    own = [kind for kind in optimizer.__mro__ if kind is not object and not kind.__module__.startswith("torch.")]
+    methods = [inspect.unwrap(one) for kind in own for one in vars(kind).values() if isinstance(one, FunctionType)]
+    return {one.__code__ for one in methods}
+
+
 def describe(optimizer: Any) -> dict[str, Any]:
     """Return what a report says of an optimizer: class, implementation, tensors and numbers of parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {
         "class": type(optimizer).__name__,
+        "of_torch": not code_of(type(optimizer)),
         "foreach": optimizer.defaults.get("foreach"),
         "fused": optimizer.defaults.get("fused"),
         "tensors": len(parameters),

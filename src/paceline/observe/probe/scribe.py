@@ -49,6 +49,7 @@ class Scribe:
         self._describe = describe
         self._device = device
         self.sampler = Sampler()
+        self.sampler.slices.updating = optimizers.own_code
         self.automaton = Automaton(self._on_row)
         self._steps = Appender(os.path.join(folder, layout.STEPS_FILE))
         self._ticks = Appender(os.path.join(folder, layout.TICKS_FILE))

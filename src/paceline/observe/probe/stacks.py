@@ -2,7 +2,7 @@
 
 Each sample is counted under the slot the thread was in and under its *side*: ``input`` when the line makes the next
 forward's input, ``loss`` when it makes the loss of the next backward, ``update`` when it updates parameters by
-hand, ``host`` when it does none of these, ``unknown``
+hand, ``optimizer`` in a method of an optimizer of the program's own, ``host`` when it does none of these, ``unknown``
 when no source could be read.
 """
 
@@ -59,6 +59,7 @@ class Slices:
     """The producing lines of every function on the stacks of forwards and backwards seen so far."""
 
     def __init__(self) -> None:
+        self.updating: set[CodeType] = set()  # code that does nothing but update parameters
         self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}, "update": {}}
         self._calls: dict[CodeType, set[int]] = {}
         self._savers: set[CodeType] = set()
@@ -100,6 +101,8 @@ class Slices:
         """
         order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
+            if code in self.updating:
+                return "optimizer"
             if code in self._savers and code not in self._calls:
                 return "save"
             if code not in self._calls:
