@@ -9,6 +9,7 @@ from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.statistics import drift, slope
+from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20
 
@@ -74,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
 
 def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, float, int] | None:
     """Return (rank, reading, bytes grown, bytes at first, bytes a step, readings), or None for no steady growth."""
-    ticks = rank.record.ticks[rank.record.ticks["step"] >= rank.breakdown.warmup + 1]
+    ticks = _while_training(rank)
     values = ticks[name].astype(np.float64)
     if len(values) < 4 or np.isnan(values).any():
         return None
@@ -83,6 +84,13 @@ def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, f
     if grown < max(_LEAST_BYTES, 0.1 * begin) or rising < 0.7:
         return None
     return rank, name, grown, begin, slope(ticks["step"].astype(np.float64), values), len(values)
+
+
+def _while_training(rank: RankFacts) -> Rows:
+    """Return the readings after warm-up and before the program's end, when all that it held is let go."""
+    ticks, over = rank.record.ticks, rank.record.noted("end")
+    ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
+    return ticks[ticks["time_ns"] < over[-1]["time_ns"]] if over else ticks
 
 
 RULE = Rule(code="MEM002", name="memory-growing", page=PAGE, check=check)
