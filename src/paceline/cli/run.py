@@ -8,44 +8,17 @@ from typing import Any
 import click
 
 from paceline.cli.files import to_html, to_json, to_markdown
+from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 
 
-class RunCommand(click.Command):
-    """A command whose own options end at the program; a ``--`` before it means: any command line."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Part our options from what is the program's, and note whether that follows a ``--``; then parse as usual."""
-        end, module = _end_of_options(self, ctx, args)
-        ctx.meta["any_command"] = not module and args[end : end + 1] == ["--"]
-        program = args[end + 1 :] if ctx.meta["any_command"] else args[end:]
-        return super().parse_args(ctx, [*args[:end], "--", *program] if program else args[:end])
-
-
-def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
-    """Return how many arguments are ours, and whether the last of them name a module: what follows that is its own."""
-    takes_value = {
-        name
-        for option in command.get_params(ctx)
-        if isinstance(option, click.Option) and not option.is_flag
-        for name in option.opts
-    }
-    place = 0
-    while place < len(args) and args[place].startswith("-") and args[place] not in ("-", "--"):
-        name = args[place]
-        place = min(place + (2 if name in takes_value else 1), len(args))
-        if name.startswith("-m"):
-            return place, True
-    return place, False
-
-
 @click.command(
-    cls=RunCommand,
+    cls=ProgramCommand,
     name="run",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
     short_help="Watch an unmodified training program and name what holds it back.",
 )
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does; what follows is its own.")
+@click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run under a recipe that `tune` found.")
 @to_json
 @to_markdown
 @to_html
@@ -71,7 +44,7 @@ def _end_of_options(command: click.Command, ctx: click.Context, args: list[str])
     help="Exit 1 when the program succeeded but a finding is at least this severe.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no verdict; errors still show.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]... | -- COMMAND [ARGS]...")
+@takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
     """Run a training program, unchanged, and explain where its time goes.
@@ -83,4 +56,4 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     Exit code, output and signals are the program's own. The verdict goes to stderr.
     """
-    return watch(Request(any_command=ctx.meta["any_command"], **options))
+    return watch(Request(program=program_of(ctx, options), **options))

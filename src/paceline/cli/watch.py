@@ -16,8 +16,13 @@ from typing import Any
 
 import click
 
+from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.catalogue import find_instance
+from paceline.improve.child import applied
+from paceline.improve.confirmed import missing
+from paceline.improve.recipe import Recipe
+from paceline.improve.recipe import read as read_recipe
 from paceline.observe.supervise import Ending, supervise, watched_environment
 from paceline.record import layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
@@ -27,9 +32,8 @@ from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_jso
 class Request:
     """The options of ``paceline run``, as they were given."""
 
-    arguments: Sequence[str]
-    any_command: bool
-    module: str | None
+    program: Program
+    recipe: Path | None
     json_file: Path | None
     markdown: Path | None
     html: Path | None
@@ -46,17 +50,19 @@ class Request:
 def watch(request: Request) -> int:
     """Run the program to its end and present what was seen. Returns the program's exit code."""
     if _disabled():
-        return supervise(command_line(request), os.environ).exit_code
-    program = command_line(request)
+        return supervise(command_line(request.program), os.environ).exit_code
+    program = command_line(request.program)
     price, source = price_of(request)
     _check_writable(request)
-    stem = Path(request.module or program[-1 if len(program) == 1 else 0 if request.any_command else 1]).stem
-    folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem))
+    recipe = read_recipe(request.recipe) if request.recipe is not None else None
+    folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem_of(request.program)))
     launch = _launch(request, program, price, source)
     tag = f"{launch['host']}-{launch['pid']}"
     _write_launch(folder / f"launch-{tag}.json", launch)
-    ending = _supervised(request, program, folder)
+    ending = _supervised(request, program, folder, recipe)
     _write_ending(folder / f"end-{tag}.json", ending)
+    for key, why in missing(recipe or {}, folder).items():
+        _warn(f"{key} of the recipe did not take hold: {why}")
     from paceline.cli.outputs import Outputs, present
 
     outputs = Outputs(
@@ -101,59 +107,6 @@ def _warn(text: str) -> None:
     click.echo(f"paceline: {text}", err=True)
 
 
-def command_line(request: Request) -> list[str]:
-    """Return the command to start.
-
-    Raises:
-        UsageError: Nothing to run, or the script is not there.
-    """
-    arguments = list(request.arguments)
-    if request.module is not None:
-        return [sys.executable, "-m", request.module, *arguments]
-    if not arguments:
-        raise UsageError("nothing to run: give a script (`paceline run train.py`), `-m MODULE`, or `-- COMMAND`")
-    if request.any_command:
-        return arguments
-    return [sys.executable, *_checked_script(arguments)]
-
-
-def _checked_script(arguments: list[str]) -> list[str]:
-    script = Path(arguments[0])
-    if script.is_dir() and not (script / "__main__.py").is_file():
-        raise UsageError(f"{script} is a folder without __main__.py; name the training script in it")
-    if not script.exists():
-        raise UsageError(f"no script {arguments[0]!r} in {Path.cwd()}{_hint(script)}")
-    if script.is_file() and not _may_be_python(script):
-        raise UsageError(f"{script} is not a Python script; to run any command: paceline run -- {arguments[0]} …")
-    return arguments
-
-
-def _may_be_python(script: Path) -> bool:
-    """Say whether a file may be meant for Python: not when its name or its first line says something else."""
-    try:
-        with script.open("rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return True  # Python will say what is wrong with it
-    if first.startswith((b"\x7fELF", b"#!")):
-        return b"python" in first and not first.startswith(b"\x7fELF")
-    return script.suffix in (".py", ".pyw", ".pyz", ".zip", "") or not os.access(script, os.X_OK)
-
-
-def _hint(script: Path) -> str:
-    """Suggest what may have been meant."""
-    from difflib import get_close_matches
-    from shutil import which
-
-    folder = script.parent
-    near = get_close_matches(script.name, [p.name for p in folder.glob("*.py")], n=1) if folder.is_dir() else []
-    if near:
-        return f"; did you mean {folder / near[0]}?"
-    if which(str(script)):
-        return f"; {script} is a program on PATH: write `paceline run -- {script} …`"
-    return ""
-
-
 def price_of(request: Request) -> tuple[float | None, str]:
     """Return the price per hour and where it is from.
 
@@ -170,8 +123,9 @@ def price_of(request: Request) -> tuple[float | None, str]:
     return instance.on_demand_usd_h, f"{instance.instance_type}, {instance.price_source}"
 
 
-def _supervised(request: Request, program: list[str], folder: Path) -> Ending:
+def _supervised(request: Request, program: list[str], folder: Path, recipe: Recipe | None) -> Ending:
     environment = watched_environment(folder, os.environ)
+    environment |= applied(recipe) if recipe is not None else {}
     environment["PACELINE_PROFILE"] = "1" if request.profile else "0"
     started: list[Any] = []
 

@@ -65,7 +65,7 @@ def supervise(
         UsageError: The program does not exist or may not be executed.
     """
     begun, oom_before = time.monotonic(), oom_kills()
-    with _warden(environment.get(leftovers.VARIABLE)) as tell:
+    with warden(environment.get(leftovers.VARIABLE)) as tell:
 
         def running(pid: int) -> None:
             tell(pid)
@@ -119,16 +119,16 @@ def _spawn(
 
 
 @contextmanager
-def _warden(launch: str | None) -> Iterator[Callable[[int], None]]:
+def warden(launch: str | None) -> Iterator[Callable[[int], None]]:
     """Have someone end what we started if we cannot. Yields what tells him of the program's process."""
     if launch is None:
         yield lambda _: None
         return
     reading, writing = os.pipe()  # only we hold the end that is written to: it closes with us, however we end
-    warden = None
+    watching = None
     try:
         with open(os.devnull, "r+b") as nowhere:
-            warden = subprocess.Popen(
+            watching = subprocess.Popen(
                 [sys.executable, "-I", "-S", leftovers.__file__, launch],
                 stdin=reading,
                 stdout=nowhere,
@@ -144,8 +144,8 @@ def _warden(launch: str | None) -> Iterator[Callable[[int], None]]:
     finally:
         _write(writing, b"\n" + leftovers.FAREWELL)
         os.close(writing)
-        if warden is not None:
-            warden.wait()
+        if watching is not None:
+            watching.wait()
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from _thread import get_ident
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from paceline.observe.probe import guard, lazy, marks, process, unread
@@ -54,8 +55,16 @@ def _patch_torch(torch: Any) -> None:
     if os.environ.get("PACELINE_PROFILE", "1") != "0":
         _state["window"] = window.OperatorWindow(torch)
         window.patch(torch, _state["window"])
+    _load_beside(torch)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     atexit.register(_at_exit)
+
+
+def _load_beside(torch: Any) -> None:
+    """Let another room act on the program too: a recipe is applied by one that this room does not know."""
+    name = os.environ.get("PACELINE_BESIDE")
+    if name:
+        import_module(name).patch(torch)
 
 
 def _patch_stateful(module: Any) -> None:
@@ -200,6 +209,11 @@ def _at_exit() -> None:
         scribe.end(**_reason())
     except Exception as error:
         guard.fault(error, "last write")
+
+
+def finish() -> None:
+    """Write the record to its end, for a process that is about to leave without Python's farewell."""
+    _at_exit()
 
 
 def _reason() -> dict[str, Any]:

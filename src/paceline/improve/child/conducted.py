@@ -1,0 +1,95 @@
+"""How does a trial go forward block by block? At the end of each block the training thread asks how far it may go.
+
+The conductor listens on a socket; lines of JSON. From here: ``{"pid", "rank", "world"}`` once, then at each stop
+``{"steps", "begun_ns", "ended_ns", "ends"}``. From there: ``{"steps": n}`` to go on for n optimizer steps, or
+``{"end": true}``: the record is written to its end and no line of the program runs any more. A conductor that is gone
+ends the trial too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from _thread import get_ident
+from typing import Any
+
+_WAIT_S = 3600.0
+
+
+def patch(torch: Any, path: str) -> None:
+    """Stop at optimizer steps of the training thread; what has no optimizer is not conducted."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    conducted = _Conducted(path, os.getpid())
+    owner = get_ident()
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if get_ident() == owner:
+            conducted.step(id(optimizer))
+
+    register_optimizer_step_post_hook(after)
+
+
+class _Conducted:
+    """This process's part in a trial."""
+
+    def __init__(self, path: str, pid: int) -> None:
+        self._path = path
+        self._pid = pid
+        self._lines: Any = None
+        self._left = 1
+        self._steps = 0
+        self._begun_ns = time.perf_counter_ns()
+        self._optimizers: set[int] = set()
+
+    def step(self, optimizer: int) -> None:
+        """Count one optimizer step; at the end of a block wait for what comes next."""
+        if os.getpid() != self._pid:
+            return  # a forked child
+        self._steps += 1
+        self._optimizers.add(optimizer)
+        self._left -= 1
+        if self._left <= 0:
+            self._stop(time.perf_counter_ns())
+
+    def _stop(self, now: int) -> None:
+        try:
+            if self._lines is None:
+                self._connect()
+            self._say(steps=self._steps, begun_ns=self._begun_ns, ended_ns=now, optimizers=len(self._optimizers))
+            answer = json.loads(self._lines.readline() or '{"end": true}')
+        except (OSError, ValueError):
+            answer = {"end": True}
+        if answer.get("end"):
+            self._end()
+        self._left = answer["steps"]
+        self._begun_ns = time.perf_counter_ns()
+
+    def _connect(self) -> None:
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(_WAIT_S)
+        link.connect(self._path)
+        self._lines = link.makefile("rw", encoding="utf-8")
+        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        self._say(pid=self._pid, rank=int(rank or 0), world=int(world or 1))
+
+    def _say(self, **entry: Any) -> None:
+        self._lines.write(json.dumps(entry) + "\n")
+        self._lines.flush()
+
+    def _end(self) -> None:
+        """Leave, with the record whole: no line of the program runs after this one."""
+        from paceline.improve.child import witness
+        from paceline.observe.probe import start
+
+        witness.close()
+        start.finish()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(0)

@@ -1,0 +1,36 @@
+"""Which settings took hold in this process, and which did not? One line each, once, beside the record."""
+
+from __future__ import annotations
+
+import json
+import os
+
+FOLDER = "held"  # in the run's folder
+_told: set[str] = set()
+
+
+def took(key: str, what: str) -> None:
+    """Write that a setting is in force, and what that means here."""
+    _tell({"key": key, "held": True, "what": what})
+
+
+def refused(key: str, why: str) -> None:
+    """Write that a setting was left out, and why."""
+    _tell({"key": key, "held": False, "what": why})
+
+
+def _tell(entry: dict[str, object]) -> None:
+    line = json.dumps(entry)
+    if line in _told:
+        return
+    _told.add(line)
+    folder = os.path.join(os.environ.get("PACELINE_WATCH_DIR", "."), FOLDER)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle = os.open(os.path.join(folder, f"{os.getpid()}.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, (line + "\n").encode())
+        finally:
+            os.close(handle)
+    except OSError:
+        _told.discard(line)

@@ -1,0 +1,49 @@
+"""How do we get around the outermost forward of a model? Loss modules have no parameters, and are no models."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Around = Callable[[Any, Any, Any, Any], Any]  # module, its forward, args, kwargs -> result
+
+_inside = threading.local()
+_around: list[Around] = []
+
+
+def around(torch: Any, action: Around) -> None:
+    """Have an action stand around every outermost forward of a module that has parameters."""
+    if not _around:
+        _patch(torch)
+    _around.append(action)
+
+
+def _patch(torch: Any) -> None:
+    module_class = torch.nn.Module
+    original = module_class.__call__
+    compiling = torch.compiler.is_compiling
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or getattr(_inside, "forward", False) or not _has_parameters(self):
+            return original(self, *args, **kwargs)
+        _inside.forward = True
+        try:
+            call: Callable[..., Any] = functools.partial(original, self)
+            for action in _around:
+                call = _within(action, self, call)
+            return call(*args, **kwargs)
+        finally:
+            _inside.forward = False
+
+    module_class.__call__ = __call__
+
+
+def _within(action: Around, module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: action(module, forward, args, kwargs)
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(module.parameters(), None) is not None

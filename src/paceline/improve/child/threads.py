@@ -1,0 +1,71 @@
+"""loader.threads: batches are made ahead in threads of the training process, in order.
+
+For samples that wait, or whose work lets the interpreter go (decoders, numpy on large arrays): nothing is pickled and
+nothing copied between processes. The sampler is asked in the training thread, so its order is what it was.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from typing import Any
+
+from paceline.improve.child import held
+
+_AHEAD = 2  # batches per thread that are made before they are asked for
+
+
+def patch(torch: Any, threads: int) -> None:
+    """Have every loader without workers use so many threads."""
+    from torch.utils.data import dataloader
+
+    iterator = dataloader._SingleProcessDataLoaderIter
+    original = iterator._next_data
+
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        if self._dataset_kind != dataloader._DatasetKind.Map:
+            held.refused("loader.threads", "the dataset is a stream: it has one reader")
+            return original(self)
+        batches = vars(self).get("_paceline_batches")
+        if batches is None:
+            batches = self._paceline_batches = _Ahead(self, threads)
+            held.took("loader.threads", f"{threads} threads make batches")
+        data = batches.next()
+        if self._pin_memory:
+            data = dataloader._utils.pin_memory.pin_memory(data, self._pin_memory_device)
+        return data
+
+    iterator._next_data = _next_data
+
+
+class _Ahead:
+    """The batches of one epoch, made ahead."""
+
+    def __init__(self, iterator: Any, threads: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="paceline-fetch")
+        self._fetch = iterator._dataset_fetcher.fetch
+        self._next_index = iterator._next_index
+        self._most = _AHEAD * threads
+        self._making: deque[Any] = deque()
+        self._more = True
+
+    def next(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: There is no more.
+        """
+        while self._more and len(self._making) <= self._most:
+            try:
+                index = self._next_index()
+            except StopIteration:
+                self._more = False
+            else:
+                self._making.append(self._pool.submit(self._fetch, index))
+        if not self._making:
+            self._pool.shutdown(wait=False)
+            raise StopIteration
+        return self._making.popleft().result()

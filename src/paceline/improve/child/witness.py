@@ -1,0 +1,127 @@
+"""What did the program compute? Checksums of what models are fed, losses, and in the end parameters and buffers.
+
+Random numbers start where the trial says, so that two runs of one program can be compared: seeds that the program sets
+itself come later and count.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import random
+from typing import Any
+
+from paceline.improve.child import roots
+from paceline.improve.child.digest import digest
+
+SEED = "PACELINE_TRIAL_SEED"
+FOLDER = "witness"  # in the run's folder
+_notes: _Notes | None = None
+
+
+def patch(torch: Any) -> None:
+    """Begin to take notes for this process."""
+    global _notes  # noqa: PLW0603 one program, one witness; its end comes from elsewhere
+    seed = int(os.environ.get(SEED, "0"))
+    random.seed(seed)
+    torch.manual_seed(seed)
+    _seed_numpy(seed)
+    if seed:
+        _shift_seeds(torch, seed)
+    _notes = _Notes(torch)
+    roots.around(torch, _notes.fed)
+    _patch_backward(torch, _notes)
+    _patch_steps(_notes)
+
+
+def _seed_numpy(seed: int) -> None:
+    try:
+        import numpy as np
+    except ImportError:
+        return
+    np.random.seed(seed)
+
+
+def _shift_seeds(torch: Any, by: int) -> None:
+    """Have the program's own `manual_seed` seed something else, for runs that shall differ by their seed alone."""
+    original = torch.manual_seed
+
+    @functools.wraps(original)
+    def manual_seed(seed: Any) -> Any:
+        return original(int(seed) + by)
+
+    torch.manual_seed = manual_seed
+
+
+def close() -> None:
+    """Write what was noted."""
+    if _notes is not None and _notes.pid == os.getpid():
+        _notes.write()
+
+
+class _Notes:
+    """What one process computed."""
+
+    def __init__(self, torch: Any) -> None:
+        self.pid = os.getpid()
+        self._torch = torch
+        self._fed: list[int] = []
+        self._losses: list[float] = []
+        self._optimizers: dict[int, Any] = {}
+        self._steps = 0
+
+    def fed(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Note what a model is fed."""
+        if self._torch.is_grad_enabled():
+            self._fed.append(digest([args, kwargs]))
+        return forward(*args, **kwargs)
+
+    def backward(self, loss: Any) -> None:
+        """Note a loss."""
+        if isinstance(loss, self._torch.Tensor) and loss.numel() == 1:
+            self._losses.append(float(loss))
+
+    def step(self, optimizer: Any) -> None:
+        """Note that parameters were updated."""
+        self._steps += 1
+        self._optimizers[id(optimizer)] = optimizer
+
+    def write(self) -> None:
+        """Write all of it to a file of this process."""
+        groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
+        parameters = [p for group in groups for p in group["params"]]
+        modules = [m for m in gc.get_objects() if isinstance(m, self._torch.nn.Module)]
+        buffers = [b for m in modules for b in m._buffers.values() if b is not None]
+        found = {
+            "fed": self._fed,
+            "losses": [loss.hex() for loss in self._losses],
+            "steps": self._steps,
+            "parameters": digest(parameters),
+            "gradients": digest([p.grad for p in parameters]),
+            "buffers": sorted(digest(b) for b in buffers),
+            "rates": [group.get("lr") for group in groups if isinstance(group.get("lr"), float)],
+            "rank": int(os.environ.get("RANK", "0") or 0),
+        }
+        folder = os.path.join(os.environ["PACELINE_WATCH_DIR"], FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, f"{self.pid}.json"), "w", encoding="utf-8") as file:
+            json.dump(found, file)
+
+
+def _patch_backward(torch: Any, notes: _Notes) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        notes.backward(tensors[0] if isinstance(tensors, list | tuple) and len(tensors) else tensors)
+        return original(tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+
+
+def _patch_steps(notes: _Notes) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(lambda optimizer, args, kwargs: notes.step(optimizer))

@@ -1,0 +1,34 @@
+"""How much CPU time have some processes had, and how much all of the host together?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """Return the CPU seconds that each of these processes has had so far."""
+    return {pid: _of(pid) for pid in pids}
+
+
+def spent(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Return the CPU seconds that processes had between two readings; of one that ended meanwhile, nothing is known."""
+    return sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in after.items())
+
+
+def _of(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def host_busy_s() -> float:
+    """Return the CPU seconds that all processes of the host have had since it started."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system = (int(x) for x in file.readline().split()[1:4])
+    return (user + nice + system) / _TICKS

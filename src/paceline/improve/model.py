@@ -1,0 +1,76 @@
+"""The nouns of tuning: candidate, check, trial, result. Frozen, in SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.explain.model import Diagnosis, Gain, Interval, Safety
+from paceline.improve.recipe import Recipe
+
+Status = Literal["kept", "no-win", "failed", "unsafe", "skipped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One change to try, on top of what is kept already."""
+
+    remedy: str  # such as loader.workers
+    recipe: Recipe
+    safety: Safety
+    predicted: Gain | None  # from the findings; None where nothing speaks for a number
+    why: str  # what suggests it
+    warmup_steps: int | None = None  # until it is fully in force, where that is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One invariant, and what came of it."""
+
+    name: str  # such as "samples"
+    passed: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One candidate, tried or not, and what became of it."""
+
+    id: str
+    remedy: str
+    recipe: Recipe  # whole, as it ran
+    safety: Safety
+    predicted: Gain | None
+    speedup: Interval | None  # over what was kept before it
+    status: Status
+    reason: str
+    checks: Sequence[Check] = ()
+    cpu_ratio: float | None = None
+    set_aside: int = 0  # pairs of blocks
+    rounds: int = 0
+    seconds: float = 0.0  # that the trial took
+
+    @property
+    def as_predicted(self) -> bool | None:
+        """Whether what was achieved lies in what was predicted; None without either."""
+        if self.predicted is None or self.speedup is None:
+            return None
+        return self.predicted.low <= self.speedup.value <= self.predicted.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What tuning found."""
+
+    command: Sequence[str]
+    before: Diagnosis
+    after: Diagnosis | None  # under the best recipe; None when nothing was kept
+    trials: Sequence[Trial]
+    best: Recipe
+    speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
+    checks: Sequence[Check]
+    scatter: float  # between processes of the baseline, standard deviation of the log
+    wall_s: float
+    stopped: str  # why the search ended
+    notes: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,160 @@
+"""Which of two players is faster, on a machine whose speed wanders? The same steps in turn, until it is certain.
+
+The baseline and the candidate each run in processes of their own, one of them stopped at any time. Both make steps
+[k, k + n), first the one, then the other, then in the other order: so what wanders on the machine, or changes from
+step to step in the program, falls on both. Pairs during which others took cores are set aside, by that and not by their
+outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.improve.trials import Block, Player, ProgramOver
+
+BLOCK_S = 0.6  # of the faster of both, about
+MOST_BLOCK_S = 3.0  # of the slower
+LEAST_STEPS = 4
+_FEWEST_PAIRS = 4
+_SETTLED = 1.25  # a block within this factor of the best so far is no warm-up
+_MOST_WARMUP = 12  # pairs
+_BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
+_SLACK = 30.0  # times longer than expected: it hangs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """The same steps under both."""
+
+    baseline: Block
+    candidate: Block
+
+    @property
+    def difference(self) -> float:
+        """log(baseline / candidate) of the wall time."""
+        return math.log(self.baseline.seconds / self.candidate.seconds)
+
+    @property
+    def other_cores(self) -> float:
+        """Cores that others took, in the worse of both blocks."""
+        return max(self.baseline.other_cores, self.candidate.other_cores)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One process of each, played in turn."""
+
+    warmup: Sequence[Pair]
+    pairs: Sequence[Pair]
+    over: bool  # the program came to its end
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that each of both has made in whole blocks."""
+        return sum(p.baseline.steps for p in [*self.warmup, *self.pairs])
+
+    @property
+    def fair(self) -> Sequence[Pair]:
+        """The pairs that nobody disturbed, or all where most were disturbed."""
+        quiet = [p for p in self.pairs if p.other_cores <= _BUSY_CORES]
+        return quiet if 2 * len(quiet) >= len(self.pairs) else self.pairs
+
+    @property
+    def differences(self) -> list[float]:
+        """log(baseline / candidate) of the fair pairs."""
+        return [p.difference for p in self.fair]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How a round is cut."""
+
+    step_s: float  # seconds of a step of the baseline, about
+    most_steps: int  # of a block: of a program that is soon over
+    warmup_steps: int  # that do not count, at least
+    budget_s: float  # to stop after
+
+
+def play_round(baseline: Player, candidate: Player, limits: Limits, enough: Callable[[list[float]], bool]) -> Round:
+    """Let both play in turn until that is enough, the program is over, or time is up.
+
+    Args:
+        baseline: The program as it is.
+        candidate: The same under a recipe.
+        limits: How long blocks and the round are.
+        enough: Says whether the differences so far decide it.
+    """
+    deadline = time.monotonic() + limits.budget_s
+    warm: list[Pair] = []
+    pairs: list[Pair] = []
+    for pair in _played(baseline, candidate, limits.step_s, limits.most_steps):
+        if pair is None:
+            return Round(warmup=warm, pairs=pairs, over=True)
+        early = sum(p.baseline.steps for p in [*warm, pair]) <= limits.warmup_steps
+        if early or (not pairs and len(warm) < _MOST_WARMUP and not _settled([*warm, pair])):
+            warm.append(pair)
+        else:
+            pairs.append(pair)
+        if len(pairs) >= _FEWEST_PAIRS and enough([p.difference for p in pairs]):
+            break
+        if time.monotonic() > deadline:
+            break
+    return Round(warmup=warm, pairs=pairs, over=False)
+
+
+def play_alone(players: Sequence[Player], *, step_s: float, blocks: int) -> list[list[float]]:
+    """Let processes of the same program play the same steps in turn; return the seconds of their blocks."""
+    steps = steps_of(step_s, step_s)
+    found: list[list[float]] = [[] for _ in players]
+    for block in range(blocks + 1):
+        turn = players if block % 2 else players[::-1]
+        try:
+            seconds = {id(player): player.play(steps, 60.0 + _SLACK * steps * step_s).seconds for player in turn}
+        except ProgramOver:
+            break
+        if block:  # the first warms up
+            for times, player in zip(found, players, strict=True):
+                times.append(seconds[id(player)])
+    return found
+
+
+def _played(baseline: Player, candidate: Player, step_s: float, most_steps: int) -> Iterator[Pair | None]:
+    """Play pair after pair, the order changing; None once the program has come to its end."""
+    steps, first_is_baseline = min(most_steps, steps_of(step_s, step_s)), True
+    while True:
+        order = (baseline, candidate) if first_is_baseline else (candidate, baseline)
+        try:
+            blocks = [player.play(steps, 60.0 + _SLACK * steps * step_s) for player in order]
+        except ProgramOver:
+            yield None
+            return
+        if not first_is_baseline:
+            blocks.reverse()
+        yield Pair(baseline=blocks[0], candidate=blocks[1])
+        took = sorted(block.seconds / block.steps for block in blocks)
+        steps = min(most_steps, 2 * steps, max(steps, steps_of(*took)))
+        first_is_baseline = not first_is_baseline
+
+
+def steps_of(faster_s: float, slower_s: float) -> int:
+    """Return how many steps make a block, by the seconds of a step in the faster and in the slower of two."""
+    wanted, most = math.ceil(BLOCK_S / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
+    return max(LEAST_STEPS, min(wanted, most))
+
+
+def _settled(pairs: Sequence[Pair]) -> bool:
+    """Say whether both have warmed up: the last block is about as fast as any before, and is not the first."""
+    if len(pairs) < 2:
+        return False
+    both = ([p.baseline.seconds for p in pairs], [p.candidate.seconds for p in pairs])
+    return all(times[-1] <= _SETTLED * min(times) for times in both)
+
+
+def step_s(blocks: Sequence[Block]) -> float:
+    """Return the median seconds of a step."""
+    return float(np.median([b.seconds / b.steps for b in blocks])) if blocks else math.nan

@@ -1,0 +1,55 @@
+"""loader.workers: another number of worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.explain import words
+from paceline.explain.model import Gain
+from paceline.improve.model import Candidate
+from paceline.improve.remedies import Remedy
+from paceline.improve.situation import Situation
+
+PAGE = """
+Worker processes make batches while the device works. Proposed where training waits for data: the fewest workers within
+3 % of what `max(compute, making / workers, CPU work / cores)` promises; from there, twice and half as many. Where the
+workers fill the cores already, fewer are proposed, never more.
+
+Exact, unless making samples draws random numbers (they are others in other workers) or a stream is read.
+"""
+
+
+def _candidates(situation: Situation) -> Sequence[Candidate]:
+    if (
+        situation.waiting is None
+        or situation.loader is None
+        or situation.streams
+        or situation.setting("loader", "threads")
+    ):
+        return []
+    supply, loader = situation.supply, situation.loader
+    burnt = situation.finding("DATA002") is not None
+    now = loader.workers
+    if burnt:
+        allowed = [now // 2] if now >= 2 else []
+    else:
+        wanted = {supply.best_workers(), 2 * now, max(1, now // 2)} - {now, 0}
+        allowed = sorted((w for w in wanted if supply.gain_with(w).high >= 1.02), key=supply.step_with)
+    return [
+        Candidate(
+            remedy="loader.workers",
+            recipe={"loader": {"num_workers": workers, "persistent_workers": True}},
+            safety=words.safety_of_workers(loader),
+            predicted=_predicted(situation, workers),
+            why=f"training waits {situation.supply.wait_share:.0%} of its time for data",
+        )
+        for workers in allowed
+    ]
+
+
+def _predicted(situation: Situation, workers: int) -> Gain:
+    gain = situation.supply.gain_with(workers)
+    return Gain(low=gain.low, high=gain.high * 1.1)
+
+
+REMEDY = Remedy(id="loader.workers", page=PAGE, candidates=_candidates)

@@ -1,0 +1,47 @@
+"""What can a recipe set, and to what? One line each, in torch's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One thing that a recipe can set."""
+
+    takes: str  # in words
+    allows: Callable[[Any], bool]
+
+
+def _count(least: int, most: int) -> Setting:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return Setting(takes=f"a whole number from {least} to {most}", allows=allows)
+
+
+def _one_of(*values: Any) -> Setting:
+    words = ", ".join(str(v).lower() if isinstance(v, bool) else repr(v) for v in values)
+    return Setting(takes=words, allows=lambda value: any(type(value) is type(v) and value == v for v in values))
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "loader.num_workers": _count(0, 256),
+    "loader.prefetch_factor": _count(1, 64),
+    "loader.persistent_workers": _one_of(True, False),
+    "loader.pin_memory": _one_of(True, False),
+    "loader.threads": _count(1, 256),
+    "loader.cache": _one_of(True),
+    "precision.autocast": _one_of("bf16"),
+    "precision.tf32": _one_of(True, False),
+    "compute.compile": _one_of("default", "reduce-overhead", "max-autotune"),
+    "compute.channels_last": _one_of(True),
+    "compute.num_threads": _count(1, 1024),
+    "optimizer.fused": _one_of(True),
+    "optimizer.foreach": _one_of(True),
+    "ddp.bucket_cap_mb": _count(1, 4096),
+    "ddp.static_graph": _one_of(True),
+    "ddp.gradient_as_bucket_view": _one_of(True),
+}

@@ -1,0 +1,97 @@
+"""What do remedies look at? The run under what is kept so far: its facts, its findings, its loader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from paceline.explain.diagnose import diagnose
+from paceline.explain.facts import Facts, RankFacts, gather
+from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
+from paceline.explain.supply import Supply, supply_of, waiting_rank
+from paceline.improve.recipe import Recipe
+from paceline.record.run import Run, column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """One watched run and the recipe that it ran under."""
+
+    run: Run
+    recipe: Recipe
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The run as rules see it."""
+        return gather(self.run)
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What was found in it."""
+        return diagnose(self.run)
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Its findings, the verdict's first."""
+        return self.diagnosis.findings
+
+    def finding(self, *codes: str) -> Finding | None:
+        """Return the first finding with one of these codes."""
+        return next((f for f in self.findings if f.code in codes), None)
+
+    def gain_of(self, remedy: str) -> Gain | None:
+        """Return the gain that the findings expect of a remedy."""
+        gains = [r.gain for f in self.findings for r in f.remedies if r.id == remedy and r.gain is not None]
+        return max(gains, key=lambda g: g.high, default=None)
+
+    @cached_property
+    def waiting(self) -> tuple[RankFacts, Supply] | None:
+        """The rank that waits most for data, with its supply."""
+        return waiting_rank(self.facts)
+
+    @property
+    def loader(self) -> LoaderBreakdown | None:
+        """The training loader, where there is one."""
+        rank = self.waiting[0] if self.waiting is not None else self.facts.first
+        return rank.loader
+
+    @cached_property
+    def supply(self) -> Supply:
+        """How the waiting rank, or the first, is supplied with batches."""
+        return self.waiting[1] if self.waiting is not None else supply_of(self.facts, self.facts.first)
+
+    @property
+    def cores(self) -> int:
+        """Cores that one rank may count on, at least one."""
+        return max(1, int(self.supply.cores))
+
+    @property
+    def streams(self) -> bool:
+        """Whether the loader reads a stream."""
+        return self.loader is not None and bool(self.loader.settings.get("iterable"))
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Optimizer steps of an epoch; None where no second one was seen."""
+        record = self.facts.first.record
+        begun = sorted(note["time_ns"] for note in record.noted("epoch"))
+        if len(begun) < 2:
+            return None
+        per_step = self.facts.first.breakdown.step_s.value
+        ends = np.cumsum(column(record.steps, "wall_s"))
+        first_ns = record.meta.get("first_ns")
+        if first_ns is None or per_step <= 0:
+            return None
+        return max(1, int(np.searchsorted(ends, (begun[1] - first_ns) / 1e9)))
+
+    @property
+    def distributed(self) -> bool:
+        """Whether several ranks exchange gradients."""
+        return len(self.facts.ranks) > 1
+
+    def setting(self, table: str, key: str) -> object:
+        """Return what the recipe has set already, or None."""
+        return self.recipe.get(table, {}).get(key)

@@ -1,0 +1,109 @@
+"""Is the candidate faster, and by how much, when one looks after every block?
+
+Each pair of blocks (the same steps under the baseline and under the candidate) gives d = log(baseline / candidate).
+For n of them with mean m and standard deviation s, t = sqrt(n) (m - mu) / s, and with nu = n - 1
+
+    e(mu) = (1 + n g)^(-1/2) [(1 + t^2/nu) / (1 + t^2/(nu (1 + n g)))]^((nu + 1)/2)
+
+is the evidence against a true mean mu: the t-test's Bayes factor with a normal prior of variance g on the effect in
+units of s. It is a test martingale, so P(it ever exceeds 1/alpha) <= alpha (Ville), and the mu with e(mu) < 1/alpha
+form an interval that holds at every n at once: one may stop whenever one likes. See Grünwald, de Heide and Koolen,
+"Safe testing" (2024), and Lai, "On confidence sequences" (1976).
+
+Two processes of the very same program differ by some percent for as long as they live (where their memory lies, which
+core they got). That does not average out over blocks, only over processes: a *round* is one process of each, and the
+scatter between processes, measured on the baseline alone, widens the interval by z sqrt(2) scatter / sqrt(rounds).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.explain.model import Interval
+
+ALPHA = 0.05
+_Z = 2.45  # of Student's t with 6 degrees of freedom: 95 %
+_USUAL_SCATTER = 0.02  # seen on quiet machines
+_USUAL_WEIGHT = 4
+_G = 9.0  # effects worth having are a few standard deviations of a block
+
+
+def log_evidence(differences: Sequence[float], mu: float, g: float = _G) -> float:
+    """Return the log of the evidence against a true mean of `mu`; 0 where there is none yet."""
+    n = len(differences)
+    if n < 2:
+        return 0.0
+    nu, spread = n - 1, float(np.std(differences, ddof=1))
+    distance = float(np.mean(differences)) - mu
+    if spread <= 0:
+        return 0.0 if distance == 0 else math.inf
+    t2 = n * (distance / spread) ** 2
+    ratio = math.log1p(t2 / nu) - math.log1p(t2 / (nu * (1 + n * g)))
+    return -0.5 * math.log1p(n * g) + 0.5 * n * ratio
+
+
+def speed_up(rounds: Sequence[Sequence[float]], scatter: float = 0.0, alpha: float = ALPHA) -> Interval:
+    """Return the speed-up as a factor, with the interval that holds however often one has looked.
+
+    Args:
+        rounds: For each round log(baseline seconds / candidate seconds), one a pair of blocks.
+        scatter: Standard deviation of the log of a process's speed.
+        alpha: The chance that the interval ever misses the truth.
+    """
+    differences = [one for each in rounds for one in each]
+    n = len(differences)
+    if n == 0:
+        return Interval(value=math.nan, low=0.0, high=math.inf, count=0)
+    centre = float(np.mean([np.median(each) for each in rounds if len(each)]))
+    within = [one - float(np.mean(each)) for each in rounds for one in each]
+    spread = math.sqrt(sum(x * x for x in within) / max(1, n - len(rounds))) if n > len(rounds) else math.inf
+    reach = half_width(n, alpha) * spread + _Z * scatter * math.sqrt(2 / len(rounds))
+    if not math.isfinite(reach):
+        return Interval(value=math.exp(centre), low=0.0, high=math.inf, count=n)
+    return Interval(value=math.exp(centre), low=math.exp(centre - reach), high=math.exp(centre + reach), count=n)
+
+
+def scatter_of(processes: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of the log of a process's speed, from some processes of the same program.
+
+    Few processes say little about it, so what is usual counts as much as four more of them.
+
+    Args:
+        processes: For each, seconds of blocks of the same steps, played in turn.
+    """
+    speeds = np.array([np.mean(np.log(each)) for each in processes])
+    if len(speeds) < 2:
+        return _USUAL_SCATTER
+    own = float(np.sum((speeds - speeds.mean()) ** 2))
+    return math.sqrt((_USUAL_WEIGHT * _USUAL_SCATTER**2 + own) / (_USUAL_WEIGHT + len(speeds) - 1))
+
+
+def half_width(n: int, alpha: float = ALPHA, g: float = _G) -> float:
+    """Return half the interval's width in standard deviations of one pair; infinite while nothing can be said."""
+    if n < 2:
+        return math.inf
+    nu, grown = n - 1, 1 + n * g
+    odds = (math.sqrt(grown) / alpha) ** (2 / n)
+    if odds >= grown:
+        return math.inf
+    return math.sqrt(nu * (odds - 1) / (1 - odds / grown) / n)
+
+
+def decided(interval: Interval, worth: float) -> str | None:
+    """Say what a trial has shown so far.
+
+    Args:
+        interval: The speed-up so far.
+        worth: Factor below which a gain is not worth having, such as 1.02.
+
+    Returns:
+        ``win`` (certainly faster), ``no-win`` (certainly not faster by as much as is worth having), or None.
+    """
+    if interval.low > 1.0 and interval.value >= worth:
+        return "win"
+    if interval.high < worth:
+        return "no-win"
+    return None

@@ -1,0 +1,128 @@
+"""Is it still the same training? The program's first steps under the baseline and under a recipe, compared.
+
+`exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
+`numeric`: models are fed the same, as many steps are applied, at the same learning rates, and the losses differ no
+more than the baseline's own do from seed to seed. Where the baseline does not repeat itself, even with its seeds set,
+nothing can be proven and that is said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paceline.explain.model import Safety
+from paceline.improve.model import Check
+
+FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one rank computed in the steps that were compared."""
+
+    rank: int
+    fed: Sequence[int]
+    losses: Sequence[float]
+    steps: int
+    parameters: int
+    gradients: int
+    buffers: Sequence[int]
+    rates: Sequence[float]
+
+
+def read_seen(folder: Path) -> list[Seen]:
+    """Return what the ranks of a trial computed, by rank."""
+    found = []
+    for path in folder.glob("*.json"):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["losses"] = [float.fromhex(loss) for loss in values["losses"]]
+        found.append(Seen(**values))
+    return sorted(found, key=lambda seen: seen.rank)
+
+
+def checks(
+    safety: Safety, baseline: Sequence[Sequence[Seen]], again: Sequence[Seen], candidate: Sequence[Seen]
+) -> list[Check]:
+    """Compare a candidate with the baseline.
+
+    Args:
+        safety: The class of the recipe.
+        baseline: What the baseline computed under some seeds, the first of which is the candidate's too.
+        again: What the baseline computed when it ran once more with the first seed.
+        candidate: What the candidate computed with the first seed.
+    """
+    first = baseline[0]
+    if len(candidate) != len(first) or not candidate:
+        text = f"{len(candidate)} ranks told what they computed, {len(first)} of the baseline"
+        return [Check(name="ranks", passed=False, text=text)]
+    found = [_steps(first, candidate), _fed(first, again, candidate)]
+    if safety == "exact":
+        return [*found, *_exact(first, again, candidate)]
+    return [*found, _rates(first, candidate), _losses(baseline, candidate)]
+
+
+def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+    counts = [one.steps for one in first], [one.steps for one in candidate]
+    text = f"{counts[1][0]} optimizer steps applied, {counts[0][0]} in the baseline"
+    return Check(name="steps", passed=counts[0] == counts[1], text=text)
+
+
+def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+    wanted, got = [list(one.fed) for one in first], [list(one.fed) for one in candidate]
+    if wanted == got:
+        return Check(name="samples", passed=True, text=f"models are fed the same {len(wanted[0])} times, to the bit")
+    if [list(one.fed) for one in again] != wanted:
+        return Check(
+            name="samples", passed=False, text="the baseline itself is fed something else each time: not proven"
+        )
+    place = next((i for i, (a, b) in enumerate(zip(wanted[0], got[0], strict=False)) if a != b), len(got[0]))
+    return Check(name="samples", passed=False, text=f"models are fed something else from forward {place + 1} on")
+
+
+def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+    found = []
+    for name in ("losses", "gradients", "parameters", "buffers"):
+        wanted, got = ([getattr(one, name) for one in seen] for seen in (first, candidate))
+        repeats = wanted == [getattr(one, name) for one in again]
+        if wanted == got:
+            found.append(Check(name=name, passed=True, text=f"the same {name}, to the bit"))
+        elif repeats:
+            found.append(Check(name=name, passed=False, text=f"other {name} than the baseline's"))
+        else:
+            found.append(
+                Check(name=name, passed=True, text=f"the baseline's {name} are others each time: not compared")
+            )
+    return found
+
+
+def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+    same = [one.rates for one in first] == [one.rates for one in candidate]
+    return Check(name="schedule", passed=same, text="the same learning rates" if same else "other learning rates")
+
+
+def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Check:
+    """Hold the candidate's losses against the scatter of the baseline's from seed to seed."""
+    curves = [np.array(seeded[0].losses) for seeded in baseline]
+    own = np.array(candidate[0].losses)
+    length = min(len(own), *(len(c) for c in curves))
+    if length == 0:
+        return Check(name="losses", passed=False, text="no loss was seen: not proven")
+    half = length // 2
+    if not np.isfinite(own[:length]).all() and np.isfinite(curves[0][:length]).all():
+        return Check(name="losses", passed=False, text="a loss is not finite, and the baseline's are")
+    level = float(np.mean(np.abs(curves[0][half:length])))
+    scatter = float(np.mean(np.std([c[half:length] for c in curves], axis=0, ddof=1))) if len(curves) > 1 else 0.0
+    apart = float(np.mean(np.abs(own[half:length] - curves[0][half:length])))
+    allowed = max(scatter, FLOOR * level)
+    text = f"losses differ by {_shown(apart)} on average over {length - half} steps; {_shown(allowed)} is allowed"
+    return Check(name="losses", passed=apart <= allowed, text=f"{text} (seed to seed {_shown(scatter)})")
+
+
+def _shown(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else str(value)

@@ -1,0 +1,79 @@
+"""Does the interval hold when one looks after every pair, and does it narrow as it should?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.improve.statistics import decided, half_width, log_evidence, scatter_of, speed_up
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.3])
+def test_the_interval_holds_at_every_look_at_once(truth):
+    """1,000 searches that look after every one of 40 pairs: at most 5 % may ever miss; here far fewer do."""
+    rng = np.random.default_rng(1)
+    missed = 0
+    for _ in range(1000):
+        pairs = rng.normal(truth, 0.1, 40)
+        looks = (speed_up([pairs[:n]]) for n in range(2, 41))
+        missed += any(not one.low <= math.exp(truth) <= one.high for one in looks)
+    assert missed <= 70
+
+
+def test_a_naive_interval_would_not():
+    """The same looks with 1.96 standard errors: the check above can fail."""
+    rng = np.random.default_rng(1)
+    missed = 0
+    for _ in range(1000):
+        pairs = rng.normal(0, 0.1, 40)
+        missed += any(abs(np.mean(p := pairs[:n])) > 1.96 * np.std(p, ddof=1) / math.sqrt(n) for n in range(4, 41))
+    assert missed > 150
+
+
+@given(st.lists(st.floats(-1, 1), min_size=6, max_size=40), st.floats(-2, 2))
+def test_the_interval_is_where_the_evidence_is_small(differences, mu):
+    spread = float(np.std(differences, ddof=1))
+    if spread < 1e-6:
+        return
+    inside = abs(mu - float(np.mean(differences))) <= half_width(len(differences)) * spread
+    close = abs(abs(mu - float(np.mean(differences))) - half_width(len(differences)) * spread) < 1e-9
+    assert close or inside == (log_evidence(differences, mu) <= math.log(20))
+
+
+def test_nothing_is_said_of_little():
+    assert speed_up([]).count == 0
+    assert math.isinf(speed_up([[0.1]]).high)
+    assert log_evidence([0.3], 0.0) == 0.0
+
+
+def test_what_processes_differ_by_does_not_average_out_over_blocks():
+    """A thousand blocks of one process each prove nothing of 5 %, where processes differ by 5 %; of 50 %, all."""
+    rng = np.random.default_rng(2)
+    small, large = rng.normal(0.05, 0.01, 1000), rng.normal(0.5, 0.01, 1000)
+    assert decided(speed_up([small], scatter=0.05), 1.02) is None
+    assert decided(speed_up([large], scatter=0.05), 1.02) == "win"
+    one, four = (speed_up([small] * rounds, scatter=0.05) for rounds in (1, 4))
+    assert math.log(four.high / four.low) == pytest.approx(math.log(one.high / one.low) / 2, rel=0.05)
+
+
+def test_the_scatter_of_processes_is_held_against_what_is_usual():
+    alike = scatter_of([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    apart = scatter_of([[1.0, 1.0], [1.2, 1.2], [0.8, 0.8]])
+    assert 0.01 < alike < 0.02 < scatter_of([]) + 1e-9 < apart < 0.2
+
+
+@pytest.mark.parametrize(
+    "differences, verdict",
+    [
+        ([0.5, 0.52, 0.49, 0.51, 0.5], "win"),
+        ([-0.1, -0.11, -0.09, -0.1, -0.1], "no-win"),
+        ([0.0, 0.001, -0.001, 0.0, 0.0005], "no-win"),
+        ([0.5, -0.4, 0.3, -0.2, 0.1], None),
+    ],
+)
+def test_what_is_decided(differences, verdict):
+    assert decided(speed_up([differences]), 1.02) == verdict

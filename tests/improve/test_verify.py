@@ -1,0 +1,70 @@
+"""Which differences to the baseline are found, and which are excused?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.improve.verify import Seen, checks
+
+BASE = Seen(
+    rank=0,
+    fed=[1, 2, 3, 4],
+    losses=[1.0, 0.9, 0.8, 0.7],
+    steps=4,
+    parameters=5,
+    gradients=6,
+    buffers=[7, 8],
+    rates=[0.1],
+)
+
+
+def failed(safety, candidate: Seen, *, again: Seen = BASE, seeds: tuple[Seen, ...] = ()) -> set[str]:
+    found = checks(safety, [[BASE], *([s] for s in seeds)], [again], [candidate])
+    return {check.name for check in found if not check.passed}
+
+
+def test_the_same_passes_in_every_class():
+    assert failed("exact", BASE) == failed("numeric", BASE) == set()
+
+
+@pytest.mark.parametrize(
+    "changes, names",
+    [
+        ({"fed": [1, 2, 9, 4]}, {"samples"}),
+        ({"losses": [1.0, 0.9, 0.8, 0.7000001]}, {"losses"}),
+        ({"steps": 3}, {"steps"}),
+        ({"parameters": 0}, {"parameters"}),
+        ({"gradients": 0}, {"gradients"}),
+        ({"buffers": [7, 9]}, {"buffers"}),  # a BatchNorm that counted a recomputation
+    ],
+)
+def test_an_exact_remedy_may_change_nothing(changes, names):
+    assert failed("exact", replace(BASE, **changes)) == names
+
+
+def test_what_the_baseline_does_not_repeat_is_not_held_against_a_candidate_but_for_its_samples():
+    other = replace(BASE, losses=[2.0, 2.0, 2.0, 2.0], parameters=9)
+    assert failed("exact", replace(BASE, parameters=3, losses=[3.0] * 4), again=other) == set()
+    shuffled = replace(BASE, fed=[4, 3, 2, 1])
+    assert failed("exact", shuffled, again=replace(BASE, fed=[2, 1, 4, 3])) == {"samples"}
+
+
+@pytest.mark.parametrize("apart, names", [(0.04, set()), (0.2, {"losses"})])
+def test_a_numeric_remedy_may_differ_as_seeds_do(apart, names):
+    seeds = tuple(replace(BASE, losses=[loss + d for loss in BASE.losses]) for d in (0.05, -0.05))
+    candidate = replace(BASE, losses=[loss + apart for loss in BASE.losses], parameters=0)
+    assert failed("numeric", candidate, seeds=seeds) == names
+
+
+@pytest.mark.parametrize(
+    "changes, names",
+    [({"steps": 2}, {"steps"}), ({"rates": [0.05]}, {"schedule"}), ({"losses": [1, 1, 1, float("nan")]}, {"losses"})],
+)
+def test_a_numeric_remedy_may_not_skip_steps_or_step_a_schedule_too_often_or_diverge(changes, names):
+    assert failed("numeric", replace(BASE, **changes)) == names
+
+
+def test_ranks_that_said_nothing():
+    assert [c.passed for c in checks("exact", [[BASE]], [BASE], [])] == [False]
