@@ -13,16 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from paceline.improve.trials import Block, Player, ProgramOver
 
 BLOCK_S = 0.6  # of the faster of both, about
 MOST_BLOCK_S = 3.0  # of the slower
 LEAST_STEPS = 4
 _FEWEST_PAIRS = 4
-_SETTLED = 1.25  # a block within this factor of the best so far is no warm-up
-_MOST_WARMUP = 12  # pairs
+_SETTLED = 1.3  # a block within this factor of the best so far is no warm-up
+_MOST_WARMUP = 6  # pairs
 _BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
 _SLACK = 30.0  # times longer than expected: it hangs
 
@@ -136,7 +134,7 @@ def _played(baseline: Player, candidate: Player, step_s: float, most_steps: int)
         if not first_is_baseline:
             blocks.reverse()
         yield Pair(baseline=blocks[0], candidate=blocks[1])
-        took = sorted(block.seconds / block.steps for block in blocks)
+        took = sorted(block.step_s for block in blocks)
         steps = min(most_steps, 2 * steps, max(steps, steps_of(*took)))
         first_is_baseline = not first_is_baseline
 
@@ -151,10 +149,5 @@ def _settled(pairs: Sequence[Pair]) -> bool:
     """Say whether both have warmed up: the last block is about as fast as any before, and is not the first."""
     if len(pairs) < 2:
         return False
-    both = ([p.baseline.seconds for p in pairs], [p.candidate.seconds for p in pairs])
+    both = ([p.baseline.step_s for p in pairs], [p.candidate.step_s for p in pairs])
     return all(times[-1] <= _SETTLED * min(times) for times in both)
-
-
-def step_s(blocks: Sequence[Block]) -> float:
-    """Return the median seconds of a step."""
-    return float(np.median([b.seconds / b.steps for b in blocks])) if blocks else math.nan

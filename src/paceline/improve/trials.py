@@ -56,6 +56,11 @@ class Block:
     cpu_s: float  # of all processes of the program
     other_cores: float  # cores that others took meanwhile
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of one of the steps, on average."""
+        return self.seconds / self.steps
+
 
 class _Link:
     """The line to one rank: JSON, one object a line."""
@@ -98,7 +103,7 @@ class Player:
         self._stack = ExitStack()
         self._links: list[_Link] = []
         self._stopped = False
-        for name in (layout.RANKS_DIR, "workers", "gauges", "scratch", "tmp"):
+        for name in (layout.RANKS_DIR, "workers", "gauges", "scratch"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
         self._door = self._stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -109,7 +114,7 @@ class Player:
             **child.applied(recipe),
             child.CONDUCTOR: str(place / "conductor"),
             child.SCRATCH: str(folder / "scratch"),
-            "TMPDIR": str(folder / "tmp"),
+            "TMPDIR": str(place),  # short: what processes share goes through sockets there, whose paths are limited
             "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri(),
             **_NOWHERE,
         }

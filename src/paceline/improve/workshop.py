@@ -35,6 +35,7 @@ _ANY = 1 << 30
 _ROUND_S = 25.0
 _STEP_TIMEOUT_S = 300.0
 _SHARP = 1.2  # an interval whose ends are this close says enough
+_LARGE = 1.5  # a speed-up that is certainly larger needs no sharper interval
 _ENOUGH_PAIRS = 12
 
 
@@ -103,20 +104,20 @@ class Workshop:
             TrialFailed: The second cannot be run, or a setting of it did not take hold.
         """
         rounds: list[Round] = []
-        for attempt in range(_MOST_ROUNDS + _MOST_SHORT):
+        for _ in range(_MOST_ROUNDS + _MOST_SHORT):
             found = self._round((before, after), worth, [r.differences for r in rounds], deadline, warmup_steps)
-            if found.pairs:
-                rounds.append(found)
-            elif attempt >= _MOST_SHORT:
+            rounds += [found] if found.pairs else []
+            if time.monotonic() > deadline or (rounds and self._settled(rounds, worth)):
                 break
-            else:
-                continue  # it was over too soon: now that its length is known, blocks are shorter
-            outcome = self._judged(rounds, worth)
-            promising = outcome.speedup.value >= worth
-            late = time.monotonic() > deadline
-            if outcome.verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS or late:
-                return outcome
-        raise TrialFailed(f"too short to measure: the program is over after {self._total} steps")
+        if not rounds:
+            raise TrialFailed(f"too short to measure: the program is over after {self._total} steps")
+        return self._judged(rounds, worth)
+
+    def _settled(self, rounds: Sequence[Round], worth: float) -> bool:
+        """Say whether another round would be wasted: it is decided, does not look like a win, or was tried enough."""
+        outcome = self._judged(rounds, worth)
+        promising = outcome.speedup.value >= worth
+        return outcome.verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS
 
     def _round(
         self,
@@ -128,8 +129,10 @@ class Workshop:
     ) -> Round:
         def enough(differences: list[float]) -> bool:
             interval = speed_up([*earlier, differences], self.scatter)
-            known = interval.high <= _SHARP * interval.low or len(differences) >= _ENOUGH_PAIRS
-            return decided(interval, worth) is not None and (known or interval.high < worth)
+            sharp = interval.high <= _SHARP * interval.low or interval.low >= _LARGE
+            return decided(interval, worth) is not None and (
+                sharp or interval.high < worth or len(differences) >= _ENOUGH_PAIRS
+            )
 
         budget = max(5.0, min(_ROUND_S, deadline - time.monotonic()))
         limits = Limits(

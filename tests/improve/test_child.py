@@ -1,0 +1,165 @@
+"""Each setting in a real program that nobody edited: does it take hold, and does training stay what it was?"""
+
+from __future__ import annotations
+
+import pytest
+
+SHUFFLED = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        {draws}
+        return torch.tensor([float(index)]), index % 3
+
+if __name__ == "__main__":
+    torch.manual_seed(7)
+    loader = DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers={workers})
+    model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(epoch, x.flatten().tolist(), loss.item().hex())
+    print(type(iter(loader)).__mro__[-2].__name__, len(loader))
+"""
+
+
+def shuffled(workers: int = 0, draws: str = "pass") -> str:
+    return SHUFFLED.format(workers=workers, draws=draws)
+
+
+BARE: dict[int, str] = {}  # output without a recipe, by the number of workers
+
+
+@pytest.mark.parametrize(
+    "workers, recipe, key",
+    [
+        (0, {"loader": {"num_workers": 2}}, "loader.num_workers"),
+        (2, {"loader": {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}}, "loader.prefetch_factor"),
+        (2, {"loader": {"num_workers": 0, "threads": 2}}, "loader.threads"),
+        (2, {"loader": {"num_workers": 0, "threads": 2, "cache": True}}, "loader.cache"),
+    ],
+)
+def test_the_loader_gives_the_same_batches_in_the_same_order(ran, workers, recipe, key):
+    """Shuffling and dropout draw from one stream of random numbers: none may be drawn more or less in three epochs."""
+    if workers not in BARE:
+        BARE[workers] = ran(shuffled(workers)).out
+    changed = ran(shuffled(workers), recipe)
+    assert (changed.code, changed.out) == (0, BARE[workers]), changed.err
+    assert key in changed.held
+
+
+def test_kept_workers_would_shift_the_shuffle_if_nothing_were_drawn_for_them(ran):
+    """The trap itself, so that the check above can fail: the program that keeps its workers shuffles otherwise."""
+    kept = shuffled(2).replace("num_workers=2", "num_workers=2, persistent_workers=True")
+    assert ran(kept).out != ran(shuffled(2)).out
+
+
+def test_samples_that_are_another_each_time_are_not_kept(ran):
+    source = shuffled(0, draws="index = index + 0 * torch.rand(1).item() + torch.rand(1).item()").replace(
+        "index % 3", "int(index) % 3"
+    )
+    bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
+    assert changed.out == bare.out
+    assert "another each time" in changed.refused["loader.cache"]
+
+
+STREAM = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(12))
+
+if __name__ == "__main__":
+    seen = [x for batch in DataLoader(Stream(), batch_size=4) for x in batch.tolist()]
+    print(seen)
+"""
+
+
+@pytest.mark.parametrize("recipe", [{"num_workers": 2}, {"num_workers": 0, "threads": 2}])
+def test_a_stream_is_never_read_twice(ran, recipe):
+    changed = ran(STREAM, {"loader": recipe})
+    assert changed.out.strip() == str(list(range(12)))
+    assert any("stream" in why for why in changed.refused.values())
+
+
+def test_autocast_is_around_the_model_and_not_around_the_loss(ran):
+    source = """
+    import torch
+    seen = []
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(64, 64)
+        def forward(self, x):
+            y = self.inner(x)
+            seen.append(y.dtype)
+            return {"logits": y, "both": (y, x)}
+    net, criterion = Net(), torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(3):
+        out = net(torch.ones(8, 64))
+        loss = criterion(out["logits"], torch.zeros(8, 64))
+        loss.backward()
+        optimizer.step()
+    print(seen[-1], out["logits"].dtype, out["both"][0].dtype, loss.dtype, net.inner.weight.grad.dtype)
+    print(sorted(net.state_dict()))
+    """
+    changed = ran(source, {"precision": {"autocast": "bf16"}})
+    assert changed.out.splitlines()[0] == "torch.bfloat16" + 4 * " torch.float32"
+    assert changed.out.splitlines()[1] == ran(source).out.splitlines()[1]
+    assert changed.held["precision.autocast"] == "Net computes in bf16 on cpu"
+
+
+@pytest.mark.parametrize(
+    "given, taken", [("", True), (", foreach=True", False), (", fused=False", False)], ids=["free", "foreach", "fused"]
+)
+def test_an_optimizer_that_the_program_has_chosen_is_left_alone(ran, given, taken):
+    source = f"""
+    import torch
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01{given})
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    print(optimizer.defaults["fused"])
+    """
+    changed = ran(source, {"optimizer": {"fused": True}})
+    assert (changed.out.strip() == "True") == taken
+    assert ("optimizer.fused" in changed.held) == taken
+
+
+def test_a_program_that_asks_for_other_threads_is_not_heard(ran):
+    source = """
+    import torch
+    torch.set_num_threads(7)
+    print(torch.get_num_threads())
+    """
+    assert ran(source, {"compute": {"num_threads": 1}}).out.strip() == "1"
+
+
+def test_channels_last(ran):
+    source = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    hidden = []
+    net[0].register_forward_hook(lambda m, i, o: hidden.append(i[0].is_contiguous(memory_format=torch.channels_last)))
+    net(torch.rand(2, 3, 8, 8))
+    print(hidden)
+    """
+    assert ran(source).out.strip() == "[False]"
+    assert ran(source, {"compute": {"channels_last": True}}).out.strip() == "[True]"
+
+
+def test_what_cannot_be_applied_is_told_and_the_program_goes_on(ran):
+    changed = ran("import torch\nprint('trained')", {"precision": {"tf32": True}, "nonsense": {"key": 1}})
+    assert (changed.code, changed.out, changed.err) == (0, "trained\n", "")
+    assert set(changed.refused) == {"precision.tf32", "nonsense.key"}
