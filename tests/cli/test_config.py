@@ -66,7 +66,7 @@ def test_settings_reach_the_verb(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[run]\nprise = 2.5\n", "[run] has no setting 'prise'; did you mean price?"),
-        ("[run]\nzzz = 2.5\n", "there are: json, markdown"),
+        ("[run]\nzzz = 2.5\n", "there are: recipe, json, markdown"),
         ("run = 3\n", "must be a table such as [run]"),
         ("[run\n", "is not valid TOML"),
         ('[run]\nprice = "dear"\n', "--price"),

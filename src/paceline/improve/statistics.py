@@ -46,7 +46,7 @@ def log_evidence(differences: Sequence[float], mu: float, g: float = _G) -> floa
 
 
 def speed_up(rounds: Sequence[Sequence[float]], scatter: float = 0.0, alpha: float = ALPHA) -> Interval:
-    """Return the speed-up as a factor, with the interval that holds however often one has looked.
+    """Return the median speed-up as a factor, with the interval that holds however often one has looked.
 
     Args:
         rounds: For each round log(baseline seconds / candidate seconds), one a pair of blocks.
@@ -57,13 +57,15 @@ def speed_up(rounds: Sequence[Sequence[float]], scatter: float = 0.0, alpha: flo
     n = len(differences)
     if n == 0:
         return Interval(value=math.nan, low=0.0, high=math.inf, count=0)
-    centre = float(np.mean([np.median(each) for each in rounds if len(each)]))
+    centre = float(np.mean([np.mean(each) for each in rounds if len(each)]))
+    middle = float(np.mean([np.median(each) for each in rounds if len(each)]))
     within = [one - float(np.mean(each)) for each in rounds for one in each]
     spread = math.sqrt(sum(x * x for x in within) / max(1, n - len(rounds))) if n > len(rounds) else math.inf
     reach = half_width(n, alpha) * spread + _Z * scatter * math.sqrt(2 / len(rounds))
     if not math.isfinite(reach):
-        return Interval(value=math.exp(centre), low=0.0, high=math.inf, count=n)
-    return Interval(value=math.exp(centre), low=math.exp(centre - reach), high=math.exp(centre + reach), count=n)
+        return Interval(value=math.exp(middle), low=0.0, high=math.inf, count=n)
+    value = min(max(middle, centre - reach), centre + reach)
+    return Interval(value=math.exp(value), low=math.exp(centre - reach), high=math.exp(centre + reach), count=n)
 
 
 def scatter_of(processes: Sequence[Sequence[float]]) -> float:
