@@ -90,7 +90,7 @@ def _while_training(rank: RankFacts) -> Rows:
     """Return the readings after warm-up and before the program's end, when all that it held is let go."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
-    return ticks[ticks["time_ns"] < over[-1]["time_ns"]] if over else ticks
+    return ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks
 
 
 RULE = Rule(code="MEM002", name="memory-growing", page=PAGE, check=check)
