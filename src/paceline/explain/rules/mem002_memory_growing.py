@@ -12,6 +12,7 @@ from paceline.explain.statistics import drift, slope
 from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20
+_LEAST_READINGS = 4
 
 PAGE = """
 ## What it means
@@ -77,7 +78,7 @@ def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, f
     """Return (rank, reading, bytes grown, bytes at first, bytes a step, readings), or None for no steady growth."""
     ticks = _while_training(rank)
     values = ticks[name].astype(np.float64)
-    if len(values) < 4 or np.isnan(values).any():
+    if len(values) < _LEAST_READINGS or np.isnan(values).any():
         return None
     grown, begin = float(values[-1] - values[0]), float(values[0])
     rising = drift(values)[1] if len(values) >= 16 else float(np.mean(np.sign(np.diff(values))))
@@ -90,7 +91,8 @@ def _while_training(rank: RankFacts) -> Rows:
     """Return the readings after warm-up and before the program's end, when all that it held is let go."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
-    return ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks
+    before = ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks
+    return before if len(before) >= _LEAST_READINGS else ticks
 
 
 RULE = Rule(code="MEM002", name="memory-growing", page=PAGE, check=check)
