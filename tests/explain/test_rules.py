@@ -435,7 +435,7 @@ def straggling(tmp_path, late_ms: float, **late) -> dict[str, Finding]:
     return ranks(tmp_path, even, even, plain(60, communication=0.2, **(late or {"wait": late_ms})))
 
 
-@pytest.mark.parametrize("late_ms, there", [(0.7, False), (1.1, True), (10, True)])
+@pytest.mark.parametrize("late_ms, there", [(0.7, False), (1.0, False), (1.4, True), (10, True)])
 def test_comm002_rank_straggling(tmp_path, late_ms, there):
     findings = straggling(tmp_path, late_ms)
     assert ("COMM002" in findings) == there

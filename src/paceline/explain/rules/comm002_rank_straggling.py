@@ -16,7 +16,7 @@ wait for it in every exchange.
 
 ## How it is decided
 
-The rank that is busy longest (step time without communication) exceeds the median of the others by at least 8 %
+The rank that is busy longest (step time without communication) exceeds the median of the others by at least 10 %
 of a step, and the others spend about that much more time in communication than it does. Its own cause is the
 phase in which it exceeds the others most.
 
