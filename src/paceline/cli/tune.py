@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline.cli.files import to_json
+from paceline.cli.files import check_writable, to_json
 from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.errors import UsageError
 from paceline.explain.model import Safety
@@ -50,7 +52,12 @@ class Duration(click.ParamType[float]):
     show_default=True,
     help="Try also changes that round otherwise (numeric), or that change the mathematics too (semantic).",
 )
-@click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Write the recipe here.")
+@click.option(
+    "--recipe",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the recipe here; default: recipe.toml, or recipe-2.toml and so on.",
+)
 @to_json
 @click.option("--keep", is_flag=True, help="Keep the folders of all trials, for a look at what a program printed.")
 @takes_program
@@ -68,9 +75,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     program = program_of(ctx, options)
     line = command_line(program)
-    recipe_file: Path = options["recipe"] or Path("recipe.toml")
-    if recipe_file.exists() and options["recipe"] is None:
-        recipe_file = Path(f"recipe-{stem_of(program)}.toml")
+    recipe_file: Path = options["recipe"] or _free_name()
+    check_writable(options["json_file"], recipe_file)
     folder = (TUNES / new_run_id(stem_of(program))).resolve()
     try:
         return _tuned(line, folder, recipe_file, options)
@@ -96,13 +102,19 @@ def _tuned(line: list[str], folder: Path, recipe_file: Path, options: dict[str, 
     except TrialFailed as error:
         raise UsageError(f"the program cannot be tuned: {error}") from error
     written = _write_recipe(recipe_file, tuned) if tuned.best else None
-    program = " ".join(line[1:] if line[0].endswith(("python", "python3")) else ["--", *line])
+    program = shlex.join(line[1:] if line[0] == sys.executable else ["--", *line])
     then = f"paceline run --recipe {written} {program}" if written else f"paceline run {program}"
     render(tuned, recipe_file=written, next_command=then, console=Console(highlight=False))
     if options["json_file"] is not None:
         write_text(options["json_file"], json_text(tuned_json(tuned, written)))
         tell_written(options["json_file"])
     return 0
+
+
+def _free_name() -> Path:
+    """Return a name for the recipe that no file has: somebody may run with one that is there."""
+    names = ("recipe.toml", *(f"recipe-{number}.toml" for number in range(2, 1000)))
+    return next(path for name in names if not (path := Path(name)).exists())
 
 
 def _write_recipe(path: Path, tuned: Any) -> str:

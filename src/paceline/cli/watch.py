@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from paceline.cli.files import check_writable
 from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.catalogue import find_instance
@@ -53,7 +54,7 @@ def watch(request: Request) -> int:
         return supervise(command_line(request.program), os.environ).exit_code
     program = command_line(request.program)
     price, source = price_of(request)
-    _check_writable(request)
+    check_writable(request.json_file, request.markdown, request.html)
     recipe = read_recipe(request.recipe) if request.recipe is not None else None
     folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem_of(request.program)))
     launch = _launch(request, program, price, source)
@@ -163,17 +164,6 @@ def _launch(request: Request, program: list[str], price: float | None, source: s
         "price_source": source,
         "target_loss": request.target_loss,
     }
-
-
-def _check_writable(request: Request) -> None:
-    """Find out before hours of training, not after, that a result could not be written."""
-    for path in (request.json_file, request.markdown, request.html):
-        if path is None:
-            continue
-        if path.is_dir():
-            raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
-        if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise UsageError(f"cannot write {path}: its folder is missing or read-only; name a file elsewhere")
 
 
 def _fails(findings: Sequence[Any], threshold: str) -> bool:

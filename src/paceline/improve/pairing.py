@@ -69,7 +69,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RoundLimits:
     """How a round is cut."""
 
     step_s: float  # seconds of a step of the baseline, about
@@ -78,7 +78,9 @@ class Limits:
     budget_s: float  # to stop after
 
 
-def play_round(baseline: Player, candidate: Player, limits: Limits, enough: Callable[[list[float]], bool]) -> Round:
+def play_round(
+    baseline: Player, candidate: Player, limits: RoundLimits, enough: Callable[[list[float]], bool]
+) -> Round:
     """Let both play in turn until that is enough, the program is over, or time is up.
 
     Args:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.explain.diagnose import diagnose
-from paceline.explain.model import Safety
-from paceline.improve.model import Candidate, Check, Trial, Tuned
+from paceline.explain.model import Interval, Safety
+from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
@@ -23,6 +22,7 @@ from paceline.improve.workshop import Workshop
 
 WORTH = 1.02
 _RACE_S = 90.0  # for all rounds of a trial
+_IN_ALL_S = 60.0  # for all that was kept against the program as it was
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
 
@@ -48,7 +48,6 @@ class Search:
         self._begun = time.monotonic()
         self._kept: list[Trial] = []
         self._tried: list[Trial] = []
-        self._before: Situation | None = None
         self._now: Situation | None = None
 
     @property
@@ -63,25 +62,41 @@ class Search:
             TrialFailed: The program cannot be run as it is.
         """
         self._told("watching the program as it is")
-        self._before = self._now = self._workshop.watch(BASELINE)
-        stopped = "interrupted"
+        before = self._now = self._workshop.watch(BASELINE)
+        speedup = None
         try:
-            rank = self._before.facts.first
-            if not self._before.facts.enough:
-                stopped = f"too short to tune: {len(rank.record.steps)} steps in all"
-            else:
-                self._told("measuring how much processes of it differ among themselves")
-                self._workshop.learn_scatter(rank.breakdown.step_s.value)
-                stopped = self._search()
+            stopped = self._search_from(before)
+            speedup = self._in_all()
         except KeyboardInterrupt:
-            self._told("interrupted: what was kept so far stands")
-        return self._result(stopped)
+            stopped = "interrupted: what was kept so far stands"
+        except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
+            stopped = f"stopped: {error}"
+        return self._result(before, stopped, speedup or self._alone())
+
+    def _search_from(self, before: Situation) -> str:
+        rank = before.facts.first
+        if not before.facts.enough:
+            return f"too short to tune: {len(rank.record.steps)} steps in all"
+        self._told("measuring how much processes of it differ among themselves")
+        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps)
+        return self._search()
+
+    def _alone(self) -> Interval | None:
+        """Return the speed-up of the one change that was kept; None where there are several, or none."""
+        return self._kept[0].speedup if len(self._kept) == 1 else None
+
+    def _in_all(self) -> Interval | None:
+        """Measure all that was kept against the program as it was, where that is more than one change."""
+        if len(self._kept) < 2:
+            return None
+        self._told("measuring all that was kept against the program as it was")
+        return self._workshop.race(BASELINE, self.best, WORTH, time.monotonic() + _IN_ALL_S).speedup
 
     def _search(self) -> str:
         for candidate in self._queue():
             if self._left_s() <= 0:
                 return f"the budget of {self._limits.budget_s:.0f} s is spent"
-            if sum(t.status not in ("skipped",) for t in self._tried) >= self._limits.trials:
+            if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
             trial = self._try(candidate)
             self._tried.append(trial)
@@ -95,7 +110,7 @@ class Search:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
         while True:
-            assert self._now is not None
+            assert self._now is not None  # the search begins with it
             left = [c for c in candidates(self._now) if in_words(merged(self.best, c.recipe)) not in done]
             if not left:
                 return
@@ -169,24 +184,16 @@ class Search:
     def _left_s(self) -> float:
         return self._limits.budget_s - (time.monotonic() - self._begun)
 
-    def _result(self, stopped: str) -> Tuned:
-        assert self._before is not None
-        assert self._now is not None
-        speedup, proof = None, list[Check]()
-        if len(self._kept) == 1:
-            speedup, proof = self._kept[0].speedup, list(self._kept[0].checks)
-        elif self._kept:
-            self._told("measuring all that was kept against the program as it was")
-            race = self._workshop.race(BASELINE, self.best, WORTH, time.monotonic() + 60)
-            speedup, proof = race.speedup, list(self._kept[-1].checks)
+    def _result(self, before: Situation, stopped: str, speedup: Interval | None) -> Tuned:
+        after = self._now if self._now is not None and self._now.recipe else None
         return Tuned(
             command=self._command,
-            before=diagnose(self._before.run),
-            after=diagnose(self._now.run) if self._kept else None,
+            before=before.diagnosis,
+            after=after.diagnosis if after is not None else None,
             trials=self._tried,
             best=self.best,
             speedup=speedup,
-            checks=proof,
+            checks=self._kept[-1].checks if self._kept else (),
             scatter=self._workshop.scatter,
             wall_s=time.monotonic() - self._begun,
             stopped=stopped,

@@ -15,7 +15,7 @@ from paceline.improve.child.witness import FOLDER as WITNESSED
 from paceline.improve.child.witness import SEED
 from paceline.improve.confirmed import missing
 from paceline.improve.model import Check
-from paceline.improve.pairing import Limits, Round, play_alone, play_round
+from paceline.improve.pairing import Round, RoundLimits, play_alone, play_round
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import decided, scatter_of, speed_up
@@ -26,7 +26,7 @@ from paceline.record.read import read_run
 _WATCHED_S = 8.0  # of steps, about, to diagnose from
 _WATCHED_STEPS = 40
 _PROVEN_STEPS = 24
-_PROVEN_S = 15.0  # of steps to compare, at most about
+_PROVEN_S = 20.0  # of steps to compare, at most about
 _SEEDS = (0, 1, 2)
 _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
@@ -57,8 +57,9 @@ class Workshop:
         self._folder = folder
         self._cwd = cwd
         self._made = 0
-        self._seen: dict[int, list[Seen]] = {}
-        self._again: list[Seen] | None = None
+        self._seen: dict[int, list[Seen]] = {}  # what the baseline computed, by seed
+        self._again: list[Seen] | None = None  # and once more with the first seed
+        self._epoch_steps: int | None = None
         self.scatter = scatter_of([])
         self.step_s = math.nan
         self._total = 0  # steps of the whole program; 0: more than has been made so far
@@ -74,7 +75,10 @@ class Workshop:
             TrialFailed: It cannot be run.
         """
         with self._player(recipe) as player:
-            player.begin()
+            try:
+                player.begin()
+            except ProgramOver as error:
+                raise TrialFailed("it made no step of a torch optimizer, and by those trials are conducted") from error
             try:
                 first = player.play(10, _STEP_TIMEOUT_S, pause=False)
                 step_s = first.seconds / first.steps
@@ -88,9 +92,15 @@ class Workshop:
             raise TrialFailed("no training step was seen")
         return Situation(run=run, recipe=recipe)
 
-    def learn_scatter(self, step_s: float, players: int = 3) -> None:
-        """Find out by how much processes of the baseline differ among themselves."""
-        self.step_s = step_s
+    def learn(self, step_s: float, epoch_steps: int | None, players: int = 3) -> None:
+        """Find out by how much processes of the baseline differ among themselves.
+
+        Args:
+            step_s: Seconds of a step of the baseline.
+            epoch_steps: Steps of an epoch, where that is known.
+            players: Processes to compare.
+        """
+        self.step_s, self._epoch_steps = step_s, epoch_steps
         with ExitStack() as stack:
             made = [stack.enter_context(self._player(BASELINE)) for _ in range(players)]
             for player in made:
@@ -135,7 +145,7 @@ class Workshop:
             )
 
         budget = max(5.0, min(_ROUND_S, deadline - time.monotonic()))
-        limits = Limits(
+        limits = RoundLimits(
             step_s=self.step_s,
             most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
             warmup_steps=warmup_steps,
@@ -174,17 +184,24 @@ class Workshop:
 
     def prove(self, recipe: Recipe, safety: Safety) -> list[Check]:
         """Compare what the program computes in its first steps with the baseline."""
-        if 0 not in self._seen:
-            self._seen[0] = self._computed(BASELINE, 0)
+        for seed in _SEEDS[:1] if safety == "exact" else _SEEDS:
+            if seed not in self._seen:
+                self._seen[seed] = self._computed(BASELINE, seed)
         if self._again is None:
-            self._again = self._computed(BASELINE, 0)
-        if safety != "exact":
-            for seed in _SEEDS[1:]:
-                self._seen.setdefault(seed, []) or self._seen.update({seed: self._computed(BASELINE, seed)})
-        return checks(safety, [self._seen[s] for s in sorted(self._seen)], self._again, self._computed(recipe, 0))
+            self._again = self._computed(BASELINE, _SEEDS[0])
+        return checks(
+            safety, [self._seen[s] for s in sorted(self._seen)], self._again, self._computed(recipe, _SEEDS[0])
+        )
+
+    def _proven_steps(self) -> int:
+        """Return how many steps are compared: into the second epoch, where that does not take too long."""
+        affordable = math.ceil(_PROVEN_S / max(self.step_s, 1e-6))
+        into_second = (self._epoch_steps or 0) + _PROVEN_STEPS
+        wanted = into_second if into_second <= affordable else max(4, min(_PROVEN_STEPS, affordable))
+        return min(wanted, self._total or wanted)
 
     def _computed(self, recipe: Recipe, seed: int) -> list[Seen]:
-        steps = max(4, min(_PROVEN_STEPS, math.ceil(_PROVEN_S / max(self.step_s, 1e-6))))
+        steps = self._proven_steps()
         with self._player(recipe, {child.WITNESS: "1", SEED: str(seed)}) as player:
             player.begin()
             player.play(steps, 60.0 + 60 * steps * self.step_s, pause=False)

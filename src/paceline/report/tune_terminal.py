@@ -68,7 +68,7 @@ def _end(tuned: Tuned) -> list[str]:
     if not tuned.best:
         return [*lines, "no proven win: the program stays as it is"]
     lines.append(f"best: {in_words(tuned.best)}, {_speedup(tuned.speedup)} over the program as it is")
-    lines += [f"proof: {check.text}" for check in tuned.checks]
+    lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]
     lines.append(f"before: {_phases(tuned.before)}")
     if tuned.after is not None:
         lines.append(f"after: {_phases(tuned.after)}")
