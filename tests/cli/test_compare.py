@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Paceline
-from tests.explain.written_run import step, write_run
+from tests.cli.conftest import Paceline, call
+from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
+
+RUNS = Path(".paceline/runs")
+
+
+@pytest.fixture
+def place(place: Path) -> Path:
+    """The recorded runs, `fast` and `slow` with times that do not depend on what else this machine does."""
+    for run_id, wait_s in (("fast", 0.005), ("slow", 0.025)):
+        shutil.rmtree(place / RUNS / run_id)
+        waits = [wait_s * (1 + 0.05 * (i % 7)) for i in range(150)]
+        rows = steady_rows([wait + 0.004 for wait in waits], {"data_wait": waits})
+        write_launch(place / RUNS / run_id, command=["python", "train.py", str(wait_s)])
+        write_rank(place / RUNS / run_id, rows)
+    return place
+
+
+def test_real_runs_are_compared(recorded: Path, tmp_path: Path) -> None:
+    done = call("compare", "fast", "slow", "--json", str(tmp_path / "c.json"), cwd=recorded)
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert done.returncode == found["regression"]
+    assert found["main_phase"] == "data_wait"
+    assert found["time_ratio"]["value"] > 1
+    assert "differs: command: " in done.stdout
 
 
 def test_regression_exits_1_and_says_why(paceline: Paceline) -> None:
