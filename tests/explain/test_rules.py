@@ -585,6 +585,20 @@ def test_run005_is_not_said_of_steps_that_get_more_samples(tmp_path, more, there
     assert ("RUN005" in of_rows(tmp_path, rows)) == there
 
 
+@pytest.mark.parametrize(
+    "grown, there",
+    [
+        ({"forward": 3, "backward": 6, "optimizer": 1}, False),  # all by two: the machine
+        ({"forward": 3, "backward": 6}, True),  # longer sequences: the update stays what it was
+        ({"optimizer": 8}, True),
+    ],
+)
+def test_run005_is_not_said_of_a_machine_that_gets_slower(tmp_path, grown, there):
+    base = {"forward": 3.0, "backward": 6.0, "optimizer": 1.0}
+    rows = steps(200, lambda n: {phase: base[phase] + more * n / 200 for phase, more in grown.items()}, **base)
+    assert ("RUN005" in of_rows(tmp_path, rows)) == there
+
+
 @pytest.mark.parametrize("ms, there", [(0.8, False), (0.95, True)])
 def test_run006_host_code_heavy(tmp_path, ms, there):
     hot = [{"slot": "other", "side": "host", "function": "log (train.py:9)", "count": 30, "leaf": None}]

@@ -8,7 +8,7 @@ from paceline import units
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import drift
+from paceline.explain.statistics import Floats, drift
 from paceline.record.layout import PHASES
 from paceline.record.run import column
 
@@ -23,7 +23,10 @@ that is rewritten whole, heat.
 The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight
 equal parts of the run rise nearly without exception (Kendall's tau at least 0.7). It is not reported while
 other processes are busy on the host and the program's own CPU time a step has hardly grown, nor where steps take
-more samples as the run goes on (episodes that get longer, a batch that grows) and a sample takes no longer.
+more samples as the run goes on (episodes that get longer, a batch that grows) and a sample takes no longer, nor
+where the machine itself got slower (heat, clocks, neighbours on the same silicon): forward, backward and the
+optimizer's update, which is the same work at every step, all take longer, and what the step grew beyond that is
+less than 1.25 times.
 
 ## What helps
 
@@ -31,11 +34,18 @@ more samples as the run goes on (episodes that get longer, a batch that grows) a
 """
 
 
+_LEAST = 1.25  # times the first quarter's
+_COMPUTE = ("forward", "backward", "optimizer")
+_TIMED_S = 2e-5
+
+
 def check(facts: Facts) -> Finding | None:
     """Decide RUN005."""
     rank = facts.first
     ratio, trend = drift(rank.walls)
-    if not _drifts(rank.walls) or len(rank.rows) < 32 or _neighbours(facts, rank, ratio) or _more_samples(rank):
+    if not _drifts(rank.walls) or len(rank.rows) < 32:
+        return None
+    if _neighbours(facts, rank, ratio) or _more_samples(rank) or _slower_machine(rank, ratio):
         return None
     quarter = len(rank.walls) // 4
     begin = float(np.median(rank.walls[:quarter]))
@@ -60,13 +70,29 @@ def check(facts: Facts) -> Finding | None:
 
 def _drifts(values: np.ndarray) -> bool:
     ratio, trend = drift(values)
-    return ratio >= 1.25 and trend >= 0.7
+    return ratio >= _LEAST and trend >= 0.7
 
 
 def _more_samples(rank: RankFacts) -> bool:
     """Say whether steps grow because they get more samples to work on: a sample takes no longer than it did."""
     samples = column(rank.rows, "samples")
     return bool(np.all(samples > 0)) and not _drifts(rank.walls / samples)
+
+
+def _slower_machine(rank: RankFacts, ratio: float) -> bool:
+    """Say whether the machine got slower: the least that a compute phase grew by is what everything grew by.
+
+    An update of the same parameters is the same work at every step, so without an optimizer nothing is said.
+    """
+    quarter = len(rank.walls) // 4
+    growth = [_growth(rank.phases[phase], quarter) for phase in _COMPUTE]
+    return all(growth) and ratio / max(1.0, min(growth)) < _LEAST
+
+
+def _growth(values: Floats, quarter: int) -> float:
+    """Return the last quarter's median over the first's; 0 where that is too little to be timed."""
+    first = float(np.median(values[:quarter]))
+    return float(np.median(values[-quarter:])) / first if first >= _TIMED_S else 0.0
 
 
 def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:
