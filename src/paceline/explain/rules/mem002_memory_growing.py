@@ -13,6 +13,7 @@ from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20
 _LEAST_READINGS = 4
+_LEAST_NS = 1.5e9  # of readings: allocators fill up first
 
 PAGE = """
 ## What it means
@@ -24,8 +25,8 @@ activations.
 ## How it is decided
 
 Resident memory (or the device's allocated memory) grows by at least 48 MiB and a tenth of what it began with
-over the steady steps, and the readings of eight equal parts of the run rise nearly without exception (Kendall's
-tau at least 0.7).
+over the steady steps, for at least 1.5 seconds, and the readings of eight equal parts of the run rise nearly
+without exception (Kendall's tau at least 0.7).
 
 ## What helps
 
@@ -79,6 +80,8 @@ def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, f
     ticks = _while_training(rank)
     values = ticks[name].astype(np.float64)
     if len(values) < _LEAST_READINGS or np.isnan(values).any():
+        return None
+    if ticks["time_ns"][-1] - ticks["time_ns"][0] < _LEAST_NS:
         return None
     grown, begin = float(values[-1] - values[0]), float(values[0])
     rising = drift(values)[1] if len(values) >= 16 else float(np.mean(np.sign(np.diff(values))))

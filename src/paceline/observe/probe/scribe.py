@@ -36,6 +36,12 @@ _WINDOW_AFTER = 10  # steps after which the profiler window is offered
 _ROWS_TOLD = 3  # steps on a device after which it is known how many optimizers they have
 _USED_BY = 50  # steps after which a device that has not been used will not be
 _NAN = float("nan")
+_TICKS_S = ((8.0, 0.25), (120.0, 1.0), (float("inf"), 5.0))  # until so long after the start: this interval
+
+
+def tick_interval_s(elapsed_s: float) -> float:
+    """Return the time between two ticks: short programs need readings too, long ones shall stay small on disk."""
+    return next(interval for until, interval in _TICKS_S if elapsed_s < until)
 
 
 class Scribe:
@@ -60,7 +66,8 @@ class Scribe:
         self.step = 0
         self._described: dict[str, Any] = {}
         self._next_flush = self._next_tick = self._next_summary = 0.0
-        self._tick_s = self._summary_s = 1.0
+        self._tick_s = tick_interval_s(0.0)
+        self._summary_s = 1.0
         self._begun = time.monotonic()
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
@@ -132,7 +139,7 @@ class Scribe:
         if now >= self._next_tick:
             self._tick()
             self._next_tick = now + self._tick_s
-            self._tick_s = 1.0 if now - self._begun < 120 else 5.0
+            self._tick_s = tick_interval_s(now - self._begun)
         if now >= self._next_summary:
             self.write_summary()
             self._next_summary = now + self._summary_s
