@@ -95,6 +95,23 @@ def test_a_program_that_fails_is_told():
     assert "the program ended with 1" in _watched.basics(found, 10)[0]
 
 
+def test_a_recipe_is_applied_and_what_a_cpu_has_not_is_told():
+    """The check of the remedies asks for what is refused here; that it says so is what can be seen without a GPU."""
+    sys.path.insert(0, str(BENCHMARKS / "gpu_checks"))
+    from remedies import CASES, wrong
+
+    program, recipe = CASES["convolutions"]
+    recipe = {**recipe, "precision": {"autocast": "fp16"}}
+    arguments = (program, "--device", "cpu", "--small", "--steps", "4")
+    with _watched.watched(*arguments, recipe={}) as bare, _watched.watched(*arguments, recipe=recipe) as changed:
+        assert (bare.code, changed.code, bare.held) == (0, 0, {})
+        assert list(changed.held) == ["precision.autocast"]
+        assert wrong(bare, changed, recipe) == [
+            "compute.cudnn_benchmark did not take hold: there is no CUDA device",
+            "allocator.expandable_segments did not take hold: there is no CUDA device",
+        ]
+
+
 # -- the profiler's word -----------------------------------------------------------------------------
 
 

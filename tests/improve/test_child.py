@@ -146,6 +146,24 @@ def test_a_program_that_asks_for_other_threads_is_not_heard(ran):
     assert ran(source, {"compute": {"num_threads": 1}}).out.strip() == "1"
 
 
+def test_loader_workers_keep_their_one_thread(ran):
+    """torch gives each worker one; as many as the training process has would crowd the cores."""
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Threads(Dataset):
+        def __len__(self):
+            return 2
+        def __getitem__(self, index):
+            return torch.get_num_threads()
+
+    if __name__ == "__main__":
+        print(torch.get_num_threads(), next(iter(DataLoader(Threads(), 2, num_workers=1))).tolist())
+    """
+    assert ran(source, {"compute": {"num_threads": 2}}).out.strip() == "2 [1, 1]"
+
+
 def test_channels_last(ran):
     source = """
     import torch

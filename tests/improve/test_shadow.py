@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from paceline.improve.child.shadow import free_places
+
 SOURCE = """
 import json, os, shutil, tempfile
 from pathlib import Path
@@ -79,3 +81,90 @@ def test_without_a_scratch_folder_files_are_the_programs(ran, tmp_path):
     assert ran(SOURCE, {}).code == 0
     assert (tmp_path / "out" / "step2.pt").exists()
     assert not (tmp_path / "out" / "best.pt").exists()
+
+
+FOLDERS = """
+import os, shutil, subprocess, sys, tarfile, tempfile
+from pathlib import Path
+
+Path("out/sub/more").mkdir(parents=True)  # a folder that is there, and a new one in it
+Path("out/sub/more/new").write_text("n")
+print(sorted(str(p) for p in Path("out").rglob("*")), sorted((d, sorted(f)) for d, _, f in os.walk("out")))
+for remove, path in ((os.rmdir, "out"), (os.remove, "out"), (os.rmdir, "log"), (os.remove, "none")):
+    try:
+        remove(path)
+    except OSError as error:
+        print(remove.__name__, path, error.errno)
+shutil.rmtree("out")
+print(os.path.exists("out"), os.path.exists("out/best"))
+os.makedirs("out/sub")
+print(os.listdir("out"), os.listdir("out/sub"), os.path.exists("out/sub/x"))  # nothing of before shows again
+os.rename("data", "moved")
+print(os.listdir("moved"), os.path.exists("data"), open("moved/set").read())
+os.remove("latest")
+os.symlink("run1", "latest")
+os.mkdir("run1")
+Path("latest/ck").write_text("c")
+print(os.listdir("run1"), os.path.islink("latest"))
+try:
+    os.symlink("run1", "latest")
+except FileExistsError:
+    print("there already")
+here = os.getcwd()
+os.makedirs("hydra/1")
+os.chdir("hydra/1")
+Path("log").write_text("h")
+print(os.path.relpath(os.getcwd(), here), os.listdir(), open("../../log").read())
+os.chdir("../..")
+with tarfile.open("a.tar", "w") as tar:
+    tar.add("moved")
+shutil.copytree("moved", "copied")
+shutil.copy2("log", "copied/log")
+shutil.move("copied", "run1/in")
+print(sorted(os.listdir("run1/in")), sorted(e.path for e in os.scandir("run1")), sorted(os.listdir(b".")))
+with tempfile.NamedTemporaryFile(dir="out", delete=False) as file:
+    pass
+os.replace(file.name, "out/final")
+folder = os.open("out", os.O_RDONLY)
+os.unlink("final", dir_fd=folder)
+print(os.listdir("out"))
+os.chmod("log", 0o600)
+print(oct(os.stat("log").st_mode))
+os.link("log", "second")
+with open("second", "a") as file:
+    file.write("more")
+print(open("log").read())
+subprocess.run([sys.executable, "-c", "open('log', 'a').write('!'); open('child', 'w')"], check=True)
+print(open("log").read(), os.path.exists("child"))
+"""
+
+
+def test_folders_links_and_other_processes(ran, tmp_path):
+    """Not one file that was there may be lost: scripts begin with `shutil.rmtree(out)`."""
+    (tmp_path / "out" / "sub").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    for name in ("out/best", "out/sub/x", "data/set", "log"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "latest").symlink_to("run0")
+    before = {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*")}
+    changed = ran(FOLDERS, {}, scratch=tmp_path / "run" / "scratch")
+    assert changed.code == 0, changed.err
+    after = {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*") if "run" not in p.parts}
+    after.pop(tmp_path / "train.py")
+    assert after == before
+    assert ran(FOLDERS).out == changed.out
+
+
+def test_a_file_that_would_fill_the_disk_is_not_copied(ran, tmp_path):
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 43)  # 8 TiB, of which nothing is on the disk
+    changed = ran("open('huge', 'r+b')", {}, scratch=tmp_path / "run" / "scratch")
+    assert "there is no room for one" in changed.err
+    assert ran("print(len(open('huge', 'rb').read(8)))", {}, scratch=tmp_path / "run" / "scratch").out == "8\n"
+
+
+def test_caches_are_written_as_always_and_never_what_lies_around_the_program():
+    variables = {"HF_HOME": "/big/hf", "TORCH_HOME": ".", "XDG_CACHE_HOME": "/home/me"}
+    places = free_places(variables, "/home/me/project")
+    assert "/big/hf" in places
+    assert not any("/home/me/project/x".startswith(place) for place in places)

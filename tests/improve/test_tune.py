@@ -67,7 +67,10 @@ def tune(folder: Path, source: str, *options: str) -> subprocess.CompletedProces
 @pytest.fixture(scope="module")
 def waits(tmp_path_factory):
     folder = tmp_path_factory.mktemp("waits")
-    return folder, tune(folder, WAITS, "--budget", "60s", "--trials", "1", "--json", "tune.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_HISTORY", str(folder / ".paceline" / "trials.jsonl"))
+        reports = ("--json", "tune.json", "--html", "tune.html")
+        return folder, tune(folder, WAITS, "--budget", "60s", "--trials", "1", *reports)
 
 
 def test_samples_that_wait_are_made_side_by_side(waits):
@@ -92,10 +95,32 @@ def test_the_recipe_is_written_and_named_with_the_next_command(waits):
     assert "next: paceline run --recipe recipe.toml train.py" in done.stdout
 
 
+def test_the_result_has_the_recipe_as_a_patch_or_says_why_not(waits):
+    folder, _ = waits
+    tuned = json.loads((folder / "tune.json").read_text())
+    workers = tuned["best"]["recipe"]["loader"].get("num_workers")
+    assert f"num_workers={workers}" in (tuned["diff"] or "") or "loader.threads" in {
+        one["setting"] for one in tuned["not_in_diff"]
+    }
+    assert (tuned["diff"] is None) == (tuned["diff_reason"] is not None)
+
+
 def test_a_trial_leaves_nothing_behind(waits):
     folder, _ = waits
-    assert sorted(p.name for p in folder.iterdir()) == [".paceline", "recipe.toml", "train.py", "tune.json"]
+    written = ["recipe.toml", "train.py", "tune.html", "tune.json"]
+    assert sorted(p.name for p in folder.iterdir()) == [".paceline", *written]
     assert not list((folder / ".paceline" / "tunes").iterdir())
+
+
+def test_the_page_and_the_history_tell_of_the_same_trial(waits):
+    folder, _ = waits
+    (kept,) = [t for t in json.loads((folder / "tune.json").read_text())["trials"] if t["status"] == "kept"]
+    assert kept["predicted"] == kept["predicted_by_findings"]  # nothing was known of this machine yet
+    (line,) = (folder / ".paceline" / "trials.jsonl").read_text().splitlines()
+    assert json.loads(line)["remedy"] == kept["remedy"]
+    assert json.loads(line)["achieved"]["value"] == kept["speedup"]["median"]
+    assert str(folder) not in line
+    assert f"{kept['speedup']['median']:.2f}x faster" in (folder / "tune.html").read_text()
 
 
 def test_a_numeric_change_is_not_tried_unasked(waits):

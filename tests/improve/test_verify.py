@@ -68,3 +68,11 @@ def test_a_numeric_remedy_may_not_skip_steps_or_step_a_schedule_too_often_or_div
 
 def test_ranks_that_said_nothing():
     assert [c.passed for c in checks("exact", [[BASE]], [BASE], [])] == [False]
+
+
+@pytest.mark.parametrize("skipped, names", [(1, set()), (2, {"steps"})])
+def test_steps_that_loss_scaling_skipped_are_told_and_may_not_be_many(skipped, names):
+    candidate = replace(BASE, skipped=skipped)
+    assert failed("numeric", candidate) == names
+    (steps,) = [check for check in checks("numeric", [[BASE]], [BASE], [candidate]) if check.name == "steps"]
+    assert f"{4 - skipped} optimizer steps applied, 4 in the baseline; {skipped} skipped" in steps.text

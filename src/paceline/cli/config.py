@@ -18,6 +18,7 @@ _VERBS = ("run", "report", "compare")  # those that have settings
 _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",
     "PACELINE_DEBUG": "1: a fault of ours shows where it happened",
+    "PACELINE_HISTORY": "off, or the file in which `paceline tune` keeps what trials achieved",
     "NO_COLOR": "anything: no colour",
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,11 @@ def command_line(program: Program) -> list[str]:
     if program.any_command:
         return arguments
     return [sys.executable, *_checked_script(arguments)]
+
+
+def as_typed(command: Sequence[str]) -> str:
+    """Return a command as it is typed behind a verb of ours."""
+    return shlex.join(command[1:] if command[0] == sys.executable else ["--", *command])
 
 
 def _checked_script(arguments: list[str]) -> list[str]:

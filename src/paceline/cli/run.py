@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from paceline.cli.files import to_html, to_json, to_markdown
+from paceline.cli.price import by_instance, by_number
 from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 
@@ -32,8 +33,8 @@ from paceline.cli.watch import Request, watch
 @click.option(
     "--run-id", metavar="ID", help="Name the run; commands on several hosts that share a folder join one run by it."
 )
-@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour.")
-@click.option("--instance", metavar="NAME", help="Take the price of a cloud instance, such as p5.48xlarge.")
+@by_number
+@by_instance
 @click.option("--target-loss", type=float, metavar="LOSS", help="Say when this loss was reached.")
 @click.option("--profile/--no-profile", default=True, help="Take a short profiler window once in the run.")
 @click.option(

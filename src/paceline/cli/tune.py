@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from paceline.cli import patch
 from paceline.cli.files import check_writable, to_json
-from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
-from paceline.errors import UsageError
+from paceline.cli.price import by_instance, by_number, price_of
+from paceline.cli.program import ProgramCommand, as_typed, command_line, program_of, stem_of, takes_program
+from paceline.errors import EnvironmentFault, UsageError
 from paceline.explain.model import Safety
-from paceline.record.write import new_run_id
+from paceline.improve.interrupts import as_ctrl_c, held_back
+from paceline.improve.recipe import Recipe, to_toml
+from paceline.record.write import make_folder, new_run_id
 
 TUNES = Path(".paceline/tunes")
 _CLASSES: tuple[Safety, ...] = ("exact", "numeric", "semantic")
@@ -53,13 +56,32 @@ class Duration(click.ParamType[float]):
     help="Try also changes that round otherwise (numeric), or that change the mathematics too (semantic).",
 )
 @click.option(
+    "--goal",
+    type=click.Choice(["time", "memory", "cost"]),
+    default="time",
+    show_default=True,
+    help="What is to become less; cost is time in money, and needs a price.",
+)
+@by_number
+@by_instance
+@click.option("--verify-quality", is_flag=True, help="In the end, run to a loss over three seeds, as it was and tuned.")
+@click.option(
     "--recipe",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write the recipe here; default: recipe.toml, or recipe-2.toml and so on.",
 )
 @to_json
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as a page.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Make trials in DIR, not .paceline/tunes.",
+)
 @click.option("--keep", is_flag=True, help="Keep the folders of all trials, for a look at what a program printed.")
+@patch.takes_patch
 @takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
@@ -75,40 +97,80 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     program = program_of(ctx, options)
     line = command_line(program)
-    recipe_file: Path = options["recipe"] or _free_name()
-    check_writable(options["json_file"], recipe_file)
-    folder = (TUNES / new_run_id(stem_of(program))).resolve()
-    try:
-        return _tuned(line, folder, recipe_file, options)
-    finally:
-        if not options["keep"]:
-            shutil.rmtree(folder, ignore_errors=True)
+    if options["from_recipe"] is not None:
+        return patch.from_recipe(line, options)
+    patch.check(line, options)
+    check_writable(options["json_file"], options["html"], options["recipe"] or _free_name())
+    with as_ctrl_c():
+        folder = make_folder(options["directory"] or TUNES, new_run_id(stem_of(program))).resolve()
+        try:
+            return _tuned(line, folder, options)
+        finally:
+            if not options["keep"]:
+                with held_back():
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tuned(line: list[str], folder: Path, recipe_file: Path, options: dict[str, Any]) -> int:
+def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
-    from paceline.cli.outputs import json_text, tell_written, write_text
+    from paceline.improve.ledger import Ledger, place
     from paceline.improve.trials import TrialFailed
     from paceline.improve.tune import Limits, Search
-    from paceline.report.tune_json import tuned_json
     from paceline.report.tune_terminal import render
 
     allowed = _CLASSES[: _CLASSES.index(options["allow"]) + 1]
-    limits = Limits(budget_s=options["budget"], trials=options["trials"], allowed=allowed)
-    search = Search(line, folder, Path.cwd(), limits, lambda text: click.echo(f"paceline: {text}", err=True))
+    price, _ = price_of(options["price"], options["instance"])
+    if options["goal"] == "cost" and price is None:
+        raise UsageError("--goal cost needs a price: give --price USD, or --instance NAME")
+    limits = Limits(
+        budget_s=options["budget"],
+        trials=options["trials"],
+        allowed=allowed,
+        goal=options["goal"],
+        verify_quality=options["verify_quality"],
+        price_per_hour=price,
+    )
+    ledger = Ledger(place(os.environ), _tell)
+    search = Search(line, folder, Path.cwd(), limits, ledger, _tell)
     try:
         tuned = search.run()
     except TrialFailed as error:
         raise UsageError(f"the program cannot be tuned: {error}") from error
-    written = _write_recipe(recipe_file, tuned) if tuned.best else None
-    program = shlex.join(line[1:] if line[0] == sys.executable else ["--", *line])
+    except KeyboardInterrupt:
+        _tell("interrupted before anything was measured")
+        return 130
+    written, fault = _write_recipe(options["recipe"], tuned.best) if tuned.best else (None, None)
+    program = as_typed(line)
     then = f"paceline run --recipe {written} {program}" if written else f"paceline run {program}"
     render(tuned, recipe_file=written, next_command=then, console=Console(highlight=False))
-    if options["json_file"] is not None:
-        write_text(options["json_file"], json_text(tuned_json(tuned, written)))
-        tell_written(options["json_file"])
+    if fault is not None:
+        click.echo(to_toml(tuned.best), nl=False)
+    offer = patch.offer(line, tuned.best, tuned.before.findings)
+    _write_reports(tuned, written, then, offer, options)
+    patch.show(offer, options)
+    if fault is not None:
+        raise fault
     return 0
+
+
+def _write_reports(
+    tuned: Any, recipe_file: str | None, next_command: str, offer: patch.Offer, options: dict[str, Any]
+) -> None:
+    from paceline.cli.outputs import json_text, tell_written, write_text
+    from paceline.report.tune_html import to_html
+    from paceline.report.tune_json import tuned_json
+
+    if options["json_file"] is not None:
+        write_text(options["json_file"], json_text({**tuned_json(tuned, recipe_file), **offer.as_json()}))
+    if options["html"] is not None:
+        page = to_html(tuned, recipe_file=recipe_file, next_command=next_command, diff=offer.diff)
+        write_text(options["html"], page)
+    tell_written(options["json_file"], options["html"])
+
+
+def _tell(text: str) -> None:
+    click.echo(f"paceline: {text}", err=True)
 
 
 def _free_name() -> Path:
@@ -117,9 +179,25 @@ def _free_name() -> Path:
     return next(path for name in names if not (path := Path(name)).exists())
 
 
-def _write_recipe(path: Path, tuned: Any) -> str:
-    from paceline.cli.outputs import write_text
-    from paceline.improve.recipe import to_toml
+def _claimed_name() -> Path:
+    """Return such a name with an empty file: another `tune` may end in this folder at the same time."""
+    path = _free_name()
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return _claimed_name()
+    return path
 
-    write_text(path, to_toml(tuned.best))
-    return str(path)
+
+def _write_recipe(given: Path | None, recipe: Recipe) -> tuple[str | None, EnvironmentFault | None]:
+    """Write a recipe. Returns where it is, or why it is nowhere: what was found must not be lost for that."""
+    from paceline.cli.outputs import write_text
+
+    try:
+        path = given or _claimed_name()
+        write_text(path, to_toml(recipe))
+    except EnvironmentFault as fault:
+        return None, fault
+    except OSError as error:
+        return None, EnvironmentFault(f"cannot write the recipe here: {error.strerror or error}; it is printed instead")
+    return str(path), None

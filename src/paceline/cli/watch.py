@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from paceline.cli.files import check_writable
+from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
-from paceline.hardware.catalogue import find_instance
 from paceline.improve.child import applied
 from paceline.improve.confirmed import missing
 from paceline.improve.recipe import Recipe
@@ -53,7 +53,7 @@ def watch(request: Request) -> int:
     if _disabled():
         return supervise(command_line(request.program), os.environ).exit_code
     program = command_line(request.program)
-    price, source = price_of(request)
+    price, source = price_of(request.price, request.instance)
     check_writable(request.json_file, request.markdown, request.html)
     recipe = read_recipe(request.recipe) if request.recipe is not None else None
     folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem_of(request.program)))
@@ -106,22 +106,6 @@ def _write_ending(path: Path, ending: Ending) -> None:
 
 def _warn(text: str) -> None:
     click.echo(f"paceline: {text}", err=True)
-
-
-def price_of(request: Request) -> tuple[float | None, str]:
-    """Return the price per hour and where it is from.
-
-    Raises:
-        UsageError: The instance is unknown or has no price.
-    """
-    if request.price is not None:
-        return request.price, "given with --price"
-    if request.instance is None:
-        return None, ""
-    instance = find_instance(request.instance)
-    if instance.on_demand_usd_h is None:
-        raise UsageError(f"no price is known for {request.instance}; give it with --price USD")
-    return instance.on_demand_usd_h, f"{instance.instance_type}, {instance.price_source}"
 
 
 def _supervised(request: Request, program: list[str], folder: Path, recipe: Recipe | None) -> Ending:

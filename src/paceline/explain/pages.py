@@ -155,8 +155,12 @@ def files() -> dict[str, str]:
 
 def write_pages(folder: Path) -> None:
     """Write the pages of all findings into a folder, and remove pages of findings that are no more."""
+    replace_pages(folder, files())
+
+
+def replace_pages(folder: Path, wanted: Mapping[str, str]) -> None:
+    """Have a folder hold these pages, by file name, and no others."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = files()
     for stale in {path.name for path in folder.glob("*.md")} - set(wanted):
         (folder / stale).unlink()
     for name, text in wanted.items():

@@ -16,7 +16,8 @@ NOTHING = "the program has nothing it applies to"
 def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings of a recipe that did not take hold in a run, each with the reason."""
     entries = [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
-    held = {entry["key"] for entry in entries if entry["held"]}
-    reasons = {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]}
+    lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}
+    held = {entry["key"] for entry in entries if entry["held"]} - lost.keys()
+    reasons = {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]} | lost
     wanted = [key for key in keys_of(recipe) if key not in held and key not in _WITH_WORKERS]
     return {key: reasons.get(key, NOTHING) for key in wanted}

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.explain.model import Diagnosis, Gain, Interval, Safety
+from paceline.improve.batch import BatchStudy
+from paceline.improve.goals import Aim
+from paceline.improve.quality import Quality
 from paceline.improve.recipe import Recipe
 
 Status = Literal["kept", "no-win", "failed", "unsafe", "skipped"]
@@ -19,9 +22,12 @@ class Candidate:
     remedy: str  # such as loader.workers
     recipe: Recipe
     safety: Safety
-    predicted: Gain | None  # from the findings; None where nothing speaks for a number
+    predicted: Gain | None  # from the findings, then corrected; None where nothing speaks for a number
     why: str  # what suggests it
+    predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
     warmup_steps: int | None = None  # until it is fully in force, where that is known
+    aims: Sequence[Aim] = ("time",)  # what it can make less
+    progress: float = 1.0  # that a step makes towards the same loss, in steps of what is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +48,12 @@ class Trial:
     recipe: Recipe  # whole, as it ran
     safety: Safety
     predicted: Gain | None
-    speedup: Interval | None  # over what was kept before it
+    speedup: Interval | None  # over what was kept before it; with larger batches, to the same loss
     status: Status
     reason: str
+    predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
     checks: Sequence[Check] = ()
+    saving: Interval | None = None  # factor by which it needs less memory at once; None: not measured
     cpu_ratio: float | None = None
     set_aside: int = 0  # pairs of blocks
     rounds: int = 0
@@ -69,8 +77,13 @@ class Tuned:
     trials: Sequence[Trial]
     best: Recipe
     speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
+    saving: Interval | None  # the same of memory
     checks: Sequence[Check]
     scatter: float  # between processes of the baseline, standard deviation of the log
     wall_s: float
     stopped: str  # why the search ended
+    goal: str
+    price_per_hour: float | None  # of the machine, in USD
+    batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at
+    quality: Quality | None  # None: not asked for
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -33,11 +33,6 @@ class Pair:
     candidate: Block
 
     @property
-    def difference(self) -> float:
-        """log(baseline / candidate) of the wall time."""
-        return math.log(self.baseline.seconds / self.candidate.seconds)
-
-    @property
     def other_cores(self) -> float:
         """Cores that others took, in the worse of both blocks."""
         return max(self.baseline.other_cores, self.candidate.other_cores)
@@ -62,11 +57,6 @@ class Round:
         quiet = [p for p in self.pairs if p.other_cores <= _BUSY_CORES]
         return quiet if 2 * len(quiet) >= len(self.pairs) else self.pairs
 
-    @property
-    def differences(self) -> list[float]:
-        """log(baseline / candidate) of the fair pairs."""
-        return [p.difference for p in self.fair]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLimits:
@@ -79,7 +69,7 @@ class RoundLimits:
 
 
 def play_round(
-    baseline: Player, candidate: Player, limits: RoundLimits, enough: Callable[[list[float]], bool]
+    baseline: Player, candidate: Player, limits: RoundLimits, enough: Callable[[Sequence[Pair]], bool]
 ) -> Round:
     """Let both play in turn until that is enough, the program is over, or time is up.
 
@@ -87,7 +77,7 @@ def play_round(
         baseline: The program as it is.
         candidate: The same under a recipe.
         limits: How long blocks and the round are.
-        enough: Says whether the differences so far decide it.
+        enough: Says whether the pairs so far decide it.
     """
     deadline = time.monotonic() + limits.budget_s
     warm: list[Pair] = []
@@ -100,7 +90,7 @@ def play_round(
             warm.append(pair)
         else:
             pairs.append(pair)
-        if len(pairs) >= _FEWEST_PAIRS and enough([p.difference for p in pairs]):
+        if len(pairs) >= _FEWEST_PAIRS and enough(pairs):
             break
         if time.monotonic() > deadline:
             break

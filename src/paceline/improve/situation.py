@@ -92,6 +92,11 @@ class Situation:
         """Whether several ranks exchange gradients."""
         return len(self.facts.ranks) > 1
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether a CUDA device computes."""
+        return self.facts.first.record.device == "cuda"
+
     def setting(self, table: str, key: str) -> object:
         """Return what the recipe has set already, or None."""
         return self.recipe.get(table, {}).get(key)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,19 +26,24 @@ from typing import Any
 from paceline.errors import PacelineError
 from paceline.improve import child
 from paceline.improve.host import cpu_seconds, host_busy_s, spent
+from paceline.improve.interrupts import held_back
+from paceline.improve.kin import kin
 from paceline.improve.recipe import Recipe
 from paceline.observe import leftovers
-from paceline.observe.supervise import warden, watched_environment
+from paceline.observe.supervise import oom_kills, startable, warden, watched_environment
 from paceline.record import layout
 
 READY_S = 300.0  # until the first step, at most
+_FULL_BYTES = 1 << 20  # a disk with less than this left
+_KILLED_S = 10.0  # until what was killed is gone, at most
 _NOWHERE = {  # trackers that write to a service of theirs
     "WANDB_MODE": "disabled",
     "COMET_START_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
 }
-_TAIL = 2000  # characters of what a program that failed wrote last
+_TAIL = 8000  # bytes of what a program that failed wrote last
+_TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
 
 
 class TrialFailed(PacelineError):
@@ -47,6 +54,10 @@ class ProgramOver(TrialFailed):
     """The program came to its own end."""
 
 
+class ProgramFailed(TrialFailed):
+    """The program ended by a fault, its own or of what was changed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """Some optimizer steps in a row, as measured."""
@@ -55,11 +66,18 @@ class Block:
     seconds: float
     cpu_s: float  # of all processes of the program
     other_cores: float  # cores that others took meanwhile
+    peak_bytes: float | None = None  # of the ranks together: on GPUs allocated there, else resident; None: not told
 
     @property
     def step_s(self) -> float:
         """Seconds of one of the steps, on average."""
         return self.seconds / self.steps
+
+
+def sum_of_known(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None when one of the values is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 class _Link:
@@ -102,10 +120,29 @@ class Player:
         self.folder = folder
         self._stack = ExitStack()
         self._links: list[_Link] = []
+        self._ranks: set[int] = set()
         self._stopped = False
+        self._oom_kills = oom_kills()
+        with held_back():
+            try:
+                self._process = self._started(command, recipe, environment, cwd)
+            except OSError as error:
+                self._stack.close()
+                raise TrialFailed(f"a trial cannot begin in {folder}: {error.strerror or error}") from error
+            except BaseException:
+                self._stack.close()
+                raise
+
+    def _started(
+        self, command: Sequence[str], recipe: Recipe, environment: Mapping[str, str], cwd: Path
+    ) -> subprocess.Popen[bytes]:
+        """Start the program; what has to be taken away in the end is on the stack."""
+        folder = self.folder
+        self._stack.callback(shutil.rmtree, folder / "scratch", ignore_errors=True)  # it may be gigabytes
         for name in (layout.RANKS_DIR, "workers", "gauges", "scratch"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        place = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
+        temporary = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
+        place = Path(self._stack.enter_context(temporary))
         self._door = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         self._door.bind(str(place / "conductor"))
         self._door.listen(64)
@@ -118,18 +155,20 @@ class Player:
             "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri(),
             **_NOWHERE,
         }
+        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "inductor"))  # trials compile the same
         self._launch = variables[leftovers.VARIABLE]
         self._stack.enter_context(warden(self._launch))
         output = self._stack.enter_context((folder / "output.txt").open("wb"))
-        self._process = subprocess.Popen(
-            list(command),
-            env=variables,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with startable(command):
+            return subprocess.Popen(
+                list(command),
+                env=variables,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def __enter__(self) -> Player:
         return self
@@ -146,12 +185,17 @@ class Player:
             TrialFailed: The program ended or hung before that.
         """
         deadline, world = time.monotonic() + timeout_s, 1
-        while len(self._links) < world:
-            self._await(self._door, deadline)
-            link = _Link(self._door.accept()[0])
-            self._links.append(link)
-            world = max(1, self._hear(link, deadline)["world"])
-        said = self._all_stops(deadline)[0]
+        try:
+            while len(self._links) < world:
+                self._await(self._door, deadline)
+                link = _Link(self._door.accept()[0])
+                self._links.append(link)
+                hello = self._hear(link, deadline)
+                self._ranks.add(hello["pid"])
+                world = max(1, hello["world"])
+            said = self._all_stops(deadline)[0]
+        except ProgramOver as error:
+            raise ProgramOver("the program came to its end without a step of a torch optimizer") from error
         self.pause()
         return said
 
@@ -173,7 +217,14 @@ class Player:
         if pause:
             self.pause()
         seconds = max(one["ended_ns"] - one["begun_ns"] for one in said) / 1e9
-        return Block(steps=steps, seconds=seconds, cpu_s=own, other_cores=others)
+        peaks: list[float | None] = [one.get("peak_bytes") for one in said]
+        return Block(
+            steps=steps,
+            seconds=seconds,
+            cpu_s=own,
+            other_cores=others,
+            peak_bytes=sum_of_known(peaks),
+        )
 
     def end(self) -> None:
         """End the program at the step boundary at which it stands; its record is whole."""
@@ -181,7 +232,7 @@ class Player:
         for link in self._links:
             link.tell(end=True)
         deadline = time.monotonic() + 20.0
-        while self._process.poll() is None and time.monotonic() < deadline and self._ranks_left():
+        while time.monotonic() < deadline and not self._ranks.isdisjoint(self._processes()):
             time.sleep(0.05)
 
     def pause(self) -> None:
@@ -197,29 +248,26 @@ class Player:
 
     def close(self) -> None:
         """Kill what is left of the program and take away what served it."""
-        for _ in range(3):
-            self._signal(signal.SIGKILL)
-            time.sleep(0.02)
-        self._process.wait(timeout=30)
-        for link in self._links:
-            link.socket.close()
-        self._stack.close()
+        with held_back():
+            deadline = time.monotonic() + _KILLED_S
+            while self._processes() and time.monotonic() < deadline:
+                self._signal(signal.SIGKILL)
+                time.sleep(0.02)
+            with suppress(subprocess.TimeoutExpired):  # in an uninterruptible sleep: more cannot be done
+                self._process.wait(timeout=_KILLED_S)
+            for link in self._links:
+                link.socket.close()
+            self._stack.close()
 
     # -- details -------------------------------------------------------------------------------------
 
     def _processes(self) -> list[int]:
-        return list(leftovers.processes_of(self._launch))
-
-    def _ranks_left(self) -> bool:
-        folder = self.folder / layout.RANKS_DIR
-        return any(any(folder.glob(f"*-{pid}")) for pid in self._processes())
+        return list(kin(self._process.pid, leftovers.processes_of(self._launch)))
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._processes():
-            try:
+            with suppress(OSError):  # gone, or not ours to stop
                 os.kill(pid, number)
-            except ProcessLookupError:
-                continue
 
     def _all_stops(self, deadline: float) -> list[dict[str, Any]]:
         """Wait for every rank to stop; return what each said."""
@@ -237,7 +285,7 @@ class Player:
             if self._process.poll() is not None:
                 raise self._over()
             if time.monotonic() > deadline:
-                raise TrialFailed(f"it hung: no optimizer step came in time{self._last_words()}")
+                raise TrialFailed(f"it hung: no step of a torch optimizer came in time{self._last_words()}")
 
     def _over(self) -> TrialFailed:
         deadline = time.monotonic() + 20.0
@@ -245,8 +293,24 @@ class Player:
             time.sleep(0.05)
         if code == 0:
             return ProgramOver("the program came to its end")
-        return TrialFailed(f"the program ended with code {code}{self._last_words()}")
+        return ProgramFailed(f"the program {_ended(code)}{self._lacking()}{self._last_words()}")
+
+    def _lacking(self) -> str:
+        """Say what the machine ran out of, where that can be seen."""
+        memory = ", and the kernel ended a process for lack of memory" if oom_kills() != self._oom_kills else ""
+        disk = f", and the disk of {self.folder} is full" if shutil.disk_usage(self.folder).free < _FULL_BYTES else ""
+        return memory + disk
 
     def _last_words(self) -> str:
-        text = (self.folder / "output.txt").read_bytes()[-_TAIL:].decode(errors="replace").strip()
-        return f": {text.splitlines()[-1].strip()}" if text else ""
+        """Return what the program printed last: the last error, where there is one."""
+        with (self.folder / "output.txt").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        telling = [line for line in lines if _TELLING.match(line)]
+        return f": {(telling or lines)[-1]}" if lines else ""
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "went on after one of its training processes had ended"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

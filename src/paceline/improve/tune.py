@@ -7,22 +7,31 @@ spent.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
-from paceline.explain.model import Interval, Safety
+from paceline.explain.model import Safety
+from paceline.improve.batch import BatchStudy
+from paceline.improve.batch_study import candidate_of, study
+from paceline.improve.goals import GOALS, SLOWEST, TIME, Goal
+from paceline.improve.history import informed, machine_of
+from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
+from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.trials import TrialFailed
-from paceline.improve.workshop import Workshop
+from paceline.improve.workshop import Contest, Race, Workshop
 
-WORTH = 1.02
 _RACE_S = 90.0  # for all rounds of a trial
 _IN_ALL_S = 60.0  # for all that was kept against the program as it was
+_SEEDS = (0, 1, 2)
+_TO_A_LOSS_S = 60.0  # of steps of a run
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
 
@@ -33,22 +42,36 @@ class Limits:
     budget_s: float
     trials: int
     allowed: Sequence[Safety]
+    goal: str  # a key of GOALS
+    verify_quality: bool  # run the best over several seeds to a loss, in the end
+    price_per_hour: float | None  # of the machine, in USD; None: not known
 
 
 class Search:
     """One search, as far as it has come; what is kept so far survives an interruption."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, cwd: Path, limits: Limits, told: Callable[[str], None]
+        self,
+        command: Sequence[str],
+        folder: Path,
+        cwd: Path,
+        limits: Limits,
+        ledger: Ledger,
+        told: Callable[[str], None],
     ) -> None:
-        self._workshop = Workshop(command, folder, cwd)
+        self._goal = GOALS[limits.goal]
+        self._workshop = Workshop(command, folder, cwd, self._goal)
         self._command = list(command)
         self._limits = limits
+        self._ledger = ledger
         self._told = told
         self._begun = time.monotonic()
         self._kept: list[Trial] = []
         self._tried: list[Trial] = []
         self._now: Situation | None = None
+        self._progress: list[float] = []  # that a step makes under each kept change
+        self._batch: BatchStudy | None = None
+        self._quality: Quality | None = None
 
     @property
     def best(self) -> Recipe:
@@ -63,15 +86,16 @@ class Search:
         """
         self._told("watching the program as it is")
         before = self._now = self._workshop.watch(BASELINE)
-        speedup = None
+        race = None
         try:
             stopped = self._search_from(before)
-            speedup = self._in_all()
+            race = self._in_all()
+            self._quality = self._verified()
         except KeyboardInterrupt:
             stopped = "interrupted: what was kept so far stands"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
             stopped = f"stopped: {error}"
-        return self._result(before, stopped, speedup or self._alone())
+        return self._result(before, stopped, race or self._alone())
 
     def _search_from(self, before: Situation) -> str:
         rank = before.facts.first
@@ -81,37 +105,52 @@ class Search:
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps)
         return self._search()
 
-    def _alone(self) -> Interval | None:
-        """Return the speed-up of the one change that was kept; None where there are several, or none."""
-        return self._kept[0].speedup if len(self._kept) == 1 else None
+    def _alone(self) -> Trial | None:
+        """Return the one change that was kept; None where there are several, or none."""
+        return self._kept[0] if len(self._kept) == 1 else None
 
-    def _in_all(self) -> Interval | None:
+    def _in_all(self) -> Race | None:
         """Measure all that was kept against the program as it was, where that is more than one change."""
         if len(self._kept) < 2:
             return None
         self._told("measuring all that was kept against the program as it was")
-        return self._workshop.race(BASELINE, self.best, WORTH, time.monotonic() + _IN_ALL_S).speedup
+        contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
+        return self._workshop.race(contest, time.monotonic() + _IN_ALL_S)
+
+    def _verified(self) -> Quality | None:
+        """Run the best and the program as it was to the same loss, where that is asked for."""
+        if not self._limits.verify_quality or not self.best:
+            return None
+        curves: tuple[list[Curve], list[Curve]] = ([], [])
+        for seed in _SEEDS:
+            self._told(f"running to a loss with seed {seed}, as it was and with what was kept")
+            for recipe, found in zip((BASELINE, self.best), curves, strict=True):
+                found.append(self._workshop.curve(recipe, seed, _TO_A_LOSS_S))
+        return compared(*curves, _SEEDS)
 
     def _search(self) -> str:
-        for candidate in self._queue():
+        for candidate in chain(self._queue(), self._larger_batches()):
             if self._left_s() <= 0:
                 return f"the budget of {self._limits.budget_s:.0f} s is spent"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
             trial = self._try(candidate)
             self._tried.append(trial)
+            self._remember(trial)
             self._told(told(trial))
             if trial.status == "kept":
                 self._kept.append(trial)
+                self._progress.append(candidate.progress)
                 self._now = self._workshop.watch(self.best)
-        return "nothing is left that could gain 2 %"
+        return f"nothing is left that could gain {self._goal.worth - 1:.0%}"
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
         while True:
             assert self._now is not None  # the search begins with it
-            left = [c for c in candidates(self._now) if in_words(merged(self.best, c.recipe)) not in done]
+            found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims]
+            left = [c for c in found if in_words(merged(self.best, c.recipe)) not in done]
             if not left:
                 return
             for candidate in left:
@@ -123,12 +162,32 @@ class Search:
                 done.add(in_words(merged(self.best, left[0].recipe)))
                 yield left[0]
 
+    def _proposed(self, now: Situation) -> list[Candidate]:
+        """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
+        return informed(candidates(now), self._ledger.seen, machine_of(now).device, TIME.worth)
+
+    def _remember(self, trial: Trial) -> None:
+        """Write a trial down, for the predictions of later searches on this machine."""
+        assert self._now is not None  # a trial is made in a situation
+        self._ledger.add(trial, machine_of(self._now))
+
+    def _larger_batches(self) -> Iterator[Candidate]:
+        """Yield the size of batch that is expected at the same loss first, when nothing else is left to try."""
+        if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
+            return
+        assert self._now is not None  # the search begins with it
+        self._told("measuring how noisy gradients are, and how fast larger batches")
+        self._batch = study(self._workshop, self._now, self.best, self._left_s)
+        candidate = candidate_of(self._batch) if self._batch is not None else None
+        if candidate is not None:
+            yield candidate
+
     def _could_gain(self, candidate: Candidate) -> bool:
-        return candidate.predicted is None or candidate.predicted.high >= WORTH
+        return self._goal.aim != "time" or candidate.predicted is None or candidate.predicted.high >= self._goal.worth
 
     def _skip(self, candidate: Candidate) -> None:
         if candidate.safety in self._limits.allowed:
-            reason = "expected to gain less than 2 %"
+            reason = _unpromising(candidate, self._goal)
         else:
             reason = f"needs --allow {candidate.safety}"
         if not any(t.remedy == candidate.remedy and t.status == "skipped" for t in self._tried):
@@ -141,14 +200,21 @@ class Search:
         self._told(f"trying {in_words(candidate.recipe)}")
         try:
             deadline = begun + min(_RACE_S, max(10.0, self._left_s()))
-            race = self._workshop.race(self.best, recipe, WORTH, deadline, candidate.warmup_steps or 0)
+            contest = Contest(
+                before=self.best,
+                after=recipe,
+                warmup_steps=candidate.warmup_steps or 0,
+                progress=candidate.progress,
+            )
+            race = self._workshop.race(contest, deadline)
         except TrialFailed as error:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
         measured = self._trial(
             candidate,
             status="no-win",
-            reason=_no_win(race.verdict),
+            reason=_no_win(race.verdict, self._goal),
             speedup=race.speedup,
+            saving=race.saving,
             cpu_ratio=race.cpu_ratio,
             set_aside=sum(len(r.pairs) - len(r.fair) for r in race.rounds),
             rounds=len(race.rounds),
@@ -159,9 +225,10 @@ class Search:
         return self._proven(candidate, measured, begun)
 
     def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
-        worst = max([candidate.safety, *(t.safety for t in self._kept)], key=lambda s: _ORDER[s])
+        reference, since = self._reference()
+        worst = max([candidate.safety, *(t.safety for t in since)], key=lambda s: _ORDER[s])
         try:
-            found = self._workshop.prove(measured.recipe, worst)
+            found = self._workshop.prove(measured.recipe, worst, reference)
         except TrialFailed as error:
             return replace(measured, status="failed", reason=f"could not be proven: {error}")
         failed = [check for check in found if not check.passed]
@@ -169,6 +236,11 @@ class Search:
         if failed and candidate.safety != "semantic":
             return replace(measured, status="unsafe", reason=failed[0].text, checks=found, seconds=taken)
         return replace(measured, status="kept", reason="a proven win", checks=found, seconds=taken)
+
+    def _reference(self) -> tuple[Recipe, Sequence[Trial]]:
+        """Return what a proof compares with, and what was kept since: of what changed training, it is what is kept."""
+        last = max((i for i, trial in enumerate(self._kept) if trial.safety == "semantic"), default=-1)
+        return (self._kept[last].recipe if last >= 0 else BASELINE), self._kept[last + 1 :]
 
     def _trial(self, candidate: Candidate, **known: object) -> Trial:
         values: dict[str, object] = {"speedup": None, **known}
@@ -178,13 +250,14 @@ class Search:
             recipe=merged(self.best, candidate.recipe),
             safety=candidate.safety,
             predicted=candidate.predicted,
+            predicted_by_findings=candidate.predicted_by_findings,
             **values,  # type: ignore[arg-type]
         )
 
     def _left_s(self) -> float:
         return self._limits.budget_s - (time.monotonic() - self._begun)
 
-    def _result(self, before: Situation, stopped: str, speedup: Interval | None) -> Tuned:
+    def _result(self, before: Situation, stopped: str, measured: Race | Trial | None) -> Tuned:
         after = self._now if self._now is not None and self._now.recipe else None
         return Tuned(
             command=self._command,
@@ -192,17 +265,31 @@ class Search:
             after=after.diagnosis if after is not None else None,
             trials=self._tried,
             best=self.best,
-            speedup=speedup,
+            speedup=measured.speedup if measured is not None else None,
+            saving=measured.saving if measured is not None else None,
             checks=self._kept[-1].checks if self._kept else (),
             scatter=self._workshop.scatter,
             wall_s=time.monotonic() - self._begun,
             stopped=stopped,
+            goal=self._limits.goal,
+            price_per_hour=self._limits.price_per_hour,
+            batch=self._batch,
+            quality=self._quality,
         )
 
 
-def _no_win(verdict: str) -> str:
+def _unpromising(candidate: Candidate, goal: Goal) -> str:
+    by_findings = candidate.predicted_by_findings
+    if by_findings is not None and by_findings.high >= goal.worth:
+        return f"earlier trials on this machine gained less than {goal.worth - 1:.0%}"
+    return f"expected to gain less than {goal.worth - 1:.0%}"
+
+
+def _no_win(verdict: str, goal: Goal) -> str:
+    if verdict == "slow":
+        return f"needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
-        return "certainly gains less than 2 %"
+        return f"certainly gains less than {goal.worth - 1:.0%}"
     return "no proven win"
 
 

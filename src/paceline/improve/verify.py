@@ -20,6 +20,7 @@ from paceline.explain.model import Safety
 from paceline.improve.model import Check
 
 FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
+_MOST_SKIPPED = 0.25  # of the steps compared, in which loss scaling has yet to find its scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class Seen:
     gradients: int
     buffers: Sequence[int]
     rates: Sequence[float]
+    skipped: int = 0  # of the steps: loss scaling found gradients that were not finite
 
 
 def read_seen(folder: Path) -> list[Seen]:
@@ -69,8 +71,11 @@ def checks(
 
 def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     counts = [one.steps for one in first], [one.steps for one in candidate]
-    text = f"{counts[1][0]} optimizer steps applied, {counts[0][0]} in the baseline"
-    return Check(name="steps", passed=counts[0] == counts[1], text=text)
+    skipped = max(one.skipped for one in candidate)
+    text = f"{counts[1][0] - skipped} optimizer steps applied, {counts[0][0]} in the baseline"
+    if skipped:
+        text += f"; {skipped} skipped, whose gradients were not finite in fp16"
+    return Check(name="steps", passed=counts[0] == counts[1] and skipped <= _MOST_SKIPPED * counts[1][0], text=text)
 
 
 def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> Check:

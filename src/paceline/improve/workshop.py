@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
 
 from paceline.explain.model import Interval, Safety
 from paceline.improve import child
+from paceline.improve.batch import read_windows
+from paceline.improve.child.noise import NOISE, WINDOW
+from paceline.improve.child.seeds import SEED
 from paceline.improve.child.witness import FOLDER as WITNESSED
-from paceline.improve.child.witness import SEED
 from paceline.improve.confirmed import missing
+from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.model import Check
-from paceline.improve.pairing import Round, RoundLimits, play_alone, play_round
+from paceline.improve.pairing import Pair, Round, RoundLimits, play_alone, play_round
+from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import decided, scatter_of, speed_up
-from paceline.improve.trials import Player, ProgramOver, TrialFailed
+from paceline.improve.trials import READY_S, Block, Player, ProgramFailed, ProgramOver, TrialFailed
 from paceline.improve.verify import Seen, checks, read_seen
+from paceline.record.layout import FLAG_LOSS
 from paceline.record.read import read_run
+from paceline.record.run import column
 
 _WATCHED_S = 8.0  # of steps, about, to diagnose from
 _WATCHED_STEPS = 40
@@ -34,9 +44,22 @@ _BLOCKS = 14  # of a program that is soon over
 _ANY = 1 << 30
 _ROUND_S = 25.0
 _STEP_TIMEOUT_S = 300.0
+_PATIENCE_S = 60.0  # with what does not begin
 _SHARP = 1.2  # an interval whose ends are this close says enough
 _LARGE = 1.5  # a speed-up that is certainly larger needs no sharper interval
 _ENOUGH_PAIRS = 12
+_T = TypeVar("_T")
+_WINDOWS = (12, 100)  # of steps whose gradients are measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """Which recipe is held against which."""
+
+    before: Recipe
+    after: Recipe
+    warmup_steps: int = 0  # that do not count
+    progress: float = 1.0  # that a step of the second makes towards the same loss, in steps of the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,25 +67,29 @@ class Race:
     """A recipe against another, over some rounds."""
 
     speedup: Interval
+    saving: Interval | None  # of memory, as a factor; None: not measured
     cpu_ratio: float | None
     rounds: Sequence[Round]
-    verdict: str  # win, no-win, undecided
+    verdict: str  # win, no-win, slow (less memory for far more time), undecided
 
 
 class Workshop:
     """Makes trials of one command in a folder of its own."""
 
-    def __init__(self, command: Sequence[str], folder: Path, cwd: Path) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, cwd: Path, goal: Goal) -> None:
         self._command = list(command)
+        self._goal = goal
         self._folder = folder
         self._cwd = cwd
         self._made = 0
-        self._seen: dict[int, list[Seen]] = {}  # what the baseline computed, by seed
+        self._reference: Recipe = BASELINE  # with which proofs compare
+        self._seen: dict[int, list[Seen]] = {}  # what was computed under it, by seed
         self._again: list[Seen] | None = None  # and once more with the first seed
         self._epoch_steps: int | None = None
         self.scatter = scatter_of([])
         self.step_s = math.nan
         self._total = 0  # steps of the whole program; 0: more than has been made so far
+        self._start_s = READY_S  # until the first step of the baseline, at most
 
     def _player(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> Player:
         self._made += 1
@@ -74,11 +101,14 @@ class Workshop:
         Raises:
             TrialFailed: It cannot be run.
         """
+        over = False
         with self._player(recipe) as player:
+            begun = time.monotonic()
             try:
                 player.begin()
             except ProgramOver as error:
                 raise TrialFailed("it made no step of a torch optimizer, and by those trials are conducted") from error
+            self._start_s = min(self._start_s, time.monotonic() - begun)
             try:
                 first = player.play(10, _STEP_TIMEOUT_S, pause=False)
                 step_s = first.seconds / first.steps
@@ -86,10 +116,12 @@ class Workshop:
                 player.play(more, 60.0 + 30 * more * step_s, pause=False)
                 player.end()
             except ProgramOver:
-                pass
+                over = True
             run = read_run(player.folder)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
+        if over:
+            self._total = len(run.ranks[0].steps) - 1  # after the first
         return Situation(run=run, recipe=recipe)
 
     def learn(self, step_s: float, epoch_steps: int | None, players: int = 3) -> None:
@@ -103,73 +135,83 @@ class Workshop:
         self.step_s, self._epoch_steps = step_s, epoch_steps
         with ExitStack() as stack:
             made = [stack.enter_context(self._player(BASELINE)) for _ in range(players)]
-            for player in made:
-                player.begin()
-            self.scatter = scatter_of([b for b in play_alone(made, step_s=step_s, blocks=4) if b])
+            going = [player for player in made if _begins(player)]
+            self.scatter = scatter_of([b for b in play_alone(going, step_s=step_s, blocks=4) if b])
 
-    def race(self, before: Recipe, after: Recipe, worth: float, deadline: float, warmup_steps: int = 0) -> Race:
-        """Race two recipes until one is certainly faster, certainly not by enough, or it takes too long.
+    def race(self, contest: Contest, deadline: float) -> Race:
+        """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
 
         Raises:
             TrialFailed: The second cannot be run, or a setting of it did not take hold.
         """
         rounds: list[Round] = []
         for _ in range(_MOST_ROUNDS + _MOST_SHORT):
-            found = self._round((before, after), worth, [r.differences for r in rounds], deadline, warmup_steps)
+            found = _unless_it_fails_twice(partial(self._round, contest, rounds, deadline))
             rounds += [found] if found.pairs else []
-            if time.monotonic() > deadline or (rounds and self._settled(rounds, worth)):
+            if time.monotonic() > deadline or (rounds and self._settled(contest, rounds)):
                 break
         if not rounds:
-            raise TrialFailed(f"too short to measure: the program is over after {self._total} steps")
-        return self._judged(rounds, worth)
+            over = f"too short to measure: the program is over after {self._total} steps"
+            raise TrialFailed(over if self._total else "too slow to measure in the time there was")
+        return self._judged(contest, rounds)
 
-    def _settled(self, rounds: Sequence[Round], worth: float) -> bool:
+    def _settled(self, contest: Contest, rounds: Sequence[Round]) -> bool:
         """Say whether another round would be wasted: it is decided, does not look like a win, or was tried enough."""
-        outcome = self._judged(rounds, worth)
-        promising = outcome.speedup.value >= worth
-        return outcome.verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS
+        promising = self._gained(contest, [r.fair for r in rounds]).value >= self._goal.worth
+        verdict = self._judged(contest, rounds).verdict
+        return verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS
 
-    def _round(
-        self,
-        recipes: tuple[Recipe, Recipe],
-        worth: float,
-        earlier: list[list[float]],
-        deadline: float,
-        warmup_steps: int,
-    ) -> Round:
-        def enough(differences: list[float]) -> bool:
-            interval = speed_up([*earlier, differences], self.scatter)
+    def _round(self, contest: Contest, earlier: Sequence[Round], deadline: float) -> Round:
+        worth = self._goal.worth
+
+        def enough(pairs: Sequence[Pair]) -> bool:
+            interval = self._gained(contest, [*(r.fair for r in earlier), pairs])
             sharp = interval.high <= _SHARP * interval.low or interval.low >= _LARGE
             return decided(interval, worth) is not None and (
-                sharp or interval.high < worth or len(differences) >= _ENOUGH_PAIRS
+                sharp or interval.high < worth or len(pairs) >= _ENOUGH_PAIRS
             )
 
         budget = max(5.0, min(_ROUND_S, deadline - time.monotonic()))
         limits = RoundLimits(
             step_s=self.step_s,
             most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
-            warmup_steps=warmup_steps,
-            budget_s=budget + 2 * warmup_steps * self.step_s,
+            warmup_steps=contest.warmup_steps,
+            budget_s=budget + 2 * contest.warmup_steps * self.step_s,
         )
-        with self._player(recipes[0]) as first, self._player(recipes[1]) as second:
+        with self._player(contest.before) as first, self._player(contest.after) as second:
             first.begin()
-            second.begin()
+            second.begin(self._patience_s(contest.after))
             found = play_round(first, second, limits, enough)
-            self._check_held(recipes[1], second)
+            self._check_held(contest.after, second)
         if found.over:
             self._total = found.steps
         return found
 
-    def _judged(self, rounds: Sequence[Round], worth: float) -> Race:
-        interval = speed_up([r.differences for r in rounds], self.scatter)
-        pairs = [p for r in rounds for p in r.fair]
+    def _gained(self, contest: Contest, rounds: Sequence[Sequence[Pair]], goal: Goal | None = None) -> Interval:
+        """Return the factor by which pairs of some rounds are better, in what is the goal."""
+        goal = goal or self._goal
+        credit = math.log(contest.progress) if goal.aim == "time" else 0.0
+        found = [[gain + credit for pair in pairs if (gain := goal.gain(pair)) is not None] for pairs in rounds]
+        return speed_up(found, self.scatter if goal.scatter is None else goal.scatter)
+
+    def _judged(self, contest: Contest, rounds: Sequence[Round]) -> Race:
+        fair = [r.fair for r in rounds]
+        speedup, saving = self._gained(contest, fair, TIME), self._gained(contest, fair, MEMORY)
+        pairs = [p for each in fair for p in each]
         cpu = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
+        verdict = decided(self._gained(contest, fair), self._goal.worth) or "undecided"
         return Race(
-            speedup=interval,
+            speedup=speedup,
+            saving=saving if saving.count else None,
             cpu_ratio=cpu[0] / cpu[1] if cpu[1] > 0 else None,
             rounds=rounds,
-            verdict=decided(interval, worth) or "undecided",
+            verdict="slow" if verdict == "win" and speedup.value * SLOWEST < 1 else verdict,
         )
+
+    def _patience_s(self, recipe: Recipe) -> float:
+        """Return how long to wait for the first step: compiling may take minutes, all else what it took before."""
+        compiles = "compile" in recipe.get("compute", {})
+        return READY_S if compiles else min(READY_S, _PATIENCE_S + 20 * self._start_s)
 
     def _check_held(self, recipe: Recipe, player: Player) -> None:
         """Make sure that what a recipe sets is in force.
@@ -180,18 +222,78 @@ class Workshop:
         for key, why in missing(recipe, player.folder).items():
             raise TrialFailed(f"{key} did not take hold: {why}")
 
+    # -- sizes of a batch ----------------------------------------------------------------------------
+
+    def windows(self, recipe: Recipe, most_s: float) -> tuple[list[tuple[float, float]], int]:
+        """Measure how noisy gradients are; return what `read_windows` does.
+
+        Raises:
+            TrialFailed: The program cannot be run.
+        """
+        steps = WINDOW * max(_WINDOWS[0], min(_WINDOWS[1], int(most_s / (WINDOW * self.step_s))))
+        with self._player(recipe, {NOISE: "1", SEED: "0"}) as player:
+            player.begin()
+            try:
+                player.play(min(steps, self._total or steps), 60.0 + 60 * steps * self.step_s, pause=False)
+                player.end()
+            except ProgramOver:
+                pass
+        return read_windows(player.folder)
+
+    def sized(self, recipe: Recipe, step_s: float, most_s: float) -> Block:
+        """Run some steps alone under a recipe, after a few that do not count.
+
+        Args:
+            recipe: With the size of batch to try.
+            step_s: Seconds of a step, about.
+            most_s: Seconds to spend on steps, about.
+
+        Raises:
+            TrialFailed: It cannot be run, or a setting did not take hold.
+        """
+        with self._player(recipe) as player:
+            player.begin()
+            player.play(3, 60.0 + 200 * step_s)
+            self._check_held(recipe, player)
+            steps = max(3, int(most_s / step_s))
+            return player.play(steps, 60.0 + 30 * steps * step_s)
+
+    def curve(self, recipe: Recipe, seed: int, most_s: float) -> Curve:
+        """Run the program with a seed, to its end or for some time; return its losses by time.
+
+        Raises:
+            TrialFailed: It cannot be run, or no loss was seen.
+        """
+        steps = max(20, int(most_s / self.step_s))
+        with self._player(recipe, {SEED: str(seed)}) as player:
+            player.begin()
+            try:
+                player.play(steps, 60.0 + 10 * steps * self.step_s, pause=False)
+                player.end()
+            except ProgramOver:
+                pass
+            run = read_run(player.folder)
+        if not run.ranks:
+            raise TrialFailed("no training step was seen")
+        rows = run.ranks[0].steps
+        seen = (rows["flags"] & FLAG_LOSS) > 0
+        if not seen.any():
+            raise TrialFailed("no loss was seen")
+        return Curve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])
+
     # -- proof ---------------------------------------------------------------------------------------
 
-    def prove(self, recipe: Recipe, safety: Safety) -> list[Check]:
-        """Compare what the program computes in its first steps with the baseline."""
+    def prove(self, recipe: Recipe, safety: Safety, reference: Recipe) -> list[Check]:
+        """Compare what the program computes in its first steps under a recipe and under another."""
+        if reference != self._reference:
+            self._reference, self._seen, self._again = reference, {}, None
         for seed in _SEEDS[:1] if safety == "exact" else _SEEDS:
             if seed not in self._seen:
-                self._seen[seed] = self._computed(BASELINE, seed)
+                self._seen[seed] = _unless_it_fails_twice(partial(self._computed, reference, seed))
         if self._again is None:
-            self._again = self._computed(BASELINE, _SEEDS[0])
-        return checks(
-            safety, [self._seen[s] for s in sorted(self._seen)], self._again, self._computed(recipe, _SEEDS[0])
-        )
+            self._again = _unless_it_fails_twice(lambda: self._computed(reference, _SEEDS[0]))
+        candidate = _unless_it_fails_twice(lambda: self._computed(recipe, _SEEDS[0]))
+        return checks(safety, [self._seen[s] for s in sorted(self._seen)], self._again, candidate)
 
     def _proven_steps(self) -> int:
         """Return how many steps are compared: into the second epoch, where that does not take too long."""
@@ -207,3 +309,20 @@ class Workshop:
             player.play(steps, 60.0 + 60 * steps * self.step_s, pause=False)
             player.end()
         return read_seen(player.folder / WITNESSED)
+
+
+def _begins(player: Player) -> bool:
+    """Let a player begin; some programs fail by themselves now and then."""
+    try:
+        player.begin()
+    except ProgramFailed:
+        return False
+    return True
+
+
+def _unless_it_fails_twice(attempt: Callable[[], _T]) -> _T:
+    """Try once more where the program failed: the fault may be none of what is tried."""
+    try:
+        return attempt()
+    except ProgramFailed:
+        return attempt()

@@ -50,6 +50,7 @@ def end(find: Callable[[], dict[int, int]], told: Collection[int] = (), grace_s:
             elif parent not in left and pid not in signalled:
                 signalled.add(pid)
                 _signal(pid, signal.SIGTERM)
+            _signal(pid, signal.SIGCONT)  # who is stopped hears of it only when it goes on
         if time.monotonic() >= deadline + grace_s:
             return  # in an uninterruptible sleep: more cannot be done
         time.sleep(_POLL_S)

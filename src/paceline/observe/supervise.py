@@ -110,8 +110,19 @@ def _spawn(
                 os.kill(os.getpid(), signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    try:
+    with startable(command):
         return subprocess.Popen(command, env=dict(environment), preexec_fn=prepare, close_fds=False)  # noqa: PLW1509
+
+
+@contextmanager
+def startable(command: Sequence[str]) -> Iterator[None]:
+    """Say what to type where a command cannot be started.
+
+    Raises:
+        UsageError: The program does not exist or may not be executed.
+    """
+    try:
+        yield
     except FileNotFoundError as error:
         raise UsageError(f"no program {command[0]!r}: it is neither a file nor on PATH") from error
     except PermissionError as error:

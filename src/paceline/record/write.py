@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,30 @@ def new_run_id(stem: str) -> str:
 
 
 def make_run_folder(base: Path, run_id: str) -> Path:
-    """Create the folder of a run, and a ``.gitignore`` beside the runs so that none is ever committed.
+    """Create the folder of a run.
 
     Raises:
         EnvironmentFault: The folder cannot be written (read-only, full, no permission).
     """
-    folder = base / run_id
+    return make_folder(base, run_id, (layout.RANKS_DIR, layout.WORKERS_DIR, layout.GAUGES_DIR))
+
+
+def make_folder(base: Path, name: str, parts: Sequence[str] = ("",)) -> Path:
+    """Create a folder and its parts, and a ``.gitignore`` beside it so that none is ever committed.
+
+    Raises:
+        EnvironmentFault: The folder cannot be written (read-only, full, no permission).
+    """
+    folder = base / name
     try:
-        for part in (layout.RANKS_DIR, layout.WORKERS_DIR, layout.GAUGES_DIR):
+        for part in parts:
             (folder / part).mkdir(parents=True, exist_ok=True)
         ignore = base.parent / ".gitignore"
         if base.parent.name == ".paceline" and not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot write the record of the run to {base}: {error.strerror or error}; "
-            "name another folder with --dir DIR (or PACELINE_RUN_DIR=DIR)"
+            f"cannot write to {base}: {error.strerror or error}; name another folder with --dir DIR"
         ) from error
     return folder
 

@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from paceline.explain.model import Diagnosis, Gain, Interval
+from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, Trial, Tuned
+from paceline.improve.quality import Quality
 
 SCHEMA = "paceline.tune/1"
 
@@ -23,6 +25,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
     return {
         "schema": SCHEMA,
         "command": list(tuned.command),
+        "goal": tuned.goal,
         "wall_s": tuned.wall_s,
         "stopped": tuned.stopped,
         "process_scatter": tuned.scatter,
@@ -32,9 +35,13 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
         "best": {
             "recipe": tuned.best,
             "speedup": _speedup(tuned.speedup),
+            "memory_saving": _speedup(tuned.saving),
             "checks": [_check(check) for check in tuned.checks],
         },
         "recipe_file": recipe_file,
+        "price_per_hour_usd": tuned.price_per_hour,
+        "batch": _batch(tuned.batch) if tuned.batch is not None else None,
+        "quality": _quality(tuned.quality) if tuned.quality is not None else None,
     }
 
 
@@ -54,7 +61,9 @@ def _trial(trial: Trial) -> Json:
         "safety": trial.safety,
         "recipe": trial.recipe,
         "predicted": _gain(trial.predicted),
+        "predicted_by_findings": _gain(trial.predicted_by_findings),
         "speedup": _speedup(trial.speedup),
+        "memory_saving": _speedup(trial.saving),
         "as_predicted": trial.as_predicted,
         "cpu_ratio": trial.cpu_ratio,
         "rounds": trial.rounds,
@@ -87,3 +96,46 @@ def _finite(value: float) -> float | None:
 
 def _check(check: Check) -> Json:
     return {"name": check.name, "passed": check.passed, "text": check.text}
+
+
+def _batch(found: BatchStudy) -> Json:
+    return {
+        "noise_scale": _noise(found.noise),
+        "measured": found.why,
+        "learning_rate_rule": found.rule,
+        "largest_that_ran": found.largest.samples if found.largest else None,
+        "fastest_per_sample": found.fastest.samples if found.fastest else None,
+        "soonest_to_a_loss": found.soonest.samples if found.soonest else None,
+        "sizes": [_size(size) for size in found.sizes],
+    }
+
+
+def _noise(interval: Interval | None) -> Json | None:
+    if interval is None:
+        return None
+    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
+    return {**{name: _finite(value) for name, value in ends.items()}, "windows": interval.count}
+
+
+def _size(size: Size) -> Json:
+    return {
+        "batch_size": size.samples,
+        "step_s": size.step_s,
+        "samples_per_s": size.samples_per_s,
+        "peak_bytes": size.peak_bytes,
+        "learning_rate_factor": size.learning_rate,
+        "progress_per_step": size.progress,
+        "time_to_loss_s": size.loss_s,
+        "why_not": size.why_not,
+    }
+
+
+def _quality(found: Quality) -> Json:
+    return {
+        "target_loss": found.target,
+        "passed": found.passed,
+        "seeds": [
+            {"seed": one.seed, "baseline_s": one.baseline_s, "candidate_s": one.candidate_s} for one in found.seeds
+        ],
+        "speedup": _speedup(found.speedup),
+    }

@@ -1,9 +1,9 @@
 """How does a trial go forward block by block? At the end of each block the training thread asks how far it may go.
 
 The conductor listens on a socket; lines of JSON. From here: ``{"pid", "rank", "world"}`` once, then at each stop
-``{"steps", "begun_ns", "ended_ns", "ends"}``. From there: ``{"steps": n}`` to go on for n optimizer steps, or
-``{"end": true}``: the record is written to its end and no line of the program runs any more. A conductor that is gone
-ends the trial too.
+``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes"}``. From there: ``{"steps": n}`` to go on for n optimizer
+steps, or ``{"end": true}``: the record is written to its end and no line of the program runs any more. A conductor that
+is gone ends the trial too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import os
 import socket
 import sys
 import time
+import traceback
 from _thread import get_ident
+from multiprocessing import process
 from typing import Any
+
+from paceline.improve.child import peak
+from paceline.improve.child.rank import rank_and_world
 
 _WAIT_S = 3600.0
 
@@ -23,7 +28,7 @@ def patch(torch: Any, path: str) -> None:
     """Stop at optimizer steps of the training thread; what has no optimizer is not conducted."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    conducted = _Conducted(path, os.getpid())
+    conducted = _Conducted(torch, path, os.getpid())
     owner = get_ident()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -36,7 +41,8 @@ def patch(torch: Any, path: str) -> None:
 class _Conducted:
     """This process's part in a trial."""
 
-    def __init__(self, path: str, pid: int) -> None:
+    def __init__(self, torch: Any, path: str, pid: int) -> None:
+        self._torch = torch
         self._path = path
         self._pid = pid
         self._lines: Any = None
@@ -49,6 +55,8 @@ class _Conducted:
         """Count one optimizer step; at the end of a block wait for what comes next."""
         if os.getpid() != self._pid:
             return  # a forked child
+        if getattr(process.current_process(), "_inheriting", False):
+            _refuse()
         self._steps += 1
         self._optimizers.add(optimizer)
         self._left -= 1
@@ -59,13 +67,20 @@ class _Conducted:
         try:
             if self._lines is None:
                 self._connect()
-            self._say(steps=self._steps, begun_ns=self._begun_ns, ended_ns=now, optimizers=len(self._optimizers))
+            self._say(
+                steps=self._steps,
+                begun_ns=self._begun_ns,
+                ended_ns=now,
+                optimizers=len(self._optimizers),
+                peak_bytes=peak.needed_bytes(self._torch),
+            )
             answer = json.loads(self._lines.readline() or '{"end": true}')
         except (OSError, ValueError):
             answer = {"end": True}
         if answer.get("end"):
             self._end()
         self._left = answer["steps"]
+        peak.begin(self._torch)
         self._begun_ns = time.perf_counter_ns()
 
     def _connect(self) -> None:
@@ -73,8 +88,8 @@ class _Conducted:
         link.settimeout(_WAIT_S)
         link.connect(self._path)
         self._lines = link.makefile("rw", encoding="utf-8")
-        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-        self._say(pid=self._pid, rank=int(rank or 0), world=int(world or 1))
+        rank, world = rank_and_world(self._torch)
+        self._say(pid=self._pid, rank=rank, world=world)
 
     def _say(self, **entry: Any) -> None:
         self._lines.write(json.dumps(entry) + "\n")
@@ -82,14 +97,24 @@ class _Conducted:
 
     def _end(self) -> None:
         """Leave, with the record whole: no line of the program runs after this one."""
-        from paceline.improve.child import witness
+        from paceline.improve.child import noise, witness
         from paceline.observe.probe import start
 
-        witness.close()
-        start.finish()
-        for stream in (sys.stdout, sys.stderr):
+        for write in (witness.close, noise.close, start.finish, _flush):
             try:
-                stream.flush()
-            except (OSError, ValueError):
-                continue
+                write()
+            except Exception:
+                traceback.print_exc()  # what is missing is told by who looks for it
         os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _refuse() -> None:
+    """End a process that was spawned to serve the program and trains instead."""
+    os.write(2, b"paceline: a spawned process runs the whole script: it has no `if __name__ == '__main__':`\n")
+    os._exit(1)

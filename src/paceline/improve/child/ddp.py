@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import held
+from paceline.improve.child import compression, held, no_sync
+
+_USUAL = {"bucket_cap_mb": (None, 25), "static_graph": (False,), "gradient_as_bucket_view": (False,)}
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Change every model that is wrapped from now on; what the program gives itself stays."""
-    kind = torch.nn.parallel.DistributedDataParallel
+    """Put the settings in force."""
+    wanted = {key: settings[key] for key in _USUAL if key in settings}
+    if wanted:
+        _patch_init(torch.nn.parallel.DistributedDataParallel, wanted)
+    if "comm_hook" in settings:
+        compression.patch(torch, settings["comm_hook"])
+    if settings.get("no_sync"):
+        no_sync.patch(torch)
+
+
+def _patch_init(kind: Any, wanted: Mapping[str, Any]) -> None:
+    """Change every model that is wrapped from now on; what the program has chosen itself stays."""
     original = kind.__init__
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        for key, value in settings.items():
-            if key in kwargs:
-                held.refused(f"ddp.{key}", f"the program gives {key}={kwargs[key]} itself")
-            else:
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError:  # the program's own mistake: torch says what is wrong with it
+            original(self, *args, **kwargs)
+            return
+        for key, value in wanted.items():
+            given = bound.arguments.get(key, _USUAL[key][0])
+            if given in _USUAL[key]:
+                bound.arguments[key] = value
                 held.took(f"ddp.{key}", f"DistributedDataParallel({key}={value})")
-        original(self, *args, **{**settings, **kwargs})
+            else:
+                held.refused(f"ddp.{key}", f"the program gives {key}={given} itself")
+        original(*bound.args, **bound.kwargs)
 
     kind.__init__ = __init__

@@ -19,6 +19,11 @@ def refused(key: str, why: str) -> None:
     _tell({"key": key, "held": False, "what": why})
 
 
+def gave_up(key: str, why: str) -> None:
+    """Write that a setting that was in force is so no more, and why."""
+    _tell({"key": key, "held": False, "given_up": True, "what": why})
+
+
 def _tell(entry: dict[str, object]) -> None:
     line = json.dumps(entry)
     if line in _told:

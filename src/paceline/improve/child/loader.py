@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import held
+from paceline.improve.child import draws, held
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
-_OF_LOADER = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+_OF_LOADER = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
@@ -34,8 +34,11 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
         from paceline.improve.child import cache
 
         cache.patch(torch)
-    if settings.get("persistent_workers"):
-        _keep_random_stream(torch)
+    draws.patch(torch)
+    if settings.get("device_prefetch"):
+        from paceline.improve.child import device_prefetch
+
+        device_prefetch.patch(torch)
     _patch_init(torch, DataLoader, wanted)
 
 
@@ -45,14 +48,18 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any]) -> Non
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked = keeps = False
         try:
             bound = signature.bind(self, *args, **kwargs)
             if torch.utils.data.get_worker_info() is None:
+                asked = bool(bound.arguments.get("persistent_workers"))
                 change(torch, bound.arguments, wanted)
+                keeps = bool(bound.arguments.get("persistent_workers"))
             args, kwargs = bound.args[1:], bound.kwargs
         except TypeError:
             pass  # the program's own mistake: torch says what is wrong with it
         original(self, *args, **kwargs)
+        draws.follow(self, asked=asked, keeps=keeps)
 
     loader_class.__init__ = __init__
 
@@ -65,6 +72,8 @@ def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> 
     if streams and workers != before:
         held.refused("loader.num_workers", "the dataset is a stream, which every worker might read whole")
         return
+    if "batch_size" in wanted:
+        _resize(torch, arguments, wanted["batch_size"])
     arguments["num_workers"] = workers
     held.took("loader.num_workers", f"{workers} workers instead of {before}")
     for key in ("prefetch_factor", "persistent_workers", "pin_memory"):
@@ -76,17 +85,12 @@ def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> 
             arguments.pop(key, None)
 
 
-def _keep_random_stream(torch: Any) -> None:
-    """Have workers that are kept draw, in each epoch, the number that new ones would: shuffling stays what it was."""
-    from torch.utils.data import dataloader
-
-    iterator = dataloader._MultiProcessingDataLoaderIter
-    original = iterator._reset
-
-    @functools.wraps(original)
-    def _reset(self: Any, loader: Any, first_iter: bool = False) -> Any:
-        if not first_iter:
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return original(self, loader, first_iter)
-
-    iterator._reset = _reset
+def _resize(torch: Any, arguments: dict[str, Any], size: int) -> None:
+    """Change the batch of a loader that trains: one that shuffles, or has a sampler that is not in order."""
+    sampler = arguments.get("sampler")
+    in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or getattr(sampler, "shuffle", None) is False
+    if arguments.get("batch_sampler") is not None or not (arguments.get("shuffle") or (sampler and not in_order)):
+        held.refused("loader.batch_size", "no loader shuffles: which of them trains cannot be told")
+        return
+    held.took("loader.batch_size", f"batches of {size} instead of {arguments.get('batch_size', 1)}")
+    arguments["batch_size"] = size

@@ -1,4 +1,4 @@
-"""[optimizer]: one kernel for all parameters, where the program did not choose itself."""
+"""[optimizer]: one kernel for all parameters where the program did not choose itself; 8-bit state; learning rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import held
+from paceline.improve.child import eight_bit, held, rates
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
     """Change every optimizer of torch's that has the choice."""
+    if "lr_factor" in settings:
+        rates.patch(torch, settings["lr_factor"])
+    if settings.get("state_8bit"):
+        eight_bit.patch(torch)
     for kind in vars(torch.optim).values():
         if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
             continue

@@ -2,50 +2,71 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from paceline.improve.child import held, roots
+from paceline.improve.child import held, on_cuda, roots, scaling
+
+_KEY = "precision.autocast"
+_HALF = {"bf16": "bfloat16", "fp16": "float16"}
+_TF32_FROM = 8  # compute capability
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
     """Put the settings in force."""
     if "tf32" in settings:
         _set_tf32(torch, settings["tf32"])
-    if settings.get("autocast") == "bf16":
-        roots.around(torch, _Autocast(torch))
+    name = settings.get("autocast")
+    if name == "bf16":
+        roots.around(torch, _Autocast(torch, name, lambda module: None))
+    elif name == "fp16":
+        roots.around(torch, _Autocast(torch, name, scaling.patch(torch)))
 
 
 def _set_tf32(torch: Any, wanted: bool) -> None:
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] < 8:
-        held.refused("precision.tf32", "there is no device that has it")
-        return
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
-    held.took("precision.tf32", f"TF32 {'on' if wanted else 'off'}")
+    """Have float32 matrices multiplied in TF32, through the function that sets torch's older switches too."""
+
+    def why_not(_: Any, device: Any) -> str | None:
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < _TF32_FROM:
+            return f"a device of compute capability {major}.{minor} has no TF32; {_TF32_FROM}.0 and later have"
+        now = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return None if now == wanted else "the program sets the precision of matrix products itself"
+
+    if on_cuda.told_at_first_step(torch, "precision.tf32", f"TF32 {'on' if wanted else 'off'}", why_not):
+        with warnings.catch_warnings():  # some versions call it the older way
+            warnings.simplefilter("ignore")
+            torch.set_float32_matmul_precision("high" if wanted else "highest")
 
 
 class _Autocast:
     """Runs the outermost forwards of models with parameters under autocast, and hands on what they return in fp32."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, name: str, entered: Callable[[Any], None]) -> None:
         self._torch = torch
-        self._told = threading.Lock()
+        self._name = name
+        self._half = getattr(torch, _HALF[name])
+        self._entered = entered  # told of each model that is about to compute in half precision
 
     def __call__(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         parameter = next(module.parameters(), None)
         if parameter is None or parameter.dtype != self._torch.float32:
             return forward(*args, **kwargs)
         kind = parameter.device.type
-        with self._torch.autocast(kind, dtype=self._torch.bfloat16):
+        if self._torch.is_autocast_enabled(kind):
+            held.refused(_KEY, "the program uses autocast itself")
+            return forward(*args, **kwargs)
+        self._entered(module)
+        with self._torch.autocast(kind, dtype=self._half):
             result = forward(*args, **kwargs)
-        held.took("precision.autocast", f"{type(module).__name__} computes in bf16 on {kind}")
+        held.took(_KEY, f"{type(module).__name__} computes in {self._name} on {kind}")
         return self._single(result)
 
     def _single(self, value: Any) -> Any:
         """Return a result with its half-precision tensors in single precision."""
         if isinstance(value, self._torch.Tensor):
-            return value.float() if value.dtype == self._torch.bfloat16 else value
+            return value.float() if value.dtype == self._half else value
         if isinstance(value, dict):
             found = {key: self._single(one) for key, one in value.items()}
             if type(value) is dict:

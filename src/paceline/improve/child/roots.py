@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 Around = Callable[[Any, Any, Any, Any], Any]  # module, its forward, args, kwargs -> result
@@ -18,6 +19,17 @@ def around(torch: Any, action: Around) -> None:
     if not _around:
         _patch(torch)
     _around.append(action)
+
+
+@contextmanager
+def within_one() -> Iterator[None]:
+    """Stand inside of a forward: nothing called here is an outermost one."""
+    before = getattr(_inside, "forward", False)
+    _inside.forward = True
+    try:
+        yield
+    finally:
+        _inside.forward = before
 
 
 def _patch(torch: Any) -> None:

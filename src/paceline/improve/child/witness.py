@@ -1,8 +1,4 @@
-"""What did the program compute? Checksums of what models are fed, losses, and in the end parameters and buffers.
-
-Random numbers start where the trial says, so that two runs of one program can be compared: seeds that the program sets
-itself come later and count.
-"""
+"""What did the program compute? Checksums of what models are fed, losses, and in the end parameters and buffers."""
 
 from __future__ import annotations
 
@@ -10,13 +6,12 @@ import functools
 import gc
 import json
 import os
-import random
 from typing import Any
 
-from paceline.improve.child import roots
+from paceline.improve.child import roots, scaling
 from paceline.improve.child.digest import digest
+from paceline.improve.child.rank import rank_and_world
 
-SEED = "PACELINE_TRIAL_SEED"
 FOLDER = "witness"  # in the run's folder
 _notes: _Notes | None = None
 
@@ -24,35 +19,10 @@ _notes: _Notes | None = None
 def patch(torch: Any) -> None:
     """Begin to take notes for this process."""
     global _notes  # noqa: PLW0603 one program, one witness; its end comes from elsewhere
-    seed = int(os.environ.get(SEED, "0"))
-    random.seed(seed)
-    torch.manual_seed(seed)
-    _seed_numpy(seed)
-    if seed:
-        _shift_seeds(torch, seed)
     _notes = _Notes(torch)
     roots.around(torch, _notes.fed)
     _patch_backward(torch, _notes)
     _patch_steps(_notes)
-
-
-def _seed_numpy(seed: int) -> None:
-    try:
-        import numpy as np
-    except ImportError:
-        return
-    np.random.seed(seed)
-
-
-def _shift_seeds(torch: Any, by: int) -> None:
-    """Have the program's own `manual_seed` seed something else, for runs that shall differ by their seed alone."""
-    original = torch.manual_seed
-
-    @functools.wraps(original)
-    def manual_seed(seed: Any) -> Any:
-        return original(int(seed) + by)
-
-    torch.manual_seed = manual_seed
 
 
 def close() -> None:
@@ -81,7 +51,7 @@ class _Notes:
     def backward(self, loss: Any) -> None:
         """Note a loss."""
         if isinstance(loss, self._torch.Tensor) and loss.numel() == 1:
-            self._losses.append(float(loss))
+            self._losses.append(float(loss.detach()))
 
     def step(self, optimizer: Any) -> None:
         """Note that parameters were updated."""
@@ -92,17 +62,18 @@ class _Notes:
         """Write all of it to a file of this process."""
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
-        modules = [m for m in gc.get_objects() if isinstance(m, self._torch.nn.Module)]
+        modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # asks none of them
         buffers = [b for m in modules for b in m._buffers.values() if b is not None]
         found = {
             "fed": self._fed,
             "losses": [loss.hex() for loss in self._losses],
             "steps": self._steps,
+            "skipped": scaling.skipped(),
             "parameters": digest(parameters),
             "gradients": digest([p.grad for p in parameters]),
             "buffers": sorted(digest(b) for b in buffers),
             "rates": [group.get("lr") for group in groups if isinstance(group.get("lr"), float)],
-            "rank": int(os.environ.get("RANK", "0") or 0),
+            "rank": rank_and_world(self._torch)[0],
         }
         folder = os.path.join(os.environ["PACELINE_WATCH_DIR"], FOLDER)
         os.makedirs(folder, exist_ok=True)

@@ -22,7 +22,13 @@ class Remedy:
 
 
 def switch(
-    remedy: str, setting: str, value: object, *, gain_of: str, why: str
+    remedy: str,
+    setting: str,
+    value: object,
+    *,
+    gain_of: str,
+    why: str,
+    when: Callable[[Situation], bool] = lambda _: True,
 ) -> Callable[[Situation], list[Candidate]]:
     """Return what proposes one numeric setting, where it is not in force yet.
 
@@ -32,11 +38,12 @@ def switch(
         value: To what.
         gain_of: The id by which findings speak of it.
         why: What it does, in words.
+        when: Whether it is worth a trial in a situation.
     """
     table, _, key = setting.partition(".")
 
     def propose(situation: Situation) -> list[Candidate]:
-        if situation.setting(table, key):
+        if situation.setting(table, key) or not when(situation):
             return []
         predicted = situation.gain_of(gain_of)
         recipe = {table: {key: value}}
@@ -55,10 +62,11 @@ def all_remedies() -> tuple[Remedy, ...]:
 def candidates(situation: Situation) -> list[Candidate]:
     """Return what all remedies propose, the largest expected gain first."""
     found = [one for remedy in all_remedies() for one in remedy.candidates(situation)]
-    return sorted(found, key=_expected, reverse=True)
+    return sorted(found, key=expected, reverse=True)
 
 
-def _expected(candidate: Candidate) -> float:
+def expected(candidate: Candidate) -> float:
+    """Return the gain by which candidates are put in order: the middle of the predicted interval, 1 without one."""
     if candidate.predicted is None:
         return 1.0
     return (candidate.predicted.low * candidate.predicted.high) ** 0.5

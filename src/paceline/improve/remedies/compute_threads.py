@@ -4,36 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
 On a CPU, more threads than cores take turns, and small operators lose more in sharing out work than they gain by it.
-Proposed where cores are oversubscribed, and where steps consist of small operators.
+Fewer threads than cores leave cores idle where operators are large. Proposed where cores are oversubscribed, where
+steps consist of small operators, and where the processor computes all the time with fewer threads than it has cores.
+
+## Safety class
 
 Numeric: sums are split otherwise, and rounded otherwise.
+
+## What it sets
+
+`compute.num_threads`: the cores that a rank may count on, or one for small operators.
+
+## How it is confirmed
+
+Set when torch was imported; what the program sets later is not heard.
+
+## In the source
+
+`torch.set_num_threads(n)` after the import of torch.
 """
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     if not situation.facts.on_cpu or situation.setting("compute", "num_threads"):
         return []
-    crowded, small = situation.finding("HOST001"), situation.finding("COMP002")
     now = int(situation.facts.first.record.meta.get("threads") or 0)
-    wanted = situation.cores if crowded else 1
-    found = crowded or small
-    if found is None or wanted == now:
+    wanted, predicted, why = _wanted(situation, now)
+    if wanted == now:
         return []
     return [
         Candidate(
             remedy="compute.threads",
             recipe={"compute": {"num_threads": wanted}},
             safety="numeric",
-            predicted=crowded.gain if crowded else None,
-            why=found.summary,
+            predicted=predicted,
+            why=why,
         )
     ]
+
+
+def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
+    """Return how many threads to try, what to expect of them, and why; as many as now where nothing speaks for more."""
+    cores = situation.cores
+    if crowded := situation.finding("HOST001"):
+        return cores, crowded.gain, crowded.summary
+    if small := situation.finding("COMP002"):
+        return 1, None, small.summary
+    if situation.finding("COMP001") and 0 < now < cores:
+        return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} cores compute"
+    return now, None, ""
 
 
 REMEDY = Remedy(id="compute.threads", page=PAGE, candidates=_candidates)

@@ -12,7 +12,23 @@ PAGE = """
 Workers are started once, not in every epoch. What torch draws at each start is drawn all the same, so that shuffling
 stays what it was. A loader that is built anew each time it is used cannot keep its workers: mend that in the source.
 
+## Safety class
+
 Exact, unless making samples draws random numbers: kept workers go on where they were, new ones begin again.
+Semantic then.
+
+## What it sets
+
+`loader.persistent_workers = true`.
+
+## How it is confirmed
+
+A loader with workers was made.
+
+## In the source
+
+`DataLoader(..., persistent_workers=True)`, made once. By itself it shifts the shuffle from the second epoch on: the
+patch of `--diff` makes it a loader that draws in each epoch what new workers would.
 """
 
 

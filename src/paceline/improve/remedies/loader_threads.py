@@ -15,7 +15,21 @@ process has to start. It helps where making a sample waits or lets the interpret
 files); where it holds the interpreter, it does not, and is not kept. The dataset has to bear being asked by several
 threads at a time; the samples are compared with the baseline's.
 
-Exact, unless making samples draws random numbers.
+## Safety class
+
+Exact, unless making samples draws random numbers. Semantic then.
+
+## What it sets
+
+`loader.threads` and `loader.num_workers = 0`.
+
+## How it is confirmed
+
+Threads have made a batch. Refused for a stream, which has one reader.
+
+## In the source
+
+No such setting in torch: it stays in the recipe.
 """
 
 

@@ -15,7 +15,21 @@ Worker processes make batches while the device works. Proposed where training wa
 3 % of what `max(compute, making / workers, CPU work / cores)` promises; from there, twice and half as many. Where the
 workers fill the cores already, fewer are proposed, never more.
 
-Exact, unless making samples draws random numbers (they are others in other workers) or a stream is read.
+## Safety class
+
+Exact, unless making samples draws random numbers (they are others in other workers) or a stream is read. Semantic then.
+
+## What it sets
+
+`loader.num_workers` and `loader.persistent_workers = true`.
+
+## How it is confirmed
+
+A loader was made with that many workers. Refused for a stream, which every worker might read whole.
+
+## In the source
+
+`DataLoader(..., num_workers=8, persistent_workers=True)`.
 """
 
 

@@ -36,6 +36,7 @@ def begin(run_dir: str) -> None:
     actions |= dict.fromkeys(marks.SAVERS, marks.patch_savers)
     actions["torchdata.stateful_dataloader.stateful_dataloader"] = _patch_stateful
     lazy.install(actions)
+    _beside("begin")
 
 
 def _patch_torch(torch: Any) -> None:
@@ -55,16 +56,16 @@ def _patch_torch(torch: Any) -> None:
     if os.environ.get("PACELINE_PROFILE", "1") != "0":
         _state["window"] = window.OperatorWindow(torch)
         window.patch(torch, _state["window"])
-    _load_beside(torch)
+    _beside("patch", torch)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     atexit.register(_at_exit)
 
 
-def _load_beside(torch: Any) -> None:
+def _beside(moment: str, *arguments: Any) -> None:
     """Let another room act on the program too: a recipe is applied by one that this room does not know."""
     name = os.environ.get("PACELINE_BESIDE")
     if name:
-        import_module(name).patch(torch)
+        getattr(import_module(name), moment)(*arguments)
 
 
 def _patch_stateful(module: Any) -> None:

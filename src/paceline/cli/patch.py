@@ -1,0 +1,181 @@
+"""How is a recipe offered as a patch to the source? Its options, the diff, and the files that it is written to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.program import as_typed
+from paceline.errors import EnvironmentFault, UsageError
+
+if TYPE_CHECKING:
+    from paceline.explain.model import Finding
+    from paceline.improve.patches.model import Patch, Source
+    from paceline.improve.patches.suggestions import Suggestion
+    from paceline.improve.recipe import Recipe
+
+_NEEDS = "a patch to the source needs libcst: pip install paceline[patch]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A recipe as a patch, as far as there is one."""
+
+    patch: Patch | None
+    diff: str | None
+    why_not: str | None  # set where there is no diff
+    suggestions: Sequence[Suggestion] = ()  # at the user's lines; shown, never written
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        stays = self.patch.stays if self.patch is not None else ()
+        left = [{"setting": one.setting, "why": one.why} for one in stays]
+        return {
+            "diff": self.diff,
+            "diff_reason": self.why_not,
+            "not_in_diff": left,
+            "suggestions": [asdict(one) for one in self.suggestions],
+        }
+
+
+def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which a recipe becomes a patch."""
+    diff = click.option("--diff", is_flag=True, help="Print the recipe as a patch to the program's source.")
+    write = click.option("--write", is_flag=True, help="Apply that patch; each file is kept as FILE.orig.")
+    source = click.option(
+        "--from",
+        "from_recipe",
+        type=click.Path(path_type=Path),
+        metavar="RECIPE",
+        help="Make no trials: patch the source by a recipe that is there.",
+    )
+    return diff(write(source(function)))
+
+
+def check(command: Sequence[str], options: dict[str, Any]) -> None:
+    """Find out before the trials, not after, that a patch that was asked for cannot be made.
+
+    Raises:
+        EnvironmentFault: libcst is missing.
+        UsageError: The command names no Python file of the user's.
+    """
+    if options["diff"] or options["write"]:
+        if find_spec("libcst") is None:
+            raise EnvironmentFault(_NEEDS)
+        _read(command)
+
+
+def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
+    """Patch a program's source by a recipe file.
+
+    Raises:
+        UsageError: The recipe is not one, or no file of the program can be read.
+        EnvironmentFault: libcst is missing, or a file cannot be written.
+    """
+    from paceline.improve.recipe import read
+
+    if options["json_file"] is not None or options["html"] is not None:
+        raise UsageError("--json and --html are for the result of trials, and --from makes none; leave one of both out")
+    recipe = read(options["from_recipe"])
+    options = {**options, "diff": options["diff"] or not options["write"]}
+    check(command, options)
+    found = offer(command, recipe)
+    show(found, options)
+    _tell(f"next: {_next(command, found, options)}")
+    return 0
+
+
+def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
+    if found.diff is not None and not options["write"]:
+        return f"paceline tune --write --from {shlex.quote(str(options['from_recipe']))} {as_typed(command)}"
+    if found.patch is not None and not found.patch.stays:
+        return f"paceline run {as_typed(command)}"
+    return f"paceline run --recipe {shlex.quote(str(options['from_recipe']))} {as_typed(command)}"
+
+
+def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:
+    """Return a recipe as a patch, or why there is none; a fault of ours is such a reason: the result stands.
+
+    Args:
+        command: What starts the program.
+        recipe: What is to be in force without it.
+        findings: What was found in the program as it is, for suggestions at its lines.
+    """
+    try:
+        return _offer(_read(command), recipe, findings)
+    except UsageError as error:
+        return Offer(patch=None, diff=None, why_not=str(error))
+    except Exception as error:
+        if os.environ.get("PACELINE_DEBUG"):
+            raise
+        return Offer(patch=None, diff=None, why_not=f"a fault of ours: {type(error).__name__}: {error}")
+
+
+def _offer(sources: Sequence[Source], recipe: Recipe, findings: Sequence[Finding]) -> Offer:
+    from paceline.improve.patches.suggestions import suggestions
+
+    shown = suggestions(findings, sources)
+    if not recipe:
+        return Offer(patch=None, diff=None, why_not="nothing was kept", suggestions=shown)
+    if find_spec("libcst") is None:
+        return Offer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
+    from paceline.improve.patches.patch import patched
+    from paceline.improve.patches.written import diff_of
+
+    patch = patched(sources, recipe)
+    diff = diff_of(patch) or None
+    reason = "nothing of the recipe has a place in the source" if patch.stays else "the source has all of the recipe"
+    return Offer(patch=patch, diff=diff, why_not=None if diff else reason, suggestions=shown)
+
+
+def show(found: Offer, options: dict[str, Any]) -> None:
+    """Print the diff, or apply it, and say what stays in the recipe.
+
+    Raises:
+        EnvironmentFault: A file cannot be written.
+    """
+    if not (options["diff"] or options["write"]):
+        return
+    if options["diff"] and found.diff:
+        click.echo(found.diff, nl=False)
+    if found.why_not is not None:
+        _tell(f"no patch: {found.why_not}")
+    _tell_rest(found)
+    if options["write"] and found.patch is not None:
+        _write(found.patch)
+
+
+def _tell_rest(found: Offer) -> None:
+    """Say what the patch does not have, and what would help beside it."""
+    stays = found.patch.stays if found.patch is not None else ()
+    for why in dict.fromkeys(one.why for one in stays):
+        names = ", ".join(one.setting for one in stays if one.why == why)
+        _tell(f"not in the patch: {names}: {why}")
+    for one in found.suggestions:
+        _tell(f"suggestion, not part of the patch: {one.where}: {one.text}")
+        for line in (one.diff or "").splitlines():
+            _tell(f"  {line}")
+
+
+def _write(patch: Patch) -> None:
+    from paceline.improve.patches.written import write
+
+    for path, kept in write(patch, Path.cwd()):
+        _tell(f"wrote {path}; as it was it is {kept}")
+
+
+def _read(command: Sequence[str]) -> list[Source]:
+    from paceline.improve.patches.sources import sources_of
+
+    return sources_of(command, Path.cwd(), os.environ)
+
+
+def _tell(text: str) -> None:
+    click.echo(f"paceline: {text}", err=True)

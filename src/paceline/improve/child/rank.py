@@ -1,0 +1,14 @@
+"""Which rank is this process, of how many? What torch knows of a group counts; before there is one, the launcher's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def rank_and_world(torch: Any) -> tuple[int, int]:
+    """Return the rank and the number of ranks; ``torch.multiprocessing.spawn`` sets no variables."""
+    group = torch.distributed
+    if group.is_available() and group.is_initialized():
+        return group.get_rank(), group.get_world_size()
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)

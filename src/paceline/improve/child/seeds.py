@@ -1,0 +1,37 @@
+"""Where do random numbers start? Where the trial says, so that two runs of one program can be compared.
+
+Seeds that the program sets itself come later and count. With a seed other than 0 they are shifted, for runs that shall
+differ by their seed alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+SEED = "PACELINE_TRIAL_SEED"
+
+
+def patch(torch: Any, seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        import numpy as np
+    except ImportError:
+        pass
+    else:
+        np.random.seed(seed)
+    if seed:
+        _shift_seeds(torch, seed)
+
+
+def _shift_seeds(torch: Any, by: int) -> None:
+    original = torch.manual_seed
+
+    @functools.wraps(original)
+    def manual_seed(seed: Any) -> Any:
+        return original(int(seed) + by)
+
+    torch.manual_seed = manual_seed

@@ -1,0 +1,76 @@
+"""What does a recipe make of sources? Each file is edited once, by all tables; what has no edit stays in the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from paceline.improve.patches import compute, ddp, loader, optimizer, precision
+from paceline.improve.patches.edit import Edit, edited
+from paceline.improve.patches.model import Edited, Patch, Source, Stays
+from paceline.improve.recipe import Recipe
+
+_TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
+    "loader": (loader.LoaderEdit, loader.KEYS, loader.NOWHERE),
+    "precision": (precision.PrecisionEdit, precision.KEYS, precision.NOWHERE),
+    "compute": (compute.ComputeEdit, compute.KEYS, compute.NOWHERE),
+    "optimizer": (optimizer.OptimizerEdit, optimizer.KEYS, optimizer.NOWHERE),
+    "ddp": (ddp.DdpEdit, ddp.KEYS, ddp.NOWHERE),
+}
+_YOURS = "it changes what is learned: set it where the program takes it from"
+_WHY = {
+    "loader.threads": "threads take the place of the inside of DataLoader, and no argument of it asks for them",
+    "loader.batch_size": _YOURS,
+    "loader.device_prefetch": "it is a second stream around the loop, not an argument of DataLoader",
+    "precision.autocast": "fp16 needs a GradScaler around the backward and the step of the loop",
+    "compute.sdpa_backend": "it is a context around what calls the model: torch.nn.attention.sdpa_kernel",
+    "optimizer.lr_factor": _YOURS,
+    "optimizer.state_8bit": "it is an optimizer of another library",
+    "ddp.comm_hook": "it is a call on the wrapped model: register_comm_hook",
+    "ddp.no_sync": "it is a context around the inner micro-steps: model.no_sync()",
+    "allocator.expandable_segments": "it is set in the environment, before torch starts",
+}
+_WITH_THREADS = "it goes with loader.threads, which stays"
+_SPEAKS = ("DataLoader", "optim", "DistributedDataParallel", "torch.set_", "torch.backends")  # of what is edited
+_NONE = "there is no patch for it"
+
+
+def patched(sources: Sequence[Source], recipe: Recipe) -> Patch:
+    """Return sources as a recipe makes them.
+
+    Args:
+        sources: The program's own files, the script among them.
+        recipe: What is to be in force without it.
+    """
+    can = {table: _expressible(table, settings) for table, settings in recipe.items()}
+    tables = [(_TABLES[table][0], settings) for table, settings in can.items() if settings]
+    found = [_edited(source, tables, sources) for source in sources]
+    stays = [one for table, settings in recipe.items() for one in _staying(table, settings, can[table], found)]
+    after = [replace(source, text=one.text) for source, one in zip(sources, found, strict=True)]
+    return Patch(before=sources, after=after, stays=list(dict.fromkeys(stays)))
+
+
+def _expressible(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if table not in _TABLES or "threads" in settings:
+        return {}
+    keys = _TABLES[table][1]
+    return {key: value for key, value in settings.items() if key in keys and value != "fp16"}
+
+
+def _edited(
+    source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Sequence[Source]
+) -> Edited:
+    if tables and (source.is_script or any(word in source.text for word in _SPEAKS)):
+        return edited(source, tables, program)
+    return Edited(text=source.text, placed=frozenset(), stays=())
+
+
+def _staying(table: str, settings: Mapping[str, Any], can: Mapping[str, Any], found: Sequence[Edited]) -> list[Stays]:
+    """Return what of a table no edit can express, what files say stays, and what none of them has a place for."""
+    names = {f"{table}.{key}": key for key in settings}
+    told = [one for edit in found for one in edit.stays if one.setting in names]
+    known = {one.setting for one in told} | {name for edit in found for name in edit.placed}
+    other = _WITH_THREADS if "threads" in settings else _NONE
+    why = {name: _TABLES[table][2] if key in can else _WHY.get(name, other) for name, key in names.items()}
+    return [*told, *(Stays(setting=name, why=why[name]) for name in names if name not in known)]

@@ -1,0 +1,50 @@
+"""Which sizes of batch were tried, and what does each bring?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.improve.batch import BatchStudy, Size
+from paceline.improve.model import Tuned
+from paceline.report import words
+from paceline.report.page.chart import meter
+from paceline.report.page.markup import Markup, element, section, sentence, table
+from paceline.report.tune_words import batch_lines
+
+
+def batch(tuned: Tuned) -> Markup | None:
+    """Show speed against progress, size by size."""
+    found = tuned.batch
+    if found is None:
+        return None
+    noise, *_, picks = batch_lines(found)
+    heads = [
+        ("Samples", "num"), ("A step", "num"), ("Samples a second", "num"), ("Memory, peak", "num"),
+        ("Progress a step", "num"), ("Time for the same progress", "bar"), ("", "num"),
+    ]  # fmt: skip
+    longest = max((size.loss_s for size in found.sizes if size.loss_s is not None), default=1.0)
+    return section(
+        "batch",
+        "Sizes of batch",
+        element("p", sentence(words.headline(noise)), class_="prose"),
+        table(heads, (_row(size, longest) for size in found.sizes), class_="sizes"),
+        element("p", sentence(words.headline(picks)), class_="quiet"),
+        _failed(found),
+    )
+
+
+def _row(size: Size, longest: float) -> list[str | Markup]:
+    drawn = meter(size.loss_s / longest) if size.loss_s is not None else ""
+    return [
+        f"{size.samples:,}",
+        units.seconds(size.step_s),
+        units.rate(size.samples_per_s, "samples/s"),
+        units.size(size.peak_bytes),
+        f"{size.progress:.2f}",
+        drawn,
+        units.seconds(size.loss_s),
+    ]
+
+
+def _failed(found: BatchStudy) -> Markup | None:
+    failed = [element("li", f"{size.samples:,} samples: {size.why_not}") for size in found.sizes if size.why_not]
+    return element("ul", *failed, class_="evidence") if failed else None

@@ -1,0 +1,66 @@
+"""What is to be done now? The recipe, the command that runs with it, its proof, and the same as a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.improve.model import Tuned
+from paceline.improve.recipe import to_toml
+from paceline.report import words
+from paceline.report.page.markup import Markup, details, element, join, section, sentence
+from paceline.report.page.tune_trials import check_of
+from paceline.report.tune_words import quality_lines
+
+MAX_DIFF = 3000  # lines
+_KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def recipe(tuned: Tuned, recipe_file: str | None, next_command: str) -> Markup | None:
+    """Show the best recipe and what proves that training stays the same under it."""
+    if not tuned.best:
+        return None
+    where = element("p", "Written to ", element("code", recipe_file), ".", class_="quiet") if recipe_file else None
+    checks = element("ul", *map(check_of, tuned.checks), class_="checks") if tuned.checks else None
+    return section(
+        "recipe",
+        "The recipe",
+        where,
+        _block(to_toml(tuned.best).splitlines()),
+        element("p", "The program stays as it is; it runs with the recipe by"),
+        _block([next_command]),
+        element("h3", "Is it the same training?") if checks else None,
+        checks,
+        _quality(tuned),
+    )
+
+
+def _quality(tuned: Tuned) -> Markup | None:
+    """Compare the way to a loss, where that was asked for."""
+    if tuned.quality is None:
+        return None
+    lines = quality_lines(tuned.quality, tuned.price_per_hour)
+    return element("ul", *(element("li", sentence(words.headline(line))) for line in lines), class_="evidence")
+
+
+def _block(lines: Iterable[str | Markup]) -> Markup:
+    text = join(piece for line in lines for piece in (line, Markup("\n")))
+    return element("pre", element("code", text), class_="block", tabindex="0")
+
+
+def source(diff: str | None) -> Markup | None:
+    """Show the recipe as a change to the source, where it was made."""
+    if not diff:
+        return None
+    lines = diff.splitlines()
+    counts = ", ".join(f"{sum(_kind(line) == name for line in lines)} {name}" for name in ("added", "removed"))
+    shown = [element("span", line.expandtabs(4), class_=_kind(line)) for line in lines[:MAX_DIFF]]
+    if len(lines) > MAX_DIFF:
+        shown.append(element("span", f"… and {words.count(len(lines) - MAX_DIFF, 'more line')}"))
+    said = f"Instead of the recipe; {words.count(len(lines), 'line')}, {counts}"
+    patch = details(said, _block(shown), open_=True, class_="diff")
+    return section("source", "The same as a change to the source", patch)
+
+
+def _kind(line: str) -> str | None:
+    """Return what a line of a unified diff does; names of files do nothing."""
+    return None if line.startswith(("+++", "---")) else _KINDS.get(line[:1])

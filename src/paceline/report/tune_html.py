@@ -1,0 +1,43 @@
+"""What does a person open when tuning is over? One file that asks for nothing and needs no JavaScript.
+
+The page is laid out here; `page/tune_*.py` has one file per part.
+"""
+
+from __future__ import annotations
+
+from paceline import __version__
+from paceline.improve.model import Tuned
+from paceline.report.page.markup import element
+from paceline.report.page.shell import asset, document
+from paceline.report.page.tune_batch import batch
+from paceline.report.page.tune_head import header, headline
+from paceline.report.page.tune_method import method
+from paceline.report.page.tune_recipe import recipe, source
+from paceline.report.page.tune_trials import not_tried, trials
+
+
+def to_html(tuned: Tuned, *, recipe_file: str | None, next_command: str, diff: str | None = None) -> str:
+    """Write the result of tuning as one self-contained HTML page.
+
+    Args:
+        tuned: What tuning found.
+        recipe_file: Where the recipe was written; None when nothing was kept.
+        next_command: What to type next.
+        diff: The recipe as a unified diff of the program's source, where there is one.
+    """
+    sections = (
+        trials(tuned),
+        recipe(tuned, recipe_file, next_command),
+        source(diff),
+        batch(tuned),
+        not_tried(tuned),
+        method(tuned),
+    )
+    made = f"paceline {__version__}. One file that asks for nothing over the network."
+    return document(
+        f"{headline(tuned)}: paceline tune",
+        header(tuned, next_command),
+        element("main", *sections),
+        element("footer", element("p", made)),
+        style=asset("tune.css"),
+    )

@@ -1,0 +1,123 @@
+"""What was tried, and what is there to say of each? What it changed, what was expected, what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline import units
+from paceline.explain.model import Gain, Interval
+from paceline.improve.goals import GOALS
+from paceline.improve.model import Trial, Tuned
+from paceline.improve.recipe import BASELINE, Recipe, in_words
+from paceline.report import words
+
+MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "failed": "▲", "unsafe": "✗"}
+_SAID = ("a proven win", "no proven win")  # reasons that the status says already
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A trial that was made."""
+
+    trial: Trial
+    change: Recipe  # what it changed of what was kept before it
+    gain: Interval | None  # of what was to be gained: time or memory
+    expected: Gain | None  # of that; of memory, nothing is predicted
+
+
+def rows(tuned: Tuned) -> list[Row]:
+    """Return the trials that were made, in their order."""
+    kept, made = BASELINE, []
+    for trial in (one for one in tuned.trials if one.status != "skipped"):
+        gain, expected = (trial.saving, None) if for_memory(tuned) else (trial.speedup, trial.predicted)
+        made.append(Row(trial=trial, change=_beyond(trial.recipe, kept), gain=gain, expected=expected))
+        kept = trial.recipe if trial.status == "kept" else kept
+    return made
+
+
+def _beyond(recipe: Recipe, before: Recipe) -> Recipe:
+    """Return the settings of a recipe that another has not, or has otherwise; all of them where there are none."""
+    found = {
+        table: {key: value for key, value in settings.items() if before.get(table, {}).get(key) != value}
+        for table, settings in recipe.items()
+    }
+    return {table: settings for table, settings in found.items() if settings} or recipe
+
+
+def left_out(trials: Sequence[Trial]) -> list[Trial]:
+    """Return what was not tried."""
+    return [trial for trial in trials if trial.status == "skipped"]
+
+
+def for_memory(tuned: Tuned) -> bool:
+    """Say whether memory was to be gained, and not time."""
+    return GOALS[tuned.goal].aim == "memory"
+
+
+def in_all(tuned: Tuned) -> Interval | None:
+    """Return what the best recipe gains over the program as it is; None where nothing was kept or measured."""
+    found = tuned.saving if for_memory(tuned) else tuned.speedup
+    return found if found is not None and math.isfinite(found.value) else None
+
+
+def settings(row: Row) -> list[str]:
+    """Print the change of a trial, setting by setting: ``loader.num_workers=8``."""
+    return [in_words({table: {key: value}}) for table, own in row.change.items() for key, value in own.items()]
+
+
+def expected(gain: Gain | None) -> str:
+    """Print a predicted gain: ``1.55x to 2.10x``."""
+    return "not known" if gain is None else words.gain(gain)
+
+
+def value(interval: Interval | None) -> str:
+    """Print what was achieved: ``2.93x``."""
+    return "not measured" if interval is None or math.isnan(interval.value) else units.factor(interval.value)
+
+
+def bounds(interval: Interval | None) -> str:
+    """Print the ends of what was achieved, and what they rest on: ``2.41x to 3.55x, 24 pairs``."""
+    if interval is None or math.isnan(interval.value):
+        return ""
+    pairs = words.count(interval.count, "pair")
+    if not math.isfinite(interval.high):
+        return f"{pairs}, too few for an interval"
+    return f"{units.factor(interval.low)} to {units.factor(interval.high)}, {pairs}"
+
+
+def achieved(interval: Interval | None) -> str:
+    """Print what was achieved with its ends: ``2.93x (2.41x to 3.55x, 24 pairs)``."""
+    ends = bounds(interval)
+    return f"{value(interval)} ({ends})" if ends else value(interval)
+
+
+def memory(saving: Interval | None) -> tuple[str, str]:
+    """Print how much less or more memory is needed at once, and its ends: ``1.27x more``, ``1.23x to 1.30x, 29 pairs``.
+
+    Both are empty where it was not measured.
+    """
+    if saving is None or not 0 < saving.low <= saving.value <= saving.high < math.inf:
+        return "", ""
+    if units.factor(saving.value) == units.factor(1.0):
+        return "as before", bounds(saving)
+    if saving.value > 1:
+        return f"{units.factor(saving.value)} less", bounds(saving)
+    ends = Interval(value=1 / saving.value, low=1 / saving.high, high=1 / saving.low, count=saving.count)
+    return f"{units.factor(ends.value)} more", bounds(ends)
+
+
+def reason(trial: Trial) -> str:
+    """Return why a trial ended as it did; empty where its status says all of it."""
+    return "" if trial.reason in _SAID else trial.reason
+
+
+def beside_expected(row: Row) -> str:
+    """Say how what was achieved compares with what was expected; empty where there is nothing to compare."""
+    gain, found = row.expected, row.gain
+    if gain is None or found is None or math.isnan(found.value):
+        return ""
+    if found.value > gain.high:
+        return "more than expected"
+    return "less than expected" if found.value < gain.low else "as expected"

@@ -1,0 +1,99 @@
+"""What is said of sizes of batch, of the way to a loss, and of money? Lines for a terminal, and for a page."""
+
+from __future__ import annotations
+
+import math
+
+from paceline import units
+from paceline.explain.model import Interval
+from paceline.improve.batch import BatchStudy, Size
+from paceline.improve.model import Tuned
+from paceline.improve.quality import Quality
+
+_MILLION = 1e6
+
+
+def batch_lines(found: BatchStudy) -> list[str]:
+    """Say what each size of batch brings, and which of them is the largest, the fastest and the soonest."""
+    named = [("largest that ran", found.largest), ("fastest a sample", found.fastest), ("soonest", found.soonest)]
+    picks = ", ".join(f"{what} {size.samples}" for what, size in named if size is not None)
+    return [_noise(found), *map(_size, found.sizes), f"of these: {picks}; {found.rule}"]
+
+
+def _noise(found: BatchStudy) -> str:
+    if found.noise is None:
+        return f"gradient noise scale: not measured, {found.why}; nothing is expected of larger batches but speed"
+    low, value, high = (_samples(x) for x in (found.noise.low, found.noise.value, found.noise.high))
+    return (
+        f"gradient noise scale: {value} samples ({low} to {high}, {found.noise.count} groups of steps), past which "
+        f"more samples a step stop paying; {found.why}"
+    )
+
+
+def _samples(value: float) -> str:
+    return "more than can be told" if math.isinf(value) else units.significant(value)
+
+
+def _size(size: Size) -> str:
+    if size.step_s is None:
+        return f"{size.samples} samples: did not run, {size.why_not}"
+    return (
+        f"{size.samples} samples: {units.seconds(size.step_s)} a step, {units.rate(size.samples_per_s, 'samples/s')}, "
+        f"{units.size(size.peak_bytes)} at most, a step counts as {size.progress:.2f} of the present ones: "
+        f"{units.seconds(size.loss_s)} for what one of those brings"
+    )
+
+
+def quality_lines(found: Quality, price_per_hour: float | None) -> list[str]:
+    """Say how long the way to a loss is, as it was and under the recipe."""
+    target = units.significant(found.target)
+    lines = [
+        f"to a loss of {target} with seed {one.seed}: {_spent(one.baseline_s, price_per_hour)} as it was, "
+        f"{_spent(one.candidate_s, price_per_hour)} with the recipe"
+        for one in found.seeds
+    ]
+    if found.speedup is None:
+        reached = f"{found.reached} of {len(found.seeds)} seeds"
+        return [*lines, f"quality: the recipe reached that loss with {reached} in {found.steps} steps: not verified"]
+    return [*lines, f"quality: the same loss {speedup(found.speedup, 'seeds')} sooner{_doubt(found.speedup)}"]
+
+
+def _doubt(ratio: Interval) -> str:
+    return "" if ratio.low > 1 else ", which is not certain: the interval holds 1.00x"
+
+
+def _spent(seconds: float | None, price_per_hour: float | None) -> str:
+    if seconds is None:
+        return "not reached"
+    money = f" ({units.money(seconds / 3600 * price_per_hour)})" if price_per_hour is not None else ""
+    return units.seconds(seconds) + money
+
+
+def money_lines(tuned: Tuned) -> list[str]:
+    """Say what a million samples cost before and after; nothing where no price is known."""
+    rate, price = tuned.before.samples_per_s, tuned.price_per_hour
+    if price is None or not rate or tuned.speedup is None:
+        return []
+    before = price / 3600 / rate * _MILLION
+    ends = [before / x for x in (tuned.speedup.value, tuned.speedup.high, tuned.speedup.low)]
+    after, low, high = (units.money(x) for x in ends)
+    return [
+        f"a million samples cost {after} ({low} to {high}) instead of {units.money(before)}, "
+        f"at {units.money(price)} an hour"
+    ]
+
+
+def speedup(interval: Interval | None, what: str = "pairs") -> str:
+    """Print a factor with its interval and count."""
+    if interval is None:
+        return "not measured"
+    ends = f"{units.factor(interval.low)} to {units.factor(interval.high)}"
+    return f"{units.factor(interval.value)} ({ends}, {interval.count} {what})"
+
+
+def gained(tuned: Tuned) -> str:
+    """Say what the best recipe brings, in what was the goal."""
+    time, memory = speedup(tuned.speedup), speedup(tuned.saving)
+    if tuned.goal == "memory":
+        return f"{memory} less memory at once, speed {time}, over the program as it is"
+    return f"{time} over the program as it is"

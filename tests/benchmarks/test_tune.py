@@ -1,0 +1,249 @@
+"""The benchmark of `tune`: its grids, its clock, its judgement. The figures themselves need a machine and an hour."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import _clocked  # noqa: E402
+import _final  # noqa: E402
+import _grid  # noqa: E402
+import _tune_table  # noqa: E402
+import tune as benchmark  # noqa: E402
+
+CASES = _grid.read_cases()
+
+TRAINS = """
+import argparse
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+torch.manual_seed(args.seed)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.arange(400.0).reshape(-1, 4) / 400)
+for step, (rows,) in enumerate(DataLoader(data, 2, shuffle=True), 1):
+    loss = model(rows).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 5 == 0:
+        print(f"step {step} loss {loss.item()}", flush=True)
+    if step == args.steps:
+        break
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    file = tmp_path_factory.mktemp("program") / "train.py"
+    file.write_text(TRAINS)
+    return file
+
+
+def made(name: str, *, reached: float = 1.0, cost: float = 0.2, held: bool | None = True, inside: bool = True) -> dict:
+    """A row with some figures."""
+    return {
+        "bottleneck": f"{name} is slow",
+        "grid": {"wall_s": 200.0, "best": {"loader": {"num_workers": 2}}, "gain": 1.9, "cells": [{}] * 9},
+        "tune": {"wall_s": 200 * cost, "recipe": {"loader": {"num_workers": 2}}},
+        "gain": {"median": 1.8, "low": 1.7, "high": 1.9},
+        "reached": {"median": reached, "low": reached - 0.02, "high": reached + 0.02},
+        "cost": cost,
+        "invariants": {"class": "exact", "held": held, "text": ""},
+        "kept": [{"remedy": "loader.workers", "inside": inside}],
+    }
+
+
+# -- grids
+
+
+def test_there_are_ten_programs_of_different_bottlenecks_and_each_has_a_grid():
+    assert len(CASES) >= 10
+    assert {case.program for case in CASES.values()} == set(_grid.PROGRAMS.glob("*.py"))
+    assert all(8 <= len(case.cells) <= 40 for case in CASES.values())
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_a_program_is_one_that_a_user_would_write(case):
+    source = case.program.read_text()
+    names = {alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import) for alias in node.names}
+    assert "paceline" not in source
+    assert "torch" in names
+    assert 30 <= len(source.splitlines()) <= 70
+    assert case.warmup % 5 == 0 and case.steps % 5 == 0  # a line is printed every five steps
+
+
+def test_a_grid_is_the_union_of_products_each_recipe_once_and_without_the_baseline():
+    tables = [
+        {"loader.num_workers": [0, 2], "loader.prefetch_factor": [2, 8]},
+        {"loader.num_workers": [0]},
+        {"compute.compile": ["as is", "default"]},
+    ]
+    assert _grid.cells_of(tables, "here") == [
+        {"loader": {"num_workers": 0}},  # a prefetch factor says nothing without workers
+        {"loader": {"num_workers": 2, "prefetch_factor": 2}},
+        {"loader": {"num_workers": 2, "prefetch_factor": 8}},
+        {"compute": {"compile": "default"}},
+    ]
+
+
+def test_a_grid_that_sets_what_there_is_not_is_refused():
+    with pytest.raises(Exception, match="loader.workers"):
+        _grid.cells_of([{"loader.workers": [2]}], "here")
+
+
+def test_the_best_of_a_grid_is_the_fastest_beside_its_own_baseline():
+    slow, fast, broken = (
+        _grid.Cell(recipe={"loader": {"num_workers": 1}}, baseline_step_s=1.0, step_s=0.9),
+        _grid.Cell(recipe={"loader": {"num_workers": 2}}, baseline_step_s=3.0, step_s=1.0),
+        _grid.Cell(recipe={"loader": {"num_workers": 3}}, baseline_step_s=None, step_s=None, failed="exit code 1"),
+    )
+    assert _grid.best_of([slow, fast, broken]) == fast.recipe
+    assert _grid.best_of([broken]) == {}
+    assert _grid.best_of([_grid.Cell(recipe={"x": {}}, baseline_step_s=1.0, step_s=1.1)]) == {}
+
+
+# -- the clock
+
+
+def test_steps_are_timed_after_the_warm_up():
+    run = _clocked.Clocked(at_s={5: 10.0, 10: 10.5, 15: 11.5}, losses={}, wall_s=12.0)
+    assert run.step_s(5) == pytest.approx(0.15)
+    with pytest.raises(_clocked.RunFailed, match="step 20"):
+        run.step_s(20)
+
+
+def test_a_program_is_clocked_bare_and_under_a_recipe_and_prints_the_same(program, tmp_path):
+    recipe = {"loader": {"num_workers": 1}}
+    commands = {
+        "bare": _clocked.bare(program, "--steps", 40),
+        "tuned": _clocked.under(recipe, tmp_path, program, "--steps", 40),
+    }
+    case = _grid.Case(name="train", bottleneck="", allow="exact", warmup=5, steps=35, cells=[])
+    runs = _final.played(commands, 1, tmp_path)
+    assert list(runs["bare"][0].losses) == list(range(5, 41, 5))
+    assert all(run.step_s(5) > 0 for some in runs.values() for run in some)
+    assert _final.invariants(case, "exact", runs, tmp_path)["held"] is True
+
+
+def test_a_setting_that_does_not_take_hold_is_a_failure_and_not_a_slow_cell(program, tmp_path):
+    command = _clocked.under({"compute": {"channels_last": True}}, tmp_path, program, "--steps", 10)
+    with pytest.raises(_clocked.RunFailed, match="channels_last"):
+        _clocked.clocked(command, tmp_path)
+
+
+def test_a_program_that_fails_or_hangs_says_so(tmp_path):
+    def command(source: str) -> list[str]:
+        return [sys.executable, "-c", textwrap.dedent(source)]
+
+    with pytest.raises(_clocked.RunFailed, match="exit code 3: no data"):
+        _clocked.clocked(command("import sys; print('no data', file=sys.stderr); sys.exit(3)"), tmp_path)
+    with pytest.raises(_clocked.RunFailed, match="longer than 1 s"):
+        _clocked.clocked(command("import time; time.sleep(60)"), tmp_path, limit_s=1.0)
+
+
+# -- the same training
+
+
+def test_exact_is_to_the_last_digit():
+    wanted = {5: "0.5", 10: "0.25"}
+    assert _final.same_digits(wanted, dict(wanted), repeats=True)["held"] is True
+    assert _final.same_digits(wanted, {5: "0.5", 10: "0.2500001"}, repeats=True)["held"] is False
+    assert _final.same_digits(wanted, {5: "0.5"}, repeats=True)["held"] is False
+    assert _final.same_digits(wanted, {5: "0.6", 10: "0.1"}, repeats=False)["held"] is None
+
+
+@pytest.mark.parametrize("late, held", [("0.2501", True), ("0.29", False), ("nan", False)])
+def test_numeric_is_within_the_scatter_of_seeds(late, held):
+    wanted, other = {5: "0.5", 10: "0.25"}, {5: "0.6", 10: "0.26"}
+    assert _final.within_scatter(wanted, {5: "0.9", 10: late}, other)["held"] is held
+
+
+def test_the_class_of_a_recipe_is_the_boldest_of_what_was_kept():
+    trials = [{"safety": "numeric", "status": "kept"}, {"safety": "semantic", "status": "no-win"}]
+    assert _final.safety_of({"loader": {}}, trials) == "numeric"
+    assert _final.safety_of({}, trials) == "exact"
+
+
+# -- the judgement
+
+
+def test_all_that_was_asked_for():
+    figures = _tune_table.summary({"a": made("a"), "b": made("b", reached=1.04)})
+    assert _tune_table.passed(figures)
+    assert not _tune_table.passed(_tune_table.summary({}))
+
+
+@pytest.mark.parametrize(
+    "off, where",
+    [
+        ({"reached": 0.94}, "below_reached"),
+        ({"cost": 0.26}, "above_cost"),
+        ({"held": False}, "broken"),
+    ],
+)
+def test_one_program_that_falls_short_is_named(off, where):
+    figures = _tune_table.summary({"a": made("a"), "b": made("b", **off)})
+    assert figures[where] == ["b"]
+    assert not _tune_table.passed(figures)
+    assert any("not b" in sentence for sentence in _tune_table.sentences(figures))
+
+
+def test_a_change_that_nothing_was_predicted_of_counts_as_not_predicted():
+    rows = {name: made(name) for name in "abcd"}
+    assert _tune_table.passed(_tune_table.summary(rows))
+    rows["d"]["kept"][0]["inside"] = None
+    assert _tune_table.summary(rows)["predicted_share"] == 0.75
+    assert not _tune_table.passed(_tune_table.summary(rows))
+
+
+def test_a_program_that_could_not_be_measured_fails_the_benchmark_and_not_the_table():
+    rows = {"a": made("a"), "b": {"bottleneck": "b is slow", "failed": "exit code 1"}}
+    result = {"date": "2026-01-01", "device": "CPU", "python": "3.11", "versions": {"torch": "2.13"}, "programs": rows}
+    assert not _tune_table.passed(_tune_table.summary(rows))
+    text = _tune_table.markdown(result)
+    assert "exit code 1" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+# -- going on
+
+
+@pytest.fixture
+def options(tmp_path):
+    return benchmark.parser().parse_args(["--resume", "--out", str(tmp_path)])
+
+
+def test_what_is_done_is_not_done_again(options, tmp_path, capsys):
+    file, result = benchmark.begun(options)
+    result["programs"] = {name: made(name) for name in CASES}
+    benchmark.written(file, json.dumps(result))
+    assert benchmark.compared(list(CASES.values()), options) == 0
+    assert f"{len(CASES)} of {len(CASES)} programs" in capsys.readouterr().out
+
+
+def test_results_of_another_machine_are_not_gone_on_with(options):
+    file, result = benchmark.begun(options)
+    benchmark.written(file, json.dumps(result | {"device": "CPU, 64 cores"}))
+    with pytest.raises(SystemExit, match="64 cores"):
+        benchmark.begun(options)
+
+
+def test_a_program_that_there_is_not_is_told_with_those_there_are():
+    with pytest.raises(SystemExit, match=r"no program wait; there are .*waits"):
+        benchmark.main(["wait"])

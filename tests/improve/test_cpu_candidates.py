@@ -1,0 +1,49 @@
+"""What is proposed to a program that computes on a CPU? Threads, and memory in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.explain.build import RunFolder, plain
+from tests.explain.gpu_run import window
+
+from paceline.improve.model import Candidate
+from paceline.improve.remedies import candidates
+from paceline.improve.situation import Situation
+
+LARGE = ("aten::addmm", 12, 9000.0, None)
+SMALL = ("aten::tanh", 900, 9000.0, None)
+CONVOLUTION = ("aten::mkldnn_convolution", 4, 3000.0, None)
+
+
+def proposed(folder, *operators: Any, threads: int = 1, **row: Any) -> dict[str, Candidate]:
+    """What is proposed to a run whose profiled step has some operators, by remedy."""
+    run = RunFolder(folder).rank(
+        plain(60, **row), meta={"threads": threads}, notes=[{"kind": "end", "exception": None}, window(operators)]
+    )
+    found = candidates(Situation(run=run.gauges(header={"allowed_cores": 4.0}).read(), recipe={}))
+    return {one.remedy: one for one in found}
+
+
+def test_cores_that_do_not_compute_are_given_threads(tmp_path):
+    found = proposed(tmp_path, LARGE)["compute.threads"]
+    assert found.recipe == {"compute": {"num_threads": 4}}
+    assert (found.safety, found.predicted.low, found.predicted.high) == ("numeric", 1.0, 4.0)
+
+
+@pytest.mark.parametrize("threads, wait", [(4, 0.0), (1, 40.0)], ids=["as many as cores", "it waits for data"])
+def test_threads_stay_where_nothing_speaks_for_more(tmp_path, threads, wait):
+    assert "compute.threads" not in proposed(tmp_path, LARGE, threads=threads, wait=wait)
+
+
+def test_small_operators_are_computed_by_one_thread(tmp_path):
+    found = proposed(tmp_path, SMALL, threads=4)["compute.threads"]
+    assert found.recipe == {"compute": {"num_threads": 1}}
+
+
+def test_memory_is_put_in_another_order_only_for_convolutions(tmp_path):
+    assert "compute.channels_last" not in proposed(tmp_path / "none", LARGE)
+    assert "compute.channels_last" in proposed(tmp_path / "some", LARGE, CONVOLUTION)
+    unknown = RunFolder(tmp_path / "unknown").rank(plain(60)).gauges().read()
+    assert "compute.channels_last" in {one.remedy for one in candidates(Situation(run=unknown, recipe={}))}

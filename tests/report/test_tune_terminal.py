@@ -1,0 +1,74 @@
+"""What a person sees when tuning is over: within any width, a line a trial in a log, no foreign control characters."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from tests.report import tune_sample
+
+from paceline.report.tune_terminal import render
+
+COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+def printed(scene: str, width: int = 80, *, terminal: bool = True, file: io.TextIOBase | None = None) -> str:
+    tuned = tune_sample.SCENES[scene]()
+    written = file or io.StringIO()
+    console = Console(file=written, width=width, force_terminal=terminal, _environ={})  # type: ignore[arg-type]
+    render(tuned, recipe_file="recipe.toml" if tuned.best else None, next_command=tune_sample.NEXT, console=console)
+    written.flush()
+    text = written.getvalue() if isinstance(written, io.StringIO) else written.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return COLOUR.sub("", text)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("scene", ["tuned", "no_win", "for_memory", "for_money"])
+def test_figures_stand_in_columns_within_the_width(scene: str, width: int) -> None:
+    lines = [line for line in printed(scene, width).splitlines() if not line.startswith("paceline: ")]
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if "achieved" in line)
+    measured = [line for line in lines if re.search(r"^\S .*\d pairs", line)]
+    assert measured
+    for line in measured:
+        assert re.match(r"\d", line[head.index("achieved") :])
+        assert re.match(r"exact|numeric|semantic", line[head.index("class") :])
+
+
+def test_a_long_recipe_is_wrapped_between_settings() -> None:
+    lines = printed("no_win", 70).splitlines()
+    at = next(i for i, line in enumerate(lines) if "num_workers=28" in line)
+    assert [line.strip() for line in lines[at : at + 3]] == [
+        "loader.num_workers=28, loader.persistent_workers=true,",
+        "loader.prefetch_factor=8",
+        "certainly gains less than 2 %",
+    ]
+
+
+def test_only_what_a_trial_changed_is_shown() -> None:
+    lines = [line.strip() for line in printed("tuned").splitlines()]
+    assert "loader.num_workers=28" in lines  # its kept workers were kept before
+    assert "precision.autocast=bf16" in lines
+
+
+def test_what_was_not_tried_stands_by_its_reason() -> None:
+    assert "needs --allow semantic: batch.size" in printed("tuned")
+
+
+def test_a_log_gets_a_line_for_each_trial() -> None:
+    lines = printed("tuned", terminal=False).splitlines()
+    assert all(line.startswith("paceline: ") for line in lines)
+    assert sum(line.startswith("paceline: trial: ") for line in lines) == len(tune_sample.TRIALS)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_foreign_text_moves_no_cursor(terminal: bool) -> None:
+    assert "\x1b" not in printed("hostile", terminal=terminal)
+
+
+@pytest.mark.parametrize("scene", sorted(tune_sample.SCENES))
+def test_ascii_terminals_get_ascii(scene: str) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    assert "paceline: " in printed(scene, file=file)
