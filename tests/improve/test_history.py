@@ -95,8 +95,9 @@ def test_one_share_is_learnt_from_above_or_below_and_never_overshot(share, numbe
 def test_few_trials_move_it_little_and_many_move_it_far():
     predicted = Gain(low=2.0, high=4.0)
     nothing = outcome(predicted, 1.0)
-    once, often = (middle(corrected(predicted, [nothing] * n, 1e-9)) for n in (1, 20))
-    assert 1.4 < once < 2.2
+    twice, thrice, often = (middle(corrected(predicted, [nothing] * n, 1e-9)) for n in (2, 3, 20))
+    assert twice == middle(predicted)
+    assert 1.2 < thrice < 2.2
     assert 1.0 < often < 1.1
 
 

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset
 
 class Numbers(Dataset):
     def __len__(self):
-        return 24
+        return 80
     def __getitem__(self, index):
         moved = torch.rand(1).item() if planted.get("augments") else 0.0
         return torch.full((4,), index + moved), index % 3
@@ -67,10 +67,10 @@ SEEDED_BY_THE_CLOCK = TRAINS.replace("torch.manual_seed(7)", "import time; torch
 
 
 def workshop_of(folder: Path, source: str) -> Workshop:
-    """A workshop for a program whose steps take about 10 ms, six an epoch."""
+    """A workshop for a program whose steps take about 10 ms, twenty an epoch."""
     (folder / "train.py").write_text(textwrap.dedent(source))
     workshop = Workshop([sys.executable, "train.py"], folder / "trials", folder, GOALS["time"])
-    workshop.learn(0.01, 6, players=0)
+    workshop.learn(0.01, 20, players=0)
     return workshop
 
 
@@ -86,7 +86,6 @@ def failed(workshop: Workshop, recipe: Recipe, safety: Any = "exact", reference:
 @pytest.mark.parametrize(
     "fault, safety, found",
     [
-        (None, "exact", set()),
         ("kept", "exact", {"samples", "losses", "gradients", "parameters", "buffers"}),  # the shuffle shifts
         ("recomputes", "exact", {"buffers"}),  # BatchNorm sees each batch twice
         ("skips", "exact", {"samples"}),  # more is fed for as many steps
@@ -94,9 +93,11 @@ def failed(workshop: Workshop, recipe: Recipe, safety: Any = "exact", reference:
     ],
 )
 def test_the_proof_finds_what_is_planted(trains, fault, safety, found):
-    assert failed(trains, {"planted": {fault: True}} if fault else {}, safety) >= found
-    if fault is None:
-        assert not failed(trains, {"loader": {"num_workers": 2}}, safety)
+    assert failed(trains, {"planted": {fault: True}}, safety) >= found
+
+
+def test_the_proof_finds_nothing_where_nothing_changed(trains):
+    assert failed(trains, {"loader": {"num_workers": 2}}) == set()
 
 
 def test_random_augmentation_depends_on_the_worker(trains):

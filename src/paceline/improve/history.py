@@ -18,7 +18,9 @@ With an inverse gamma prior on s^2 that weighs as much as m trials, what is next
 
 An interval of the findings, c - h to c + h, is meant to hold four achieved gains in five; s_0 is such that the second
 line says the same where there is no trial yet. The interval is never made narrower than beta c -+ |beta| h: other
-programs can tell that findings were wrong, not that they are surer about this one.
+programs can tell that findings were wrong, not that they are surer about this one. Nor is it made so wide by
+a few as to say nothing: with fewer than three trials the findings are left as they are, with fewer than eight the
+interval reaches no further than 2 h + f to each side, and beta counts as 2 at most.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ from paceline.improve.situation import Situation
 
 NEWEST = 50  # trials of a remedy that count: programs, versions and machines change
 AGREEING = 5  # trials without a gain worth having that it takes to expect none
+_FEWEST = 3  # trials below which nothing is corrected
+_MANY = 8  # trials that may make an interval as wide as they scatter
+_STEEPEST = 2.0  # beta
+_WIDEST = 2.0  # times half of the findings' interval, on the log scale
 _PRIOR = 1.0  # k
 _PRIOR_SPREAD = 2.0  # m
 _FLOOR = math.log(1.1)  # f
@@ -121,7 +127,7 @@ def corrected(predicted: Gain, seen: Sequence[Outcome], worth: float) -> Gain:
         worth: Factor below which a gain is not worth having.
     """
     pairs = [pair for one in seen if (pair := _expected_and_gained(one)) is not None][-NEWEST:]
-    if not pairs or not _usable(predicted.low, predicted.high):
+    if len(pairs) < _FEWEST or not _usable(predicted.low, predicted.high):
         return predicted
     found = _moved(predicted, pairs)
     without = sum(gained < math.log(worth) for _, gained in pairs)
@@ -143,7 +149,10 @@ def _moved(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
     freedom = _PRIOR_SPREAD + len(pairs)
     spread2 = (_PRIOR_SPREAD * claimed2 + residual2) / freedom
     reach = _quantile(freedom) * math.sqrt(spread2 * _size2(centre) * (1 + own2 / weight))
+    beta = min(beta, _STEEPEST)
     reach = max(reach, abs(beta) * half)
+    if len(pairs) < _MANY:
+        reach = min(reach, _WIDEST * half + _FLOOR)
     return Gain(low=math.exp(beta * centre - reach), high=math.exp(beta * centre + reach))
 
 
