@@ -4,6 +4,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 TORCH = torch==2.13.0
 
+# What `make bench` leaves out: parts of benchmarks, those with a target of their own.
+NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py
+
 BIN = .venv/bin
 # The stamp carries the content of what it was made from: after a checkout or a touch nothing is redone.
 STAMP = .venv/.ready-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
@@ -11,10 +14,10 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL = help
-.PHONY: help setup lint types imports tests labelled test demo bench gpu-proof clean
+.PHONY: help setup lint types imports tests labelled test demo bench tune-benchmark gpu-proof clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 setup: $(STAMP) ## Make the environment in .venv; does nothing when it is up to date.
 	@:
@@ -41,7 +44,7 @@ imports: setup
 	$(BIN)/lint-imports --no-logo
 
 tests: setup
-	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS)
+	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS) --dist loadgroup
 
 labelled: setup ## Run all programs whose bottleneck is known and check the verdicts (12 minutes alone on 2 cores).
 	PACELINE_LABELLED=all $(BIN)/pytest tests/labelled
@@ -60,8 +63,11 @@ demo: setup ## Watch a small training run and print what holds it back.
 	$(BIN)/paceline run examples/photos/train.py
 
 bench: setup ## Run every benchmark that needs no GPU, one after the other.
-	@set -e; for file in $(filter-out benchmarks/_% benchmarks/gpu_proof.py,$(wildcard benchmarks/*.py)); do \
+	@set -e; for file in $(filter-out $(NOT_ALONE),$(wildcard benchmarks/*.py)); do \
 	    echo "== $$file"; $(BIN)/python "$$file"; done
+
+tune-benchmark: setup ## Set `paceline tune` beside an exhaustive grid; an hour and a half, alone on the machine.
+	$(BIN)/python benchmarks/tune.py; status=$$?; $(BIN)/python benchmarks/case_study.py && exit $$status
 
 gpu-proof: setup ## Check on a machine with a GPU what only a GPU can show.
 	$(BIN)/python benchmarks/gpu_proof.py

@@ -58,9 +58,10 @@ def made(name: str, *, reached: float = 1.0, cost: float = 0.2, held: bool | Non
     """A row with some figures."""
     return {
         "bottleneck": f"{name} is slow",
-        "grid": {"wall_s": 200.0, "best": {"loader": {"num_workers": 2}}, "gain": 1.9, "cells": [{}] * 9},
+        "grid": {"wall_s": 200.0, "best": {"loader": {"num_workers": 2}}, "cells": [{}] * 9},
         "tune": {"wall_s": 200 * cost, "recipe": {"loader": {"num_workers": 2}}},
         "gain": {"median": 1.8, "low": 1.7, "high": 1.9},
+        "best_gain": {"median": 1.9, "low": 1.8, "high": 2.0},
         "reached": {"median": reached, "low": reached - 0.02, "high": reached + 0.02},
         "cost": cost,
         "invariants": {"class": "exact", "held": held, "text": ""},
@@ -106,15 +107,16 @@ def test_a_grid_that_sets_what_there_is_not_is_refused():
         _grid.cells_of([{"loader.workers": [2]}], "here")
 
 
-def test_the_best_of_a_grid_is_the_fastest_beside_its_own_baseline():
-    slow, fast, broken = (
+def test_the_best_of_a_grid_are_the_fastest_beside_their_own_baselines():
+    slow, fast, broken, worse = (
         _grid.Cell(recipe={"loader": {"num_workers": 1}}, baseline_step_s=1.0, step_s=0.9),
         _grid.Cell(recipe={"loader": {"num_workers": 2}}, baseline_step_s=3.0, step_s=1.0),
         _grid.Cell(recipe={"loader": {"num_workers": 3}}, baseline_step_s=None, step_s=None, failed="exit code 1"),
+        _grid.Cell(recipe={"loader": {"num_workers": 4}}, baseline_step_s=1.0, step_s=1.1),
     )
-    assert _grid.best_of([slow, fast, broken]) == fast.recipe
-    assert _grid.best_of([broken]) == {}
-    assert _grid.best_of([_grid.Cell(recipe={"x": {}}, baseline_step_s=1.0, step_s=1.1)]) == {}
+    assert _grid.finalists([slow, worse, fast, broken]) == [fast.recipe, slow.recipe]
+    assert _grid.finalists([slow, fast], count=1) == [fast.recipe]
+    assert _grid.finalists([broken, worse]) == [{}]
 
 
 # -- the clock
@@ -154,6 +156,35 @@ def test_a_program_that_fails_or_hangs_says_so(tmp_path):
         _clocked.clocked(command("import sys; print('no data', file=sys.stderr); sys.exit(3)"), tmp_path)
     with pytest.raises(_clocked.RunFailed, match="longer than 1 s"):
         _clocked.clocked(command("import time; time.sleep(60)"), tmp_path, limit_s=1.0)
+
+
+# -- the last comparison
+
+
+def run(step_s: float) -> _clocked.Clocked:
+    return _clocked.Clocked(at_s={5: 1.0, 15: 1.0 + 10 * step_s}, losses={}, wall_s=9.0)
+
+
+@pytest.mark.parametrize(
+    "tuned, seconds, best, reached",
+    [
+        ("other", {"tuned": 0.12}, "b", 0.75),  # slower than the faster of the two
+        ("other", {"tuned": 0.06}, "b", 1.5),  # faster than all of the grid
+        ("a", {"tuned": 0.12}, "b", 0.75),  # one of them, and the other is faster
+        ("b", {"tuned": 0.09}, "b", 1.0),  # the very best
+    ],
+)
+def test_the_tuned_program_is_held_against_the_faster_of_the_finalists(tuned, seconds, best, reached):
+    recipes = {"a": {"loader": {"num_workers": 1}}, "b": {"loader": {"num_workers": 2}}, "other": {}}
+    words = {"a": "loader.num_workers=1", "b": "loader.num_workers=2"}
+    step_s = {"bare": 0.18, words["a"]: 0.1, words["b"]: 0.09, **seconds}
+    step_s.pop(words.get(tuned, ""), None)  # it runs once, as the tuned one
+    case = _grid.Case(name="x", bottleneck="", allow="exact", warmup=5, steps=10, cells=[])
+    runs = {name: [run(value)] * 3 for name, value in step_s.items()}
+    fastest, found = _final.figures(case, [recipes["a"], recipes["b"]], runs)
+    assert fastest == recipes[best]
+    assert found["reached"]["median"] == pytest.approx(reached)
+    assert found["gain"]["median"] == pytest.approx(0.18 / seconds["tuned"])
 
 
 # -- the same training

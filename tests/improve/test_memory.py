@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(4):
+for step in range({steps}):
     x = torch.randn({batch}, {width})
     loss = nn.functional.cross_entropy(model(x), torch.arange({batch}) % 3)
     optimizer.zero_grad()
@@ -48,7 +48,7 @@ for name, value in model.named_buffers():
     print(name, value.double().sum().item().hex())
 print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 """
-SMALL = BLOCKS.format(width=8, batch=12)
+SMALL = BLOCKS.format(width=8, batch=12, steps=4)
 BARE: list[str] = []
 
 
@@ -72,7 +72,7 @@ def test_checkpointed_blocks_compute_the_same_to_the_bit(ran, settings, computed
 
 def test_checkpointed_blocks_take_less_memory(ran):
     """Six blocks keep 100 MB and more; computed again, one at a time does."""
-    large = BLOCKS.format(width=512, batch=4096)
+    large = BLOCKS.format(width=256, batch=8192, steps=1)
     peaks = [int(re.search(r"peak (\d+)", ran(large, r).err)[1]) for r in ({}, {"memory": {"checkpoint_every": 1}})]
     assert peaks[0] - peaks[1] > 100_000  # KiB
 
