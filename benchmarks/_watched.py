@@ -16,12 +16,14 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.improve.child import applied
+from paceline.improve.child.held import FOLDER as HELD
 from paceline.observe.gauges.sampler import Sampler
 from paceline.observe.supervise import watched_environment
 from paceline.record import layout
@@ -43,6 +45,8 @@ class Watched:
     meta: dict[str, Any] = field(default_factory=dict)
     notes: list[dict[str, Any]] = field(default_factory=list)
     gauges: list[dict[str, Any]] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)  # settings of a recipe that took hold: what that means
+    refused: dict[str, str] = field(default_factory=dict)  # and those that did not: why
 
     @property
     def timed(self) -> list[dict[str, float]]:
@@ -51,17 +55,25 @@ class Watched:
 
 
 @contextmanager
-def watched(program: str, *arguments: str, seconds: float = 80, watch: bool = True) -> Iterator[Watched]:
-    """Run a program of `gpu_programs`, watched unless said; its record is there inside the ``with``."""
+def watched(
+    program: str,
+    *arguments: str,
+    seconds: float = 80,
+    watch: bool = True,
+    recipe: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Watched]:
+    """Run a program of `gpu_programs`, watched unless said, under a recipe; its record is there inside the ``with``."""
     with tempfile.TemporaryDirectory(prefix="gpu-proof-run-") as place:
         folder = Path(place) / "20260101-000000-proof"
         for part in (layout.RANKS_DIR, layout.WORKERS_DIR, layout.GAUGES_DIR):
             (folder / part).mkdir(parents=True)
-        yield _run([sys.executable, str(PROGRAMS / program), *arguments], folder, seconds, watch)
+        environment = dict(watched_environment(folder, os.environ)) if watch else dict(os.environ)
+        environment |= applied(recipe) if recipe is not None else {}
+        yield _run([sys.executable, str(PROGRAMS / program), *arguments], folder, seconds, environment)
 
 
-def _run(command: list[str], folder: Path, seconds: float, watch: bool) -> Watched:
-    environment = dict(watched_environment(folder, os.environ)) if watch else dict(os.environ)
+def _run(command: list[str], folder: Path, seconds: float, environment: dict[str, str]) -> Watched:
+    watch = "PACELINE_WATCH_DIR" in environment
     begun_ns, begun = time.monotonic_ns(), time.time()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=errors)
@@ -103,6 +115,9 @@ def _with_record(found: Watched, folder: Path) -> Watched:
         found.summary = json.loads(summary.read_text()) if summary.exists() else {}
     for file in (folder / layout.GAUGES_DIR).glob("*.jsonl"):
         found.gauges = _lines(file)
+    entries = [entry for file in (folder / HELD).glob("*.jsonl") for entry in _lines(file)]
+    found.held = {entry["key"]: entry["what"] for entry in entries if entry["held"]}
+    found.refused = {entry["key"]: entry["what"] for entry in entries if not entry["held"]}
     return found
 
 
