@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from _clocked import bare, clocked, tuned, under
+from _clocked import RunFailed, bare, clocked, tuned, under
 from _machine import about
 
 from paceline.improve.recipe import in_words
@@ -47,7 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     photos = module_at(PHOTOS).make_photos()
     result = {"schema": SCHEMA, **about(("torch", "paceline", "pillow")), "width": options.width}
     with tempfile.TemporaryDirectory(prefix="case-study-") as folder:
-        result |= studied(Path(folder), photos, options)
+        try:
+            result |= studied(Path(folder), photos, options)
+        except RunFailed as error:
+            raise SystemExit(f"case study: {error}") from error
     result["passed"] = {name: result[name] >= least for name, least in ASKED.items()} | {"same": result["same_losses"]}
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / f"case-study-{result['date']}.json"

@@ -13,7 +13,7 @@ For each program of ``tune_programs``, none of which knows of Paceline:
    the wall time of 2 over that of 1.
 4. The losses that the tuned program prints are held against the bare one's.
 
-A machine with nothing else to do is needed: about six minutes a program. Each row is written as soon as it is done;
+A machine with nothing else to do is needed: about seven minutes a program. Each row is written as soon as it is done;
 ``--resume`` goes on where an earlier run was ended. Exit code: 0 when all that was asked for holds, else 1.
 """
 

@@ -21,37 +21,18 @@ import tune as benchmark  # noqa: E402
 
 CASES = _grid.read_cases()
 
-TRAINS = """
-import argparse
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int)
-parser.add_argument("--seed", type=int, default=0)
-args = parser.parse_args()
-torch.manual_seed(args.seed)
-torch.set_num_threads(1)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = TensorDataset(torch.arange(400.0).reshape(-1, 4) / 400)
-for step, (rows,) in enumerate(DataLoader(data, 2, shuffle=True), 1):
-    loss = model(rows).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if step % 5 == 0:
-        print(f"step {step} loss {loss.item()}", flush=True)
-    if step == args.steps:
-        break
-"""
+STEPS = ["--steps", 15]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    file = tmp_path_factory.mktemp("program") / "train.py"
-    file.write_text(TRAINS)
-    return file
+def photos(tmp_path_factory):
+    """The case study's program, with some small pictures."""
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path_factory.mktemp("photos")
+    for name, colour in (("sky", "blue"), ("wood", "brown")):
+        (folder / name).mkdir()
+        image.new("RGB", (96, 72), colour).save(folder / name / "0.jpg")
+    return [BENCHMARKS / "case_study_programs" / "photos.py", "--data", folder, "--width", 4]
 
 
 def made(name: str, *, reached: float = 1.0, cost: float = 0.2, held: bool | None = True, inside: bool = True) -> dict:
@@ -129,22 +110,22 @@ def test_steps_are_timed_after_the_warm_up():
         run.step_s(20)
 
 
-def test_a_program_is_clocked_bare_and_under_a_recipe_and_prints_the_same(program, tmp_path):
+def test_a_program_is_clocked_bare_and_under_a_recipe_and_prints_the_same(photos, tmp_path):
     recipe = {"loader": {"num_workers": 1}}
     commands = {
-        "bare": _clocked.bare(program, "--steps", 40),
-        "tuned": _clocked.under(recipe, tmp_path, program, "--steps", 40),
+        "bare": _clocked.bare(*photos, *STEPS),
+        "tuned": _clocked.under(recipe, tmp_path, *photos, *STEPS),
     }
-    case = _grid.Case(name="train", bottleneck="", allow="exact", warmup=5, steps=35, cells=[])
+    case = _grid.Case(name="photos", bottleneck="", allow="exact", warmup=5, steps=10, cells=[])
     runs = _final.played(commands, 1, tmp_path)
-    assert list(runs["bare"][0].losses) == list(range(5, 41, 5))
-    assert all(run.step_s(5) > 0 for some in runs.values() for run in some)
+    assert list(runs["bare"][0].losses) == [5, 10, 15]
+    assert all(one.step_s(5) > 0 for some in runs.values() for one in some)
     assert _final.invariants(case, "exact", runs, tmp_path)["held"] is True
 
 
-def test_a_setting_that_does_not_take_hold_is_a_failure_and_not_a_slow_cell(program, tmp_path):
-    command = _clocked.under({"compute": {"channels_last": True}}, tmp_path, program, "--steps", 10)
-    with pytest.raises(_clocked.RunFailed, match="channels_last"):
+def test_a_setting_that_does_not_take_hold_is_a_failure_and_not_a_slow_cell(photos, tmp_path):
+    command = _clocked.under({"ddp": {"static_graph": True}}, tmp_path, *photos, *STEPS)
+    with pytest.raises(_clocked.RunFailed, match="static_graph"):
         _clocked.clocked(command, tmp_path)
 
 
@@ -161,7 +142,7 @@ def test_a_program_that_fails_or_hangs_says_so(tmp_path):
 # -- the last comparison
 
 
-def run(step_s: float) -> _clocked.Clocked:
+def ran(step_s: float) -> _clocked.Clocked:
     return _clocked.Clocked(at_s={5: 1.0, 15: 1.0 + 10 * step_s}, losses={}, wall_s=9.0)
 
 
@@ -180,7 +161,7 @@ def test_the_tuned_program_is_held_against_the_faster_of_the_finalists(tuned, se
     step_s = {"bare": 0.18, words["a"]: 0.1, words["b"]: 0.09, **seconds}
     step_s.pop(words.get(tuned, ""), None)  # it runs once, as the tuned one
     case = _grid.Case(name="x", bottleneck="", allow="exact", warmup=5, steps=10, cells=[])
-    runs = {name: [run(value)] * 3 for name, value in step_s.items()}
+    runs = {name: [ran(value)] * 3 for name, value in step_s.items()}
     fastest, found = _final.figures(case, [recipes["a"], recipes["b"]], runs)
     assert fastest == recipes[best]
     assert found["reached"]["median"] == pytest.approx(reached)
