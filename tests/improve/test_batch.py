@@ -143,8 +143,6 @@ def test_windows_of_a_program(ran, monkeypatch, tmp_path):
         optimizer.zero_grad()
         model(torch.randn(16, 8)).pow(2).mean().backward()
         optimizer.step()
-    from paceline.improve.child import noise
-    noise.close()
     """
     assert ran(source, {}).code == 0
     found, optimizers = read_windows(tmp_path / "run")

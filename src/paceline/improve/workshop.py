@@ -233,11 +233,7 @@ class Workshop:
         steps = WINDOW * max(_WINDOWS[0], min(_WINDOWS[1], int(most_s / (WINDOW * self.step_s))))
         with self._player(recipe, {NOISE: "1", SEED: "0"}) as player:
             player.begin()
-            try:
-                player.play(min(steps, self._total or steps), 60.0 + 60 * steps * self.step_s, pause=False)
-                player.end()
-            except ProgramOver:
-                pass
+            _play_to(steps, player, 60.0 + 60 * steps * self.step_s)
         return read_windows(player.folder)
 
     def sized(self, recipe: Recipe, step_s: float, most_s: float) -> Block:
@@ -267,11 +263,7 @@ class Workshop:
         steps = max(20, int(most_s / self.step_s))
         with self._player(recipe, {SEED: str(seed)}) as player:
             player.begin()
-            try:
-                player.play(steps, 60.0 + 10 * steps * self.step_s, pause=False)
-                player.end()
-            except ProgramOver:
-                pass
+            _play_to(steps, player, 60.0 + 10 * steps * self.step_s)
             run = read_run(player.folder)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
@@ -306,9 +298,17 @@ class Workshop:
         steps = self._proven_steps()
         with self._player(recipe, {child.WITNESS: "1", SEED: str(seed)}) as player:
             player.begin()
-            player.play(steps, 60.0 + 60 * steps * self.step_s, pause=False)
-            player.end()
+            _play_to(steps, player, 60.0 + 60 * steps * self.step_s)
         return read_seen(player.folder / WITNESSED)
+
+
+def _play_to(steps: int, player: Player, timeout_s: float) -> None:
+    """Let a program make so many more steps and end it there, unless it comes to its own end before."""
+    try:
+        player.play(steps, timeout_s, pause=False)
+        player.end()
+    except ProgramOver:
+        pass
 
 
 def _begins(player: Player) -> bool:

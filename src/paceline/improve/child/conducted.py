@@ -97,10 +97,10 @@ class _Conducted:
 
     def _end(self) -> None:
         """Leave, with the record whole: no line of the program runs after this one."""
-        from paceline.improve.child import noise, witness
+        from paceline.improve.child import told
         from paceline.observe.probe import start
 
-        for write in (witness.close, noise.close, start.finish, _flush):
+        for write in (told.write, start.finish, _flush):
             try:
                 write()
             except Exception:

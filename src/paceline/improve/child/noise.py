@@ -6,43 +6,28 @@ move, so the mean of k gradients of B samples stands for one gradient of k B sam
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
+
+from paceline.improve.child import told
 
 NOISE = "PACELINE_NOISE"  # set when gradients are to be measured
 FOLDER = "noise"  # in the run's folder
 WINDOW = 4  # steps in a row
-_notes: _Notes | None = None
 
 
 def patch(torch: Any) -> None:
     """Begin to measure the gradients of the optimizer that steps first."""
-    global _notes  # noqa: PLW0603 one program, one measure; its end comes from elsewhere
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    _notes = _Notes(torch)
-    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: notes(optimizer))
-
-
-def notes(optimizer: Any) -> None:
-    """Note the gradients that an optimizer is about to use."""
-    if _notes is not None and _notes.pid == os.getpid():
-        _notes.step(optimizer)
-
-
-def close() -> None:
-    """Write what was measured."""
-    if _notes is not None and _notes.pid == os.getpid():
-        _notes.write()
+    notes = _Notes()
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: notes.step(optimizer))
+    told.at_end(FOLDER, notes.found)
 
 
 class _Notes:
     """The gradients of one process, window by window."""
 
-    def __init__(self, torch: Any) -> None:
-        self.pid = os.getpid()
-        self._torch = torch
+    def __init__(self) -> None:
         self._optimizers: list[int] = []
         self._sum: list[Any] = []
         self._squares: list[float] = []
@@ -69,10 +54,6 @@ class _Notes:
     def _square(self, tensors: list[Any]) -> float:
         return float(sum(float(t.float().pow(2).sum()) for t in tensors))
 
-    def write(self) -> None:
-        """Write all windows to a file of this process."""
-        folder = os.path.join(os.environ["PACELINE_WATCH_DIR"], FOLDER)
-        os.makedirs(folder, exist_ok=True)
-        found = {"windows": self._windows, "optimizers": len(self._optimizers)}
-        with open(os.path.join(folder, f"{self.pid}.json"), "w", encoding="utf-8") as file:
-            json.dump(found, file)
+    def found(self) -> dict[str, Any]:
+        """Return all windows."""
+        return {"windows": self._windows, "optimizers": len(self._optimizers)}

@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
-import os
 from typing import Any
 
-from paceline.improve.child import roots, scaling
+from paceline.improve.child import roots, scaling, told
 from paceline.improve.child.digest import digest
 from paceline.improve.child.rank import rank_and_world
 
 FOLDER = "witness"  # in the run's folder
-_notes: _Notes | None = None
 
 
 def patch(torch: Any) -> None:
     """Begin to take notes for this process."""
-    global _notes  # noqa: PLW0603 one program, one witness; its end comes from elsewhere
-    _notes = _Notes(torch)
-    roots.around(torch, _notes.fed)
-    _patch_backward(torch, _notes)
-    _patch_steps(_notes)
-
-
-def close() -> None:
-    """Write what was noted."""
-    if _notes is not None and _notes.pid == os.getpid():
-        _notes.write()
+    notes = _Notes(torch)
+    roots.around(torch, notes.fed)
+    _patch_backward(torch, notes)
+    _patch_steps(notes)
+    told.at_end(FOLDER, notes.found)
 
 
 class _Notes:
     """What one process computed."""
 
     def __init__(self, torch: Any) -> None:
-        self.pid = os.getpid()
         self._torch = torch
         self._fed: list[int] = []
         self._losses: list[float] = []
@@ -58,13 +48,13 @@ class _Notes:
         self._steps += 1
         self._optimizers[id(optimizer)] = optimizer
 
-    def write(self) -> None:
-        """Write all of it to a file of this process."""
+    def found(self) -> dict[str, Any]:
+        """Return all of it."""
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
         modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # asks none of them
         buffers = [b for m in modules for b in m._buffers.values() if b is not None]
-        found = {
+        return {
             "fed": self._fed,
             "losses": [loss.hex() for loss in self._losses],
             "steps": self._steps,
@@ -75,10 +65,6 @@ class _Notes:
             "rates": [group.get("lr") for group in groups if isinstance(group.get("lr"), float)],
             "rank": rank_and_world(self._torch)[0],
         }
-        folder = os.path.join(os.environ["PACELINE_WATCH_DIR"], FOLDER)
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, f"{self.pid}.json"), "w", encoding="utf-8") as file:
-            json.dump(found, file)
 
 
 def _patch_backward(torch: Any, notes: _Notes) -> None:
