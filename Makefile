@@ -43,8 +43,9 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-logo
 
+# A file of tests stays in one process: what its tests share is made once.
 tests: setup
-	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest tests --ignore=tests/labelled -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 labelled: setup ## Run all programs whose bottleneck is known and check the verdicts (12 minutes alone on 2 cores).
 	PACELINE_LABELLED=all $(BIN)/pytest tests/labelled

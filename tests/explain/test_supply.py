@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.build import RunFolder, histogram, loader, meter, plain, two_ranks
 
+from paceline.explain.diagnose import diagnose
 from paceline.explain.supply import Supply, bound_by_cpu, is_blocked, is_jitter, is_transport, supply_of, waiting_rank
 from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH
 
@@ -51,6 +52,15 @@ def test_samples_that_wait_gain_and_samples_that_burn_do_not():
     assert SLEEP.gain_with(4).high == pytest.approx(2.0)
     assert SLEEP.gain_with(4).low > 1.2
     assert (BURN.gain_with(4).low, BURN.gain_with(4).high) == (1.0, 1.0)
+
+
+def test_what_more_workers_do_not_explain_is_not_promised_of_them():
+    """40 ms a step where the model knows of 20: of the rest, more workers may save half, or nothing."""
+    found = supply(step_s=0.040, wait_s=0.030)
+    assert found.unexplained_s == pytest.approx(0.020)
+    assert found.gain_with(4).high == pytest.approx(2.0)
+    assert found.gain_with(4).low == pytest.approx(0.040 / (0.0133 + 0.020))
+    assert supply(step_s=0.040, restart_s=0.020).unexplained_s == supply(workers=0).unexplained_s == 0.0
 
 
 def test_shares():
@@ -115,6 +125,20 @@ def test_making_in_the_training_process_is_not_counted_twice(tmp_path):
     assert found.workers == 0
     assert found.make_cpu_s == pytest.approx(0.009)
     assert found.other_cpu_s == pytest.approx(0.95 * 0.020 - 0.009, rel=0.02)
+
+
+def test_threads_in_place_of_workers_make_batches_behind(tmp_path):
+    threads = loader(num_workers=0, threads=4, meter=meter(100, 0.060, 0.001))
+    folder = RunFolder(tmp_path).rank(plain(101, wait=5, fetch_cpu=1), summary={"loaders": [threads]}, cores=0.5)
+    facts = facts_of(folder)
+    found = supply_of(facts, facts.first)
+    assert found.workers == 4
+    assert found.make_s == pytest.approx(0.060)
+    assert found.other_cpu_s == pytest.approx(0.5 * 0.015 - 0.001, rel=0.03)  # what threads use is not counted twice
+    told = {one.code: one for one in diagnose(facts.run).findings}
+    assert "DATA001" not in told  # training does not make its data itself
+    assert "4 threads" in told["DATA003"].summary
+    assert [r.id for r in told["DATA003"].remedies] == ["loader.threads", "loader.shards"]
 
 
 def test_a_reader_by_hand(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.record.read import read_run
+
 SHUFFLED = """
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -54,6 +56,12 @@ def test_the_loader_gives_the_same_batches_in_the_same_order(ran, workers, recip
     changed = ran(shuffled(workers), recipe)
     assert (changed.code, changed.out) == (0, BARE[workers]), changed.err
     assert key in changed.held
+
+
+def test_batches_that_threads_make_are_not_said_to_be_made_by_the_training_thread(ran, tmp_path):
+    ran(shuffled(2), {"loader": {"num_workers": 0, "threads": 2}})
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert [one["threads"] for one in rank.summary["loaders"]] == [2]
 
 
 def test_kept_workers_would_shift_the_shuffle_if_nothing_were_drawn_for_them(ran):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.trials import Player, ProgramFailed, ProgramOver, TrialFailed
@@ -69,8 +70,8 @@ SEEDED_BY_THE_CLOCK = TRAINS.replace("torch.manual_seed(7)", "import time; torch
 def workshop_of(folder: Path, source: str) -> Workshop:
     """A workshop for a program whose steps take about 10 ms, twenty an epoch."""
     (folder / "train.py").write_text(textwrap.dedent(source))
-    workshop = Workshop([sys.executable, "train.py"], folder / "trials", folder, GOALS["time"])
-    workshop.learn(0.01, 20, players=0)
+    workshop = Workshop([sys.executable, "train.py"], folder / "trials", folder, GOALS["time"], Budget(total_s=60.0))
+    workshop.learn(0.01, 20)
     return workshop
 
 
@@ -88,6 +89,7 @@ def failed(workshop: Workshop, recipe: Recipe, safety: Any = "exact", reference:
     [
         ("kept", "exact", {"samples", "losses", "gradients", "parameters", "buffers"}),  # the shuffle shifts
         ("recomputes", "exact", {"buffers"}),  # BatchNorm sees each batch twice
+        ("recomputes", "numeric", {"buffers"}),
         ("skips", "exact", {"samples"}),  # more is fed for as many steps
         ("schedules_twice", "numeric", {"schedule"}),
     ],
@@ -256,10 +258,12 @@ def test_a_program_that_fails_by_itself_now_and_then(tmp_path, fails, ends):
     """A fault of its own is not blamed on what is tried, unless it comes again."""
     (tmp_path / "train.py").write_text(FLAKY.format(fails=fails))
     counted = Path("/dev/shm") / f"paceline-test-{tmp_path.name}"  # what lies there is no file of a trial's
-    workshop = Workshop([sys.executable, "train.py", str(counted)], tmp_path / "trials", tmp_path, GOALS["time"])
+    workshop = Workshop(
+        [sys.executable, "train.py", str(counted)], tmp_path / "trials", tmp_path, GOALS["time"], Budget(total_s=60.0)
+    )
     contest = Contest(before=BASELINE, after={"compute": {"num_threads": 1}})
     try:
-        workshop.learn(0.02, None, players=0)
+        workshop.learn(0.02, None)
         if ends is None:
             assert workshop.race(contest, time.monotonic()).rounds
         else:

@@ -73,7 +73,6 @@ def waits(tmp_path_factory):
         return folder, tune(folder, WAITS, "--budget", "60s", "--trials", "1", *reports)
 
 
-@pytest.mark.xdist_group("waits")  # one search, not one for each worker
 def test_samples_that_wait_are_made_side_by_side(waits):
     folder, done = waits
     assert done.returncode == 0, done.stderr
@@ -87,7 +86,6 @@ def test_samples_that_wait_are_made_side_by_side(waits):
     assert tuned["best"]["recipe"] == kept["recipe"]
 
 
-@pytest.mark.xdist_group("waits")
 def test_the_recipe_is_written_and_named_with_the_next_command(waits):
     folder, done = waits
     assert (
@@ -97,7 +95,6 @@ def test_the_recipe_is_written_and_named_with_the_next_command(waits):
     assert "next: paceline run --recipe recipe.toml train.py" in done.stdout
 
 
-@pytest.mark.xdist_group("waits")
 def test_the_result_has_the_recipe_as_a_patch_or_says_why_not(waits):
     folder, _ = waits
     tuned = json.loads((folder / "tune.json").read_text())
@@ -108,7 +105,6 @@ def test_the_result_has_the_recipe_as_a_patch_or_says_why_not(waits):
     assert (tuned["diff"] is None) == (tuned["diff_reason"] is not None)
 
 
-@pytest.mark.xdist_group("waits")
 def test_a_trial_leaves_nothing_behind(waits):
     folder, _ = waits
     written = ["recipe.toml", "train.py", "tune.html", "tune.json"]
@@ -116,7 +112,6 @@ def test_a_trial_leaves_nothing_behind(waits):
     assert not list((folder / ".paceline" / "tunes").iterdir())
 
 
-@pytest.mark.xdist_group("waits")
 def test_the_page_and_the_history_tell_of_the_same_trial(waits):
     folder, _ = waits
     (kept,) = [t for t in json.loads((folder / "tune.json").read_text())["trials"] if t["status"] == "kept"]
@@ -128,7 +123,6 @@ def test_the_page_and_the_history_tell_of_the_same_trial(waits):
     assert f"{kept['speedup']['median']:.2f}x faster" in (folder / "tune.html").read_text()
 
 
-@pytest.mark.xdist_group("waits")
 def test_a_numeric_change_is_not_tried_unasked(waits):
     folder, _ = waits
     tuned = json.loads((folder / "tune.json").read_text())

@@ -66,6 +66,14 @@ def test_a_numeric_remedy_may_not_skip_steps_or_step_a_schedule_too_often_or_div
     assert failed("numeric", replace(BASE, **changes)) == names
 
 
+@pytest.mark.parametrize("again, names", [([3], {"buffers"}), ([9], set())], ids=["repeats", "does not"])
+def test_a_numeric_remedy_may_not_count_otherwise(again, names):
+    """Buffers of whole numbers count: the batches that BatchNorm has seen, say."""
+    base, candidate = replace(BASE, counts=[3]), replace(BASE, counts=[6], buffers=[])
+    found = checks("numeric", [[base]], [replace(base, counts=again)], [candidate])
+    assert {check.name for check in found if not check.passed} == names
+
+
 def test_ranks_that_said_nothing():
     assert [c.passed for c in checks("exact", [[BASE]], [BASE], [])] == [False]
 

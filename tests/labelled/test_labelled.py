@@ -21,7 +21,7 @@ ALL = cases.load()
 CASES = ALL if os.environ.get("PACELINE_LABELLED") == "all" else [case for case in ALL if case.core]
 LEAST_RIGHT = 0.95 if len(CASES) == len(ALL) else 0.9  # of the core, one in eighteen may be wrong
 
-pytestmark = [pytest.mark.labelled, pytest.mark.slow, pytest.mark.xdist_group("labelled"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.labelled, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="session")

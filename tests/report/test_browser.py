@@ -13,7 +13,6 @@ from paceline.report.html import to_html
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
-    pytest.mark.xdist_group("browser"),
 ]
 
 

@@ -22,7 +22,6 @@ from paceline.report.tune_html import to_html
 
 in_browser = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
-    pytest.mark.xdist_group("browser"),
 ]
 
 

@@ -115,6 +115,7 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
     hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait"]
     return LoaderBreakdown(
         workers=0,
+        threads=int(settings.get("threads") or 0),
         loader=_title(settings),
         batches=batches,
         samples=sum(m["samples"] for m in meters),
@@ -176,5 +177,7 @@ def _hot(entries: Sequence[JsonObject], most: int = 6) -> list[HotFunction]:
 
 def _title(settings: JsonObject) -> str:
     workers = settings.get("num_workers") or 0
+    threads = settings.get("threads")
     how = f"{workers} worker{'s' if workers != 1 else ''}" if workers else "no workers"
+    how = f"{threads} thread{'s' if threads != 1 else ''}" if threads else how
     return f"{settings.get('class')} over {settings.get('dataset')} (batch_size {settings.get('batch_size')}, {how})"

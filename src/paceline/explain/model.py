@@ -75,7 +75,7 @@ class HotFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderBreakdown:
-    """Where the time of the workers of one rank's training loader goes (of the training thread, with no workers).
+    """Where the time of the workers of one rank's training loader goes (of the training process, with no workers).
 
     on_cpu, blocked and runnable are shares of the time spent producing batches and sum to 1.
     """
@@ -99,6 +99,12 @@ class LoaderBreakdown:
     draws_random: bool | None = None  # whether making samples drew from a random generator; None: not looked at
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
     per_worker: Sequence[WorkerRow] = ()
+    threads: int = 0  # of the training process, that make batches behind the training thread in place of workers
+
+    @property
+    def makers(self) -> int:
+        """How many workers or threads make batches behind the training thread; 0: it makes them itself."""
+        return self.workers or self.threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class Supply:
     make_cpu_s: float  # CPU time of it
     hand_over_s: float  # CPU time of handing them over, both sides
     other_cpu_s: float  # CPU time of everything else in this process
-    workers: int
+    workers: int  # or threads that make batches in place of them
     cores: float  # that this rank may count on
 
     @property
@@ -66,11 +66,23 @@ class Supply:
         best = self.step_with(_MOST_WORKERS)
         return next(w for w in range(1, _MOST_WORKERS + 1) if self.step_with(w) <= 1.03 * best)
 
+    @property
+    def unexplained_s(self) -> float:
+        """What a step takes beyond the model: batches of very different cost, and whatever else; not restarts."""
+        if not self.workers:
+            return 0.0
+        return max(0.0, self.step_s - self.restart_s - self.step_with(self.workers))
+
     def gain_with(self, workers: int) -> Gain:
-        """Speed-up of a step with so many workers; the low end grants each batch a third more, for coordination."""
+        """Speed-up of a step with so many workers.
+
+        The low end grants each batch a third more, for coordination, and leaves all that the model does not explain as
+        it is; the high end leaves half of that.
+        """
         predicted = max(self.step_with(workers), 1e-9)
-        high = self.step_s / predicted
-        low = self.step_s / max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * 1.33)
+        high = self.step_s / (predicted + 0.5 * self.unexplained_s)
+        coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * 1.33)
+        low = self.step_s / (coordinated + self.unexplained_s)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 
 
@@ -98,7 +110,7 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         make_cpu_s=make_cpu,
         hand_over_s=sent,
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
-        workers=int(behind) if loader is None else loader.workers,
+        workers=int(behind) if loader is None else loader.makers,
         cores=_cores(facts) / _ranks_here(facts, rank),
     )
 
@@ -114,7 +126,7 @@ def is_starved(rank: RankFacts) -> bool:
     What it waits for data then says when its batches come, not how long they take, and the time it waits for other
     ranks is time in which batches are made.
     """
-    behind = rank.loader.workers > 0 if rank.loader is not None else made_by_own_threads(rank)
+    behind = rank.loader.makers > 0 if rank.loader is not None else made_by_own_threads(rank)
     waits = rank.phases["data_wait"] - receiving_s(rank)
     return behind and len(waits) > 0 and float(np.median(waits)) >= _STARVED * float(np.median(rank.walls))
 

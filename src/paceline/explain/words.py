@@ -22,7 +22,7 @@ def step_time(interval: Interval) -> Evidence:
 
 def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
     """Cite how the makers of batches spend their time."""
-    who = "the workers" if loader.workers else "the training process"
+    who = ("the workers" if loader.workers else "the threads") if loader.makers else "the training process"
     text = (
         f"while making batches, {who} spent {units.percent(loader.on_cpu)} on a CPU, {units.percent(loader.blocked)} "
         f"blocked and {units.percent(loader.runnable)} ready without a CPU ({loader.batches} batches)"
@@ -50,7 +50,17 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
 
 def makers(loader: LoaderBreakdown | None) -> str:
     """Name who makes batches behind the training thread."""
-    return f"{loader.workers} workers" if loader is not None else "the program's own background readers"
+    if loader is None:
+        return "the program's own background readers"
+    return f"{loader.threads} threads" if loader.threads else f"{loader.workers} workers"
+
+
+def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
+    """Return the id of the remedy that sets another number of makers of batches, and the change in words."""
+    if loader is not None and loader.threads:
+        return "loader.threads", f"{wanted} threads that make batches instead of {loader.threads}"
+    now = loader.workers if loader is not None else 0
+    return "loader.workers", f"DataLoader(num_workers={wanted}) instead of {now}"
 
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:

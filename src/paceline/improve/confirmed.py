@@ -15,9 +15,19 @@ NOTHING = "the program has nothing it applies to"
 
 def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings of a recipe that did not take hold in a run, each with the reason."""
+    held, reasons = _told(folder)
+    wanted = [key for key in keys_of(recipe) if key not in held and key not in _WITH_WORKERS]
+    return {key: reasons.get(key, NOTHING) for key in wanted}
+
+
+def refused(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+    """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
+    return {key: why for key, why in missing(recipe, folder).items() if why != NOTHING}
+
+
+def _told(folder: Path) -> tuple[set[str], Mapping[str, str]]:
+    """Return the settings that are in force, and why others are not."""
     entries = [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
     lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}
     held = {entry["key"] for entry in entries if entry["held"]} - lost.keys()
-    reasons = {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]} | lost
-    wanted = [key for key in keys_of(recipe) if key not in held and key not in _WITH_WORKERS]
-    return {key: reasons.get(key, NOTHING) for key in wanted}
+    return held, {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]} | lost

@@ -80,6 +80,7 @@ class Tuned:
     saving: Interval | None  # the same of memory
     checks: Sequence[Check]
     scatter: float  # between processes of the baseline, standard deviation of the log
+    compared: int  # processes by which that was measured; below two: it is what is usual
     wall_s: float
     stopped: str  # why the search ended
     goal: str

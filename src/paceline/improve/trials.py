@@ -17,11 +17,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.errors import PacelineError
 from paceline.improve import child
@@ -33,6 +33,7 @@ from paceline.observe import leftovers
 from paceline.observe.supervise import oom_kills, startable, warden, watched_environment
 from paceline.record import layout
 
+T = TypeVar("T")
 READY_S = 300.0  # until the first step, at most
 _FULL_BYTES = 1 << 20  # a disk with less than this left
 _KILLED_S = 10.0  # until what was killed is gone, at most
@@ -122,6 +123,7 @@ class Player:
         self._links: list[_Link] = []
         self._ranks: set[int] = set()
         self._stopped = False
+        self._gone: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
         with held_back():
             try:
@@ -206,10 +208,20 @@ class Player:
             ProgramOver: It came to its end before.
             TrialFailed: It hung, or failed.
         """
+        self.go(steps)
+        return self.arrive(timeout_s, pause=pause)
+
+    def go(self, steps: int) -> None:
+        """Let the program go on for so many optimizer steps; `arrive` waits for it."""
         self.resume()
-        cpu, busy, begun = cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
+        self._gone = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
         for link in self._links:
             link.tell(steps=steps)
+
+    def arrive(self, timeout_s: float, *, pause: bool = True) -> Block:
+        """Wait until the program has made the steps it was let go for; like `play` in all else."""
+        assert self._gone is not None  # it was let go
+        steps, cpu, busy, begun = self._gone
         said = self._all_stops(time.monotonic() + timeout_s)
         wall = time.monotonic() - begun
         own = spent(cpu, cpu_seconds(self._processes()))
@@ -308,6 +320,14 @@ class Player:
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [line for line in lines if _TELLING.match(line)]
         return f": {(telling or lines)[-1]}" if lines else ""
+
+
+def unless_it_fails_twice(attempt: Callable[[], T]) -> T:
+    """Try once more where the program failed: the fault may be none of what is tried."""
+    try:
+        return attempt()
+    except ProgramFailed:
+        return attempt()
 
 
 def _ended(code: int | None) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from paceline.explain.model import Safety
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
+from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS, SLOWEST, TIME, Goal
 from paceline.improve.history import informed, machine_of
 from paceline.improve.ledger import Ledger
@@ -28,8 +29,6 @@ from paceline.improve.situation import Situation
 from paceline.improve.trials import TrialFailed
 from paceline.improve.workshop import Contest, Race, Workshop
 
-_RACE_S = 90.0  # for all rounds of a trial
-_IN_ALL_S = 60.0  # for all that was kept against the program as it was
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
@@ -60,7 +59,8 @@ class Search:
         told: Callable[[str], None],
     ) -> None:
         self._goal = GOALS[limits.goal]
-        self._workshop = Workshop(command, folder, cwd, self._goal)
+        self._budget = Budget(total_s=limits.budget_s)
+        self._workshop = Workshop(command, folder, cwd, self._goal, self._budget)
         self._command = list(command)
         self._limits = limits
         self._ledger = ledger
@@ -101,7 +101,6 @@ class Search:
         rank = before.facts.first
         if not before.facts.enough:
             return f"too short to tune: {len(rank.record.steps)} steps in all"
-        self._told("measuring how much processes of it differ among themselves")
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps)
         return self._search()
 
@@ -115,7 +114,7 @@ class Search:
             return None
         self._told("measuring all that was kept against the program as it was")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
-        return self._workshop.race(contest, time.monotonic() + _IN_ALL_S)
+        return self._workshop.race(contest, time.monotonic() + self._budget.in_all_s)
 
     def _verified(self) -> Quality | None:
         """Run the best and the program as it was to the same loss, where that is asked for."""
@@ -130,7 +129,7 @@ class Search:
 
     def _search(self) -> str:
         for candidate in chain(self._queue(), self._larger_batches()):
-            if self._left_s() <= 0:
+            if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
                 return f"the budget of {self._limits.budget_s:.0f} s is spent"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
@@ -199,7 +198,7 @@ class Search:
         recipe = merged(self.best, candidate.recipe)
         self._told(f"trying {in_words(candidate.recipe)}")
         try:
-            deadline = begun + min(_RACE_S, max(10.0, self._left_s()))
+            deadline = begun + self._budget.race_s(self._left_s())
             contest = Contest(
                 before=self.best,
                 after=recipe,
@@ -255,7 +254,9 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        return self._limits.budget_s - (time.monotonic() - self._begun)
+        """Return what is left of the budget for trials: where something is kept, the last race takes a part."""
+        reserved = self._budget.in_all_s if self._kept else 0.0
+        return self._limits.budget_s - reserved - (time.monotonic() - self._begun)
 
     def _result(self, before: Situation, stopped: str, measured: Race | Trial | None) -> Tuned:
         after = self._now if self._now is not None and self._now.recipe else None
@@ -269,6 +270,7 @@ class Search:
             saving=measured.saving if measured is not None else None,
             checks=self._kept[-1].checks if self._kept else (),
             scatter=self._workshop.scatter,
+            compared=self._workshop.compared,
             wall_s=time.monotonic() - self._begun,
             stopped=stopped,
             goal=self._limits.goal,

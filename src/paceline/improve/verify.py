@@ -1,8 +1,8 @@
 """Is it still the same training? The program's first steps under the baseline and under a recipe, compared.
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
-`numeric`: models are fed the same, as many steps are applied, at the same learning rates, and the losses differ no
-more than the baseline's own do from seed to seed. Where the baseline does not repeat itself, even with its seeds set,
+`numeric`: models are fed the same, as many steps are applied, at the same learning rates, what buffers count is the
+same, and the losses differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat itself, even with its seeds set,
 nothing can be proven and that is said.
 """
 
@@ -35,6 +35,7 @@ class Seen:
     gradients: int
     buffers: Sequence[int]
     rates: Sequence[float]
+    counts: Sequence[int] = ()  # of the buffers those of whole numbers, such as batches that BatchNorm has seen
     skipped: int = 0  # of the steps: loss scaling found gradients that were not finite
 
 
@@ -66,7 +67,7 @@ def checks(
     found = [_steps(first, candidate), _fed(first, again, candidate)]
     if safety == "exact":
         return [*found, *_exact(first, again, candidate)]
-    return [*found, _rates(first, candidate), _losses(baseline, candidate)]
+    return [*found, _rates(first, candidate), *_counts(first, again, candidate), _losses(baseline, candidate)]
 
 
 def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
@@ -109,6 +110,24 @@ def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[See
 def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     same = [one.rates for one in first] == [one.rates for one in candidate]
     return Check(name="schedule", passed=same, text="the same learning rates" if same else "other learning rates")
+
+
+def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+    """Compare what buffers count: a BatchNorm that is updated twice a step has counted twice as many batches."""
+    wanted, got, repeated = ([list(one.counts) for one in seen] for seen in (first, candidate, again))
+    if not any(wanted) and not any(got):
+        return []
+    if wanted == got:
+        return [Check(name="buffers", passed=True, text="buffers of whole numbers are the same, to the bit")]
+    if wanted != repeated:
+        return [Check(name="buffers", passed=True, text="the baseline's buffers are others each time: not compared")]
+    return [
+        Check(
+            name="buffers",
+            passed=False,
+            text="buffers of whole numbers are others: something is counted more often, or less",
+        )
+    ]
 
 
 def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Check:

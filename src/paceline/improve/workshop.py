@@ -9,35 +9,40 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from paceline.explain.model import Interval, Safety
-from paceline.improve import child
 from paceline.improve.batch import read_windows
+from paceline.improve.budget import Budget
 from paceline.improve.child.noise import NOISE, WINDOW
 from paceline.improve.child.seeds import SEED
-from paceline.improve.child.witness import FOLDER as WITNESSED
-from paceline.improve.confirmed import missing
+from paceline.improve.confirmed import missing, refused
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.model import Check
 from paceline.improve.pairing import Pair, Round, RoundLimits, play_alone, play_round
+from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import decided, scatter_of, speed_up
-from paceline.improve.trials import READY_S, Block, Player, ProgramFailed, ProgramOver, TrialFailed
-from paceline.improve.verify import Seen, checks, read_seen
+from paceline.improve.trials import (
+    READY_S,
+    Block,
+    Player,
+    ProgramFailed,
+    ProgramOver,
+    TrialFailed,
+    unless_it_fails_twice,
+)
 from paceline.record.layout import FLAG_LOSS
 from paceline.record.read import read_run
 from paceline.record.run import column
 
-_WATCHED_S = 8.0  # of steps, about, to diagnose from
 _WATCHED_STEPS = 40
-_PROVEN_STEPS = 24
-_PROVEN_S = 20.0  # of steps to compare, at most about
-_SEEDS = (0, 1, 2)
+_MOST_WATCHED = 3.0  # times what is meant to be watched, where steps are slow
+_COMPARED = 3  # processes of the baseline
+_TELLING_STEPS = 2  # after which a process has said what it refuses
 _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
 _BLOCKS = 14  # of a program that is soon over
@@ -48,7 +53,6 @@ _PATIENCE_S = 60.0  # with what does not begin
 _SHARP = 1.2  # an interval whose ends are this close says enough
 _LARGE = 1.5  # a speed-up that is certainly larger needs no sharper interval
 _ENOUGH_PAIRS = 12
-_T = TypeVar("_T")
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
 
 
@@ -76,20 +80,20 @@ class Race:
 class Workshop:
     """Makes trials of one command in a folder of its own."""
 
-    def __init__(self, command: Sequence[str], folder: Path, cwd: Path, goal: Goal) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, cwd: Path, goal: Goal, budget: Budget) -> None:
         self._command = list(command)
         self._goal = goal
+        self._budget = budget
         self._folder = folder
         self._cwd = cwd
         self._made = 0
-        self._reference: Recipe = BASELINE  # with which proofs compare
-        self._seen: dict[int, list[Seen]] = {}  # what was computed under it, by seed
-        self._again: list[Seen] | None = None  # and once more with the first seed
+        self._proofs = Proofs(self._player)
         self._epoch_steps: int | None = None
         self.scatter = scatter_of([])
+        self.compared = 0  # processes by which the scatter was measured
         self.step_s = math.nan
         self._total = 0  # steps of the whole program; 0: more than has been made so far
-        self._start_s = READY_S  # until the first step of the baseline, at most
+        self.start_s = READY_S  # until the first step of the baseline, at most
 
     def _player(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> Player:
         self._made += 1
@@ -108,11 +112,12 @@ class Workshop:
                 player.begin()
             except ProgramOver as error:
                 raise TrialFailed("it made no step of a torch optimizer, and by those trials are conducted") from error
-            self._start_s = min(self._start_s, time.monotonic() - begun)
+            self.start_s = min(self.start_s, time.monotonic() - begun)
             try:
                 first = player.play(10, _STEP_TIMEOUT_S, pause=False)
                 step_s = first.seconds / first.steps
-                more = max(_WATCHED_STEPS, math.ceil(_WATCHED_S / step_s))
+                most = math.ceil(_MOST_WATCHED * self._budget.watched_s / step_s)
+                more = max(min(_WATCHED_STEPS, most), math.ceil(self._budget.watched_s / step_s))
                 player.play(more, 60.0 + 30 * more * step_s, pause=False)
                 player.end()
             except ProgramOver:
@@ -124,19 +129,21 @@ class Workshop:
             self._total = len(run.ranks[0].steps) - 1  # after the first
         return Situation(run=run, recipe=recipe)
 
-    def learn(self, step_s: float, epoch_steps: int | None, players: int = 3) -> None:
-        """Find out by how much processes of the baseline differ among themselves.
+    def learn(self, step_s: float, epoch_steps: int | None) -> None:
+        """Find out by how much processes of the baseline differ among themselves, where there is time for it.
 
         Args:
             step_s: Seconds of a step of the baseline.
             epoch_steps: Steps of an epoch, where that is known.
-            players: Processes to compare.
         """
         self.step_s, self._epoch_steps = step_s, epoch_steps
+        if not self._budget.allows_learning(self.start_s):
+            return
         with ExitStack() as stack:
-            made = [stack.enter_context(self._player(BASELINE)) for _ in range(players)]
+            made = [stack.enter_context(self._player(BASELINE)) for _ in range(_COMPARED)]
             going = [player for player in made if _begins(player)]
-            self.scatter = scatter_of([b for b in play_alone(going, step_s=step_s, blocks=4) if b])
+            found = [b for b in play_alone(going, step_s=step_s, blocks=4) if b]
+        self.scatter, self.compared = scatter_of(found), len(found)
 
     def race(self, contest: Contest, deadline: float) -> Race:
         """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
@@ -146,7 +153,7 @@ class Workshop:
         """
         rounds: list[Round] = []
         for _ in range(_MOST_ROUNDS + _MOST_SHORT):
-            found = _unless_it_fails_twice(partial(self._round, contest, rounds, deadline))
+            found = unless_it_fails_twice(partial(self._round, contest, rounds, deadline))
             rounds += [found] if found.pairs else []
             if time.monotonic() > deadline or (rounds and self._settled(contest, rounds)):
                 break
@@ -181,10 +188,24 @@ class Workshop:
         with self._player(contest.before) as first, self._player(contest.after) as second:
             first.begin()
             second.begin(self._patience_s(contest.after))
-            found = play_round(first, second, limits, enough)
-            self._check_held(contest.after, second)
+            found = self._played(contest, first, second, partial(play_round, limits=limits, enough=enough))
         if found.over:
             self._total = found.steps
+        return found
+
+    def _played(
+        self, contest: Contest, first: Player, second: Player, play: Callable[[Player, Player], Round]
+    ) -> Round:
+        """Play a round, unless what the second is to set is refused: that is found out before it costs anything."""
+        try:
+            for player in (first, second):
+                player.play(_TELLING_STEPS, _STEP_TIMEOUT_S)
+        except ProgramOver:
+            found = Round(warmup=[], pairs=[], over=True)
+        else:
+            _check(refused(contest.after, second.folder))
+            found = play(first, second)
+        _check(missing(contest.after, second.folder))
         return found
 
     def _gained(self, contest: Contest, rounds: Sequence[Sequence[Pair]], goal: Goal | None = None) -> Interval:
@@ -211,16 +232,7 @@ class Workshop:
     def _patience_s(self, recipe: Recipe) -> float:
         """Return how long to wait for the first step: compiling may take minutes, all else what it took before."""
         compiles = "compile" in recipe.get("compute", {})
-        return READY_S if compiles else min(READY_S, _PATIENCE_S + 20 * self._start_s)
-
-    def _check_held(self, recipe: Recipe, player: Player) -> None:
-        """Make sure that what a recipe sets is in force.
-
-        Raises:
-            TrialFailed: It is not, with the reason that was given.
-        """
-        for key, why in missing(recipe, player.folder).items():
-            raise TrialFailed(f"{key} did not take hold: {why}")
+        return READY_S if compiles else min(READY_S, _PATIENCE_S + 20 * self.start_s)
 
     # -- sizes of a batch ----------------------------------------------------------------------------
 
@@ -232,8 +244,7 @@ class Workshop:
         """
         steps = WINDOW * max(_WINDOWS[0], min(_WINDOWS[1], int(most_s / (WINDOW * self.step_s))))
         with self._player(recipe, {NOISE: "1", SEED: "0"}) as player:
-            player.begin()
-            _play_to(steps, player, 60.0 + 60 * steps * self.step_s)
+            play_to([player], steps, 60.0 + 60 * steps * self.step_s)
         return read_windows(player.folder)
 
     def sized(self, recipe: Recipe, step_s: float, most_s: float) -> Block:
@@ -250,7 +261,7 @@ class Workshop:
         with self._player(recipe) as player:
             player.begin()
             player.play(3, 60.0 + 200 * step_s)
-            self._check_held(recipe, player)
+            _check(missing(recipe, player.folder))
             steps = max(3, int(most_s / step_s))
             return player.play(steps, 60.0 + 30 * steps * step_s)
 
@@ -262,8 +273,7 @@ class Workshop:
         """
         steps = max(20, int(most_s / self.step_s))
         with self._player(recipe, {SEED: str(seed)}) as player:
-            player.begin()
-            _play_to(steps, player, 60.0 + 10 * steps * self.step_s)
+            play_to([player], steps, 60.0 + 10 * steps * self.step_s)
             run = read_run(player.folder)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
@@ -276,39 +286,26 @@ class Workshop:
     # -- proof ---------------------------------------------------------------------------------------
 
     def prove(self, recipe: Recipe, safety: Safety, reference: Recipe) -> list[Check]:
-        """Compare what the program computes in its first steps under a recipe and under another."""
-        if reference != self._reference:
-            self._reference, self._seen, self._again = reference, {}, None
-        for seed in _SEEDS[:1] if safety == "exact" else _SEEDS:
-            if seed not in self._seen:
-                self._seen[seed] = _unless_it_fails_twice(partial(self._computed, reference, seed))
-        if self._again is None:
-            self._again = _unless_it_fails_twice(lambda: self._computed(reference, _SEEDS[0]))
-        candidate = _unless_it_fails_twice(lambda: self._computed(recipe, _SEEDS[0]))
-        return checks(safety, [self._seen[s] for s in sorted(self._seen)], self._again, candidate)
+        """Compare what the program computes in its first steps under a recipe and under another.
 
-    def _proven_steps(self) -> int:
-        """Return how many steps are compared: into the second epoch, where that does not take too long."""
-        affordable = math.ceil(_PROVEN_S / max(self.step_s, 1e-6))
-        into_second = (self._epoch_steps or 0) + _PROVEN_STEPS
-        wanted = into_second if into_second <= affordable else max(4, min(_PROVEN_STEPS, affordable))
-        return min(wanted, self._total or wanted)
-
-    def _computed(self, recipe: Recipe, seed: int) -> list[Seen]:
-        steps = self._proven_steps()
-        with self._player(recipe, {child.WITNESS: "1", SEED: str(seed)}) as player:
-            player.begin()
-            _play_to(steps, player, 60.0 + 60 * steps * self.step_s)
-        return read_seen(player.folder / WITNESSED)
+        Raises:
+            TrialFailed: The program cannot be run under one of them.
+        """
+        span = span_of(self.step_s, self._epoch_steps, self._total or None)
+        return self._proofs.prove(recipe, safety, reference, span)
 
 
-def _play_to(steps: int, player: Player, timeout_s: float) -> None:
-    """Let a program make so many more steps and end it there, unless it comes to its own end before."""
-    try:
-        player.play(steps, timeout_s, pause=False)
-        player.end()
-    except ProgramOver:
-        pass
+def _check(lost: Mapping[str, str]) -> None:
+    """Make sure that what a recipe sets is in force.
+
+    Args:
+        lost: What is not, with the reason that was given.
+
+    Raises:
+        TrialFailed: Something is not.
+    """
+    for key, why in lost.items():
+        raise TrialFailed(f"{key} did not take hold: {why}")
 
 
 def _begins(player: Player) -> bool:
@@ -318,11 +315,3 @@ def _begins(player: Player) -> bool:
     except ProgramFailed:
         return False
     return True
-
-
-def _unless_it_fails_twice(attempt: Callable[[], _T]) -> _T:
-    """Try once more where the program failed: the fault may be none of what is tried."""
-    try:
-        return attempt()
-    except ProgramFailed:
-        return attempt()

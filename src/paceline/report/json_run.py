@@ -135,6 +135,7 @@ def _loader(loader: LoaderBreakdown | None) -> Json | None:
         return None
     return {
         "workers": loader.workers,
+        "threads": loader.threads,
         "loader": loader.loader,
         "on_cpu": loader.on_cpu,
         "blocked": loader.blocked,

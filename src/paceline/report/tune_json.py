@@ -29,6 +29,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
         "wall_s": tuned.wall_s,
         "stopped": tuned.stopped,
         "process_scatter": tuned.scatter,
+        "processes_compared": tuned.compared,
         "baseline": _run(tuned.before),
         "after": _run(tuned.after) if tuned.after is not None else None,
         "trials": [_trial(trial) for trial in tuned.trials],

@@ -47,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} "
         f"numbers, one operation at a time"
     )
-    gain = gain_of_removing(share, 0.25, 0.8)
+    gain = gain_of_removing(share, 0.25, 0.9)
     return Finding(
         code="COMP008",
         name="optimizer-unfused",
@@ -73,7 +73,7 @@ def _foreach(optimizer: JsonObject) -> bool:
 def _remedies(optimizer: JsonObject, share: float) -> list[Remedy]:
     name = optimizer["class"]
     fused = Remedy(
-        id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=gain_of_removing(share, 0.25, 0.8)
+        id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=gain_of_removing(share, 0.25, 0.9)
     )
     foreach = Remedy(
         id="optimizer.foreach",

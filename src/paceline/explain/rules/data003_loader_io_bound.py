@@ -55,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(facts, rank, supply),
         remedies=remedies,
-        summary=f"{supply.workers} workers are blocked on storage, network or sleep while training waits "
+        summary=f"{words.makers(rank.loader)} are blocked on storage, network or sleep while training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -70,13 +70,9 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     )
     if saturated or best <= supply.workers:
         return [shards]
-    change = f"DataLoader(num_workers={best}) instead of {supply.workers}; blocked workers cost no core"
-    return [
-        Remedy(
-            id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=supply.gain_with(best)
-        ),
-        shards,
-    ]
+    remedy, change = words.more_makers(rank.loader, best)
+    change, safety = f"{change}; what is blocked costs no core", words.safety_of_workers(rank.loader)
+    return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
 
 
 def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:

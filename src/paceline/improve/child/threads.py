@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from paceline.improve.child import held
+from paceline.observe.probe import loaders
 
 _AHEAD = 2  # batches per thread that are made before they are asked for
 
@@ -30,6 +31,7 @@ def patch(torch: Any, threads: int) -> None:
         batches = vars(self).get("_paceline_batches")
         if batches is None:
             batches = self._paceline_batches = _Ahead(self, threads)
+            loaders.detail(self, "threads", threads)
             held.took("loader.threads", f"{threads} threads make batches")
         data = batches.next()
         if self._pin_memory:

@@ -53,7 +53,7 @@ class _Notes:
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
         modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # asks none of them
-        buffers = [b for m in modules for b in m._buffers.values() if b is not None]
+        buffers = list({id(b): b for m in modules for b in m._buffers.values() if b is not None}.values())
         return {
             "fed": self._fed,
             "losses": [loss.hex() for loss in self._losses],
@@ -62,6 +62,7 @@ class _Notes:
             "parameters": digest(parameters),
             "gradients": digest([p.grad for p in parameters]),
             "buffers": sorted(digest(b) for b in buffers),
+            "counts": sorted(digest(b) for b in buffers if not (b.is_floating_point() or b.is_complex())),
             "rates": [group.get("lr") for group in groups if isinstance(group.get("lr"), float)],
             "rank": rank_and_world(self._torch)[0],
         }

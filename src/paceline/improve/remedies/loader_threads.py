@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from paceline.explain.model import Gain
+from paceline.explain.model import Gain, LoaderBreakdown
+from paceline.explain.supply import Supply
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
+
+_SPARE = 1.5
+_WORTH = 1.02
 
 PAGE = """
 Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
@@ -35,20 +40,41 @@ No such setting in torch: it stays in the recipe.
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     loader = situation.loader
-    if situation.waiting is None or loader is None or situation.streams or situation.setting("loader", "threads"):
+    if situation.waiting is None or loader is None or situation.streams:
         return []
-    waits = loader.blocked >= 0.5
-    threads = max(2, situation.supply.best_workers()) if waits else situation.cores
-    high = situation.supply.gain_with(max(threads, loader.workers)).high
+    wanted = _more(situation.supply, loader.threads) if loader.threads else [_first(situation, loader)]
     return [
         Candidate(
             remedy="loader.threads",
             recipe={"loader": {"num_workers": 0, "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
-            predicted=Gain(low=1.0, high=max(1.05, 1.1 * high)),
+            predicted=_predicted(situation.supply, loader, threads),
             why="nothing has to be handed over between processes",
         )
+        for threads in wanted
     ]
+
+
+def _first(situation: Situation, loader: LoaderBreakdown) -> int:
+    """Return how many threads to begin with: where they wait, some to spare cost nothing."""
+    if not _waits(loader):
+        return situation.cores
+    return max(2, math.ceil(_SPARE * situation.supply.best_workers()))
+
+
+def _more(supply: Supply, now: int) -> list[int]:
+    """Return what to go on with from so many threads: twice and half as many, where that promises more."""
+    return [threads for threads in (2 * now, max(1, now // 2)) if supply.gain_with(threads).high >= _WORTH]
+
+
+def _waits(loader: LoaderBreakdown) -> bool:
+    return loader.blocked >= 0.5
+
+
+def _predicted(supply: Supply, loader: LoaderBreakdown, threads: int) -> Gain:
+    """Threads that wait do what workers do; whether others let the interpreter go is not known."""
+    gain = supply.gain_with(max(threads, loader.makers))
+    return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, 1.1 * gain.high))
 
 
 REMEDY = Remedy(id="loader.threads", page=PAGE, candidates=_candidates)

@@ -34,12 +34,7 @@ A loader was made with that many workers. Refused for a stream, which every work
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if (
-        situation.waiting is None
-        or situation.loader is None
-        or situation.streams
-        or situation.setting("loader", "threads")
-    ):
+    if situation.waiting is None or situation.loader is None or situation.streams or situation.loader.threads:
         return []
     supply, loader = situation.supply, situation.loader
     burnt = situation.finding("DATA002") is not None

@@ -72,6 +72,13 @@ def describe(loader: Any) -> dict[str, Any]:
     }
 
 
+def detail(iterator: Any, key: str, value: object) -> None:
+    """Add to what a report says of the loader of an iterator, such as what makes its batches; unknown ones are left."""
+    number = _iterators.get(iterator)
+    if number is not None:
+        described[number][key] = value
+
+
 def _patch_iter(loader_class: Any) -> None:
     def begin(args: Any, kwargs: Any) -> tuple[Any, int] | None:
         if gate.nested or get_ident() != gate.owner:

@@ -47,8 +47,8 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
     batch = found.batch_s
     read = found.read_bytes_per_s
     return [
-        ("Workers", f"{found.workers}", "" if found.workers else "the training process makes the batches"),
-        ("Time for a batch", units.seconds(batch.value), f"{words.span(batch.low, batch.high)} in one worker"),
+        _makers(found),
+        ("Time for a batch", units.seconds(batch.value), f"{words.span(batch.low, batch.high)} in one {_maker(found)}"),
         ("CPU time for a batch", units.seconds(found.cpu_per_batch_s), words.count(found.batches, "batch")),
         ("Collate", units.percent(found.collate), "of the time spent producing"),
         ("Hand over", units.percent(found.hand_over), "CPU time, of the time spent producing"),
@@ -60,12 +60,22 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
     ]
 
 
+def _makers(found: LoaderBreakdown) -> Fact:
+    if found.threads:
+        return "Threads", f"{found.threads}", "of the training process, in place of workers"
+    return "Workers", f"{found.workers}", "" if found.workers else "the training process makes the batches"
+
+
+def _maker(found: LoaderBreakdown) -> str:
+    return "thread" if found.threads else "worker"
+
+
 def _states(found: LoaderBreakdown) -> Markup:
     shares = (found.on_cpu, found.blocked, found.runnable)
     parts = [(class_, name, share) for (class_, name), share in zip(STATES, shares, strict=True)]
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts)
     key = [(class_, f"{name} {units.percent(share)}") for class_, name, share in parts]
-    maker = "a worker" if found.workers else "the training process"
+    maker = f"a {_maker(found)}" if found.makers else "the training process"
     title = element("h3", f"While it makes batches, {maker} is")
     return join((title, stacked(parts, label, named=True), legend(key)))
 

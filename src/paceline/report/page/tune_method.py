@@ -37,9 +37,15 @@ def _facts(tuned: Tuned) -> list[Fact]:
     return [
         ("Blocks", words.count(pairs, "pair"), f"{aside:,} set aside"),
         ("Rounds", f"{rounds:,}", "each with new processes of both"),
-        ("Process scatter", units.percent(tuned.scatter), "speeds of the same program, standard deviation"),
+        ("Process scatter", units.percent(tuned.scatter), _scatter(tuned)),
         ("Time", units.seconds(tuned.wall_s), words.headline(tuned.stopped)),
     ]
+
+
+def _scatter(tuned: Tuned) -> str:
+    if tuned.compared < 2:
+        return "what is usual: the budget did not allow to measure it"
+    return f"speeds of {tuned.compared} processes of the same program, standard deviation"
 
 
 def _predictions(tuned: Tuned) -> str:

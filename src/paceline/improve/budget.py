@@ -1,0 +1,43 @@
+"""How is the time of a search spent? What each part of it may take, so that the whole takes no longer than asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_WATCHED_S = (3.0, 8.0)  # of steps to diagnose from: the least, and what is enough
+_RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
+_IN_ALL_S = (8.0, 60.0)
+_LEARNT_S = 9.0  # of blocks by which processes of the baseline are compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The time of a search, in seconds, and its parts."""
+
+    total_s: float
+
+    @property
+    def watched_s(self) -> float:
+        """Steps from which the program is diagnosed, about."""
+        return _within(_WATCHED_S, self.total_s / 12)
+
+    @property
+    def in_all_s(self) -> float:
+        """All that was kept against the program as it was, in the end."""
+        return _within(_IN_ALL_S, 0.15 * self.total_s)
+
+    def race_s(self, left_s: float) -> float:
+        """A trial, when so much is left: the other half is for its proof, and for what comes after it."""
+        return _within(_RACE_S, left_s / 2)
+
+    def allows_learning(self, start_s: float) -> bool:
+        """Say whether to find out how much processes differ among themselves, when one takes so long to start."""
+        return 2 * start_s + _LEARNT_S <= 0.2 * self.total_s
+
+    def allows_trial(self, left_s: float, start_s: float) -> bool:
+        """Say whether a trial that is begun now can come to anything."""
+        return left_s >= start_s + _RACE_S[0] / 2
+
+
+def _within(bounds: tuple[float, float], seconds: float) -> float:
+    return max(bounds[0], min(bounds[1], seconds))

@@ -1,0 +1,110 @@
+"""Is training still the same under a recipe? The program's first steps, played with what is computed written down.
+
+Nothing is timed here, so two processes run at a time; where they fail together, each has a try alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from paceline.explain.model import Safety
+from paceline.improve import child
+from paceline.improve.child.seeds import SEED
+from paceline.improve.child.witness import FOLDER as WITNESSED
+from paceline.improve.model import Check
+from paceline.improve.recipe import BASELINE, Recipe
+from paceline.improve.trials import Player, ProgramFailed, ProgramOver, unless_it_fails_twice
+from paceline.improve.verify import Seen, checks, read_seen
+
+_SEEDS = (0, 1, 2)
+_STEPS = 24
+_STEPS_S = 20.0  # of steps to compare, at most about
+_AT_A_TIME = 2
+
+Made = Callable[[Recipe, Mapping[str, str]], Player]  # from a recipe and more environment variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """How many steps are compared, and how long they take at the most."""
+
+    steps: int
+    timeout_s: float
+
+
+def span_of(step_s: float, epoch_steps: int | None, total: int | None) -> Span:
+    """Return what to compare: into the second epoch, where that does not take too long.
+
+    Args:
+        step_s: Seconds of a step of the baseline.
+        epoch_steps: Steps of an epoch, where that is known.
+        total: Steps of the whole program, where that is known.
+    """
+    affordable = math.ceil(_STEPS_S / max(step_s, 1e-6))
+    into_second = (epoch_steps or 0) + _STEPS
+    wanted = into_second if into_second <= affordable else max(4, min(_STEPS, affordable))
+    steps = min(wanted, total or wanted)
+    return Span(steps=steps, timeout_s=60.0 + 60 * steps * step_s)
+
+
+class Proofs:
+    """What the program computes under one recipe, with which others are compared."""
+
+    def __init__(self, made: Made) -> None:
+        self._made = made
+        self._reference: Recipe = BASELINE
+        self._seen: dict[int, list[Seen]] = {}  # what was computed under it, by seed
+        self._again: list[Seen] | None = None  # and once more with the first seed
+
+    def prove(self, recipe: Recipe, safety: Safety, reference: Recipe, span: Span) -> list[Check]:
+        """Compare what the program computes in its first steps under a recipe and under another.
+
+        Raises:
+            TrialFailed: The program cannot be run under one of them.
+        """
+        if reference != self._reference:
+            self._reference, self._seen, self._again = reference, {}, None
+        missing = [seed for seed in (_SEEDS[:1] if safety == "exact" else _SEEDS) if seed not in self._seen]
+        jobs = [(recipe, _SEEDS[0])] + ([(reference, _SEEDS[0])] if self._again is None else [])
+        candidate, *found = self._computed([*jobs, *((reference, seed) for seed in missing)], span)
+        if self._again is None:
+            self._again = found.pop(0)
+        self._seen |= dict(zip(missing, found, strict=True))
+        return checks(safety, [self._seen[s] for s in sorted(self._seen)], self._again, candidate)
+
+    def _computed(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[list[Seen]]:
+        return [
+            seen
+            for begin in range(0, len(jobs), _AT_A_TIME)
+            for seen in self._some(jobs[begin : begin + _AT_A_TIME], span)
+        ]
+
+    def _some(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[list[Seen]]:
+        try:
+            return self._together(jobs, span)
+        except ProgramFailed:  # a fault that comes now and then, or too little memory for both
+            return [unless_it_fails_twice(partial(self._together, [job], span))[0] for job in jobs]
+
+    def _together(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[list[Seen]]:
+        with ExitStack() as stack:
+            players = [
+                stack.enter_context(self._made(recipe, {child.WITNESS: "1", SEED: str(seed)})) for recipe, seed in jobs
+            ]
+            play_to(players, span.steps, span.timeout_s)
+        return [read_seen(player.folder / WITNESSED) for player in players]
+
+
+def play_to(players: Sequence[Player], steps: int, timeout_s: float) -> None:
+    """Let programs make so many more steps side by side and end them there, unless they come to their end before."""
+    for player in players:
+        player.begin()
+    for player in players:
+        player.go(steps)
+    for player in players:
+        with suppress(ProgramOver):
+            player.arrive(timeout_s, pause=False)
+            player.end()

@@ -1,0 +1,31 @@
+"""What may each part of a search take?"""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.improve.budget import Budget
+
+
+@pytest.mark.parametrize("total_s", [20.0, 60.0, 120.0, 600.0])
+def test_the_parts_leave_time_for_trials(total_s):
+    budget = Budget(total_s=total_s)
+    assert budget.watched_s + budget.in_all_s <= 0.6 * total_s
+    assert budget.race_s(total_s) <= max(10.0, total_s / 2)
+
+
+def test_a_long_search_does_not_take_longer_for_a_trial_than_it_needs():
+    assert (Budget(total_s=3600.0).race_s(3000.0), Budget(total_s=3600.0).in_all_s) == (90.0, 60.0)
+
+
+def test_processes_are_compared_where_there_is_time():
+    assert Budget(total_s=600.0).allows_learning(5.0)
+    assert not Budget(total_s=60.0).allows_learning(5.0)
+    assert not Budget(total_s=600.0).allows_learning(100.0)
+
+
+def test_no_trial_is_begun_that_could_not_end():
+    budget = Budget(total_s=60.0)
+    assert budget.allows_trial(20.0, start_s=5.0)
+    assert not budget.allows_trial(20.0, start_s=18.0)
+    assert not budget.allows_trial(-1.0, start_s=0.1)

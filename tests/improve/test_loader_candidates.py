@@ -1,0 +1,47 @@
+"""How many workers or threads are proposed for a loader that is waited for?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.explain.build import RunFolder, loader, meter, plain
+
+from paceline.improve.model import Candidate
+from paceline.improve.remedies import candidates
+from paceline.improve.situation import Situation
+
+WAITS = meter(60, 0.080, 0.001)
+
+
+def proposed(folder, remedy: str, *, own_cores: float = 0.3, **settings: Any) -> dict[Any, Candidate]:
+    """What is proposed of a remedy, by the number of workers or threads; steps of 20 ms, half of it waiting."""
+    fed = loader(**settings)
+    run = RunFolder(folder).rank(plain(60, wait=10), summary={"loaders": [fed]}, cores=own_cores)
+    if settings["num_workers"]:
+        for number in range(settings["num_workers"]):
+            run.worker(number, meter(30, 0.040, 0.001))
+    found = candidates(Situation(run=run.gauges().facts().run, recipe={}))
+    key = "threads" if remedy == "loader.threads" else "num_workers"
+    return {one.recipe["loader"][key]: one for one in found if one.remedy == remedy}
+
+
+def test_threads_that_wait_are_given_some_to_spare(tmp_path):
+    ((threads, one),) = proposed(tmp_path, "loader.threads", num_workers=0, meter=meter(60, 0.010, 0.0001)).items()
+    assert threads > 1
+    assert one.safety == "exact"
+    assert one.predicted.low > 1.0  # they do what workers do: they wait side by side
+
+
+def test_whether_threads_that_compute_let_the_interpreter_go_is_not_known(tmp_path):
+    found = proposed(tmp_path, "loader.threads", num_workers=0, meter=meter(60, 0.010, 0.010), own_cores=1.0)
+    assert [one.predicted.low for one in found.values()] == [1.0]
+
+
+def test_from_threads_on_more_threads_are_tried_and_no_workers(tmp_path):
+    fed = {"num_workers": 0, "threads": 4, "meter": WAITS}
+    assert set(proposed(tmp_path, "loader.threads", **fed)) == {8}
+    assert not proposed(tmp_path / "b", "loader.workers", **fed)
+
+
+def test_from_workers_on_twice_as_many_are_tried(tmp_path):
+    assert 4 in proposed(tmp_path, "loader.workers", num_workers=2)
