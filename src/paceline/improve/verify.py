@@ -2,8 +2,8 @@
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
 `numeric`: models are fed the same, as many steps are applied, at the same learning rates, what buffers count is the
-same, and the losses differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat itself, even with its seeds set,
-nothing can be proven and that is said.
+same, and the losses differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat
+itself, even with its seeds set, nothing can be proven and that is said.
 """
 
 from __future__ import annotations
