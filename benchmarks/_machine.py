@@ -22,6 +22,12 @@ def about(packages: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def stolen_s() -> float:
+    """Return the CPU seconds that other guests of the same machine took from this one, since it started."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
+
+
 def cpu_model() -> str:
     """Return what the processor calls itself."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -78,7 +78,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"{result['date']}, {result['device']}, Python {result['python']}, "
         f"{', '.join(f'{name} {version}' for name, version in result['versions'].items() if version)}"
     )
-    head = ["program", "grid's best", "tune", "reached", "cost", "same training", "predicted"]
+    head = ["program", "grid's best", "tune", "reached", "cost", "same training", "predicted", "stolen cores"]
     others = any(row.get("train_doctor") for row in rows.values())
     table = [_cells(name, row, others) for name, row in rows.items()]
     lines = ["# `paceline tune` against an exhaustive grid", "", about, ""]
@@ -95,7 +95,7 @@ def _line(cells: Sequence[str]) -> str:
 def _cells(name: str, row: Row, others: bool) -> list[str]:
     first = f"`{name}`: {row['bottleneck']}"
     if "failed" in row:
-        return [first, row["failed"], *([""] * (6 if others else 5))]
+        return [first, row["failed"], *([""] * (7 if others else 6))]
     inside = sum(one["inside"] is True for one in row["kept"])
     found = [
         first,
@@ -107,6 +107,7 @@ def _cells(name: str, row: Row, others: bool) -> list[str]:
         f"{'yes' if row['invariants']['held'] else 'not proven' if row['invariants']['held'] is None else 'NO'} "
         f"({row['invariants']['class']})",
         f"{inside} of {len(row['kept'])}",
+        f"{row['stolen_cores']:.2f}",
     ]
     return [*found, _other(row.get("train_doctor"))] if others else found
 

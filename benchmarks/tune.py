@@ -33,7 +33,7 @@ from typing import Any
 from _clocked import RunFailed, tuned
 from _final import contestants, figures, invariants, played, ratio, safety_of
 from _grid import Case, finalists, measured, read_cases
-from _machine import about
+from _machine import about, stolen_s
 from _train_doctor import Treated, treated
 from _tune_table import markdown, passed, sentences, summary
 
@@ -129,7 +129,7 @@ def row(case: Case, options: argparse.Namespace, folder: Path, told: Callable[[s
     Raises:
         RunFailed: One of it failed.
     """
-    begun_s, load = time.monotonic(), os.getloadavg()[0]
+    begun_s, load, stolen = time.monotonic(), os.getloadavg()[0], stolen_s()
     for part in ("grid", "tune", "final", "train-doctor"):
         (folder / part).mkdir()
     cells, grid_s = measured(case, folder / "grid", told)
@@ -159,6 +159,7 @@ def row(case: Case, options: argparse.Namespace, folder: Path, told: Callable[[s
         "kept": [kept(trial) for trial in found["trials"] if trial["status"] == "kept"],
         "train_doctor": other_tool(other, last["step_s"]) if other else None,
         "load": load,  # of the machine at the start: above a half, somebody else was at work
+        "stolen_cores": (stolen_s() - stolen) / (time.monotonic() - begun_s),  # that other guests took, on average
         "wall_s": time.monotonic() - begun_s,
     }
 

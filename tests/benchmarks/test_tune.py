@@ -47,6 +47,7 @@ def made(name: str, *, reached: float = 1.0, cost: float = 0.2, held: bool | Non
         "cost": cost,
         "invariants": {"class": "exact", "held": held, "text": ""},
         "kept": [{"remedy": "loader.workers", "inside": inside}],
+        "stolen_cores": 0.1,
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.improve.statistics import decided, half_width, log_evidence, scatter_of, speed_up
+from paceline.improve.statistics import decided, half_width, log_evidence, outliers, scatter_of, speed_up
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.3])
@@ -77,3 +77,18 @@ def test_the_scatter_of_processes_is_held_against_what_is_usual():
 )
 def test_what_is_decided(differences, verdict):
     assert decided(speed_up([differences]), 1.02) == verdict
+
+
+def test_what_is_far_off_on_both_sides_is_set_aside_and_what_is_so_on_one_stays():
+    usual = [0.1 + 0.01 * (i % 5 - 2) for i in range(20)]
+    assert outliers(usual) == set()
+    assert outliers([*usual, 0.9, -0.7]) == {20, 21}
+    assert outliers([*usual, 0.9, -0.7, -0.8]) == {20, 22}  # of two on one side the more distant one
+    assert outliers([*usual, -0.7, -0.8]) == set()  # a stall under one of both: its own
+    assert outliers([0.1, 0.1, 0.1, 0.9, -0.7]) == set()  # too few to say
+
+
+def test_what_single_blocks_scatter_is_no_scatter_of_processes():
+    noisy = [[1.0, 1.4, 0.8, 1.2], [1.3, 0.9, 1.1, 1.1], [0.9, 1.2, 1.3, 0.95]]
+    assert scatter_of(noisy) < 0.03
+    assert scatter_of([[1.0, 1.3], [1.0, 1.3], [1.0, 1.3]]) == pytest.approx(0.02 * (4 / 6) ** 0.5)

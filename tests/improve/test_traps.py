@@ -71,7 +71,7 @@ def workshop_of(folder: Path, source: str) -> Workshop:
     """A workshop for a program whose steps take about 10 ms, twenty an epoch."""
     (folder / "train.py").write_text(textwrap.dedent(source))
     workshop = Workshop([sys.executable, "train.py"], folder / "trials", folder, GOALS["time"], Budget(total_s=60.0))
-    workshop.learn(0.01, 20)
+    workshop.learn(0.01, 20, waits=False)
     return workshop
 
 
@@ -263,7 +263,7 @@ def test_a_program_that_fails_by_itself_now_and_then(tmp_path, fails, ends):
     )
     contest = Contest(before=BASELINE, after={"compute": {"num_threads": 1}})
     try:
-        workshop.learn(0.02, None)
+        workshop.learn(0.02, None, waits=False)
         if ends is None:
             assert workshop.race(contest, time.monotonic()).rounds
         else:

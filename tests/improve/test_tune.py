@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline import units
+
 WAITS = """
 import time
 from pathlib import Path
@@ -120,7 +122,7 @@ def test_the_page_and_the_history_tell_of_the_same_trial(waits):
     assert json.loads(line)["remedy"] == kept["remedy"]
     assert json.loads(line)["achieved"]["value"] == kept["speedup"]["median"]
     assert str(folder) not in line
-    assert f"{kept['speedup']['median']:.2f}x faster" in (folder / "tune.html").read_text()
+    assert f"{units.factor(kept['speedup']['median'])} faster" in (folder / "tune.html").read_text()
 
 
 def test_a_numeric_change_is_not_tried_unasked(waits):

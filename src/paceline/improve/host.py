@@ -28,7 +28,12 @@ def _of(pid: int) -> float:
 
 
 def host_busy_s() -> float:
-    """Return the CPU seconds that all processes of the host have had since it started."""
+    """Return the CPU seconds that processes have had since the host started, and what was taken from it meanwhile.
+
+    The latter ("stolen") is what other guests had of a virtual machine's cores while something here wanted to run.
+    """
     with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system = (int(x) for x in file.readline().split()[1:4])
-    return (user + nice + system) / _TICKS
+        fields = [int(x) for x in file.readline().split()[1:]]
+    user, nice, system = fields[:3]
+    stolen = fields[7] if len(fields) > 7 else 0
+    return (user + nice + system + stolen) / _TICKS

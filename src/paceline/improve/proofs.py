@@ -1,6 +1,8 @@
 """Is training still the same under a recipe? The program's first steps, played with what is computed written down.
 
-Nothing is timed here, so two processes run at a time; where they fail together, each has a try alone.
+What differs is looked into before it counts: other seeds of the program as it is say how much losses may differ, and
+a second run of it whether it repeats itself at all. Nothing is timed here, so two processes run at a time; where they
+fail together, each has a try alone.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from paceline.improve.trials import Player, ProgramFailed, ProgramOver, unless_i
 from paceline.improve.verify import Seen, checks, read_seen
 
 _SEEDS = (0, 1, 2)
+_FIRST = _SEEDS[0]
 _STEPS = 24
 _STEPS_S = 20.0  # of steps to compare, at most about
 _AT_A_TIME = 2
@@ -68,13 +71,28 @@ class Proofs:
         """
         if reference != self._reference:
             self._reference, self._seen, self._again = reference, {}, None
-        missing = [seed for seed in (_SEEDS[:1] if safety == "exact" else _SEEDS) if seed not in self._seen]
-        jobs = [(recipe, _SEEDS[0])] + ([(reference, _SEEDS[0])] if self._again is None else [])
-        candidate, *found = self._computed([*jobs, *((reference, seed) for seed in missing)], span)
-        if self._again is None:
-            self._again = found.pop(0)
-        self._seen |= dict(zip(missing, found, strict=True))
-        return checks(safety, [self._seen[s] for s in sorted(self._seen)], self._again, candidate)
+        candidate = self._candidate(recipe, span)
+        found = self._judged(safety, candidate)
+        if safety != "exact" and not _passed(found) and len(self._seen) < len(_SEEDS):
+            others = [(reference, seed) for seed in _SEEDS if seed not in self._seen]
+            self._seen |= {job[1]: seen for job, seen in zip(others, self._computed(others, span), strict=True)}
+            found = self._judged(safety, candidate)
+        if not _passed(found) and self._again is None:
+            (self._again,) = self._computed([(reference, _FIRST)], span)
+            found = self._judged(safety, candidate)
+        return found
+
+    def _candidate(self, recipe: Recipe, span: Span) -> list[Seen]:
+        """Return what is computed under a recipe; under the reference too, where that is not known yet."""
+        if _FIRST in self._seen:
+            return self._computed([(recipe, _FIRST)], span)[0]
+        candidate, self._seen[_FIRST] = self._computed([(recipe, _FIRST), (self._reference, _FIRST)], span)
+        return candidate
+
+    def _judged(self, safety: Safety, candidate: Sequence[Seen]) -> list[Check]:
+        """Compare; as long as the reference has not run twice, it is taken to repeat itself."""
+        baseline = [self._seen[seed] for seed in sorted(self._seen)]
+        return checks(safety, baseline, self._again or baseline[0], candidate)
 
     def _computed(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[list[Seen]]:
         return [
@@ -96,6 +114,10 @@ class Proofs:
             ]
             play_to(players, span.steps, span.timeout_s)
         return [read_seen(player.folder / WITNESSED) for player in players]
+
+
+def _passed(found: Sequence[Check]) -> bool:
+    return all(check.passed for check in found)
 
 
 def play_to(players: Sequence[Player], steps: int, timeout_s: float) -> None:

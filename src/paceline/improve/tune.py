@@ -101,7 +101,7 @@ class Search:
         rank = before.facts.first
         if not before.facts.enough:
             return f"too short to tune: {len(rank.record.steps)} steps in all"
-        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps)
+        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waiting is not None)
         return self._search()
 
     def _alone(self) -> Trial | None:

@@ -20,7 +20,7 @@ from paceline.improve.child.seeds import SEED
 from paceline.improve.confirmed import missing, refused
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.model import Check
-from paceline.improve.pairing import Pair, Round, RoundLimits, play_alone, play_round
+from paceline.improve.pairing import LONG_S, SHORT_S, Pair, Round, RoundLimits, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
@@ -42,6 +42,7 @@ from paceline.record.run import column
 _WATCHED_STEPS = 40
 _MOST_WATCHED = 3.0  # times what is meant to be watched, where steps are slow
 _COMPARED = 3  # processes of the baseline
+_LEARNT_S = 2.4  # of blocks of each
 _TELLING_STEPS = 2  # after which a process has said what it refuses
 _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
@@ -92,6 +93,7 @@ class Workshop:
         self.scatter = scatter_of([])
         self.compared = 0  # processes by which the scatter was measured
         self.step_s = math.nan
+        self._block_s = LONG_S
         self._total = 0  # steps of the whole program; 0: more than has been made so far
         self.start_s = READY_S  # until the first step of the baseline, at most
 
@@ -129,20 +131,22 @@ class Workshop:
             self._total = len(run.ranks[0].steps) - 1  # after the first
         return Situation(run=run, recipe=recipe)
 
-    def learn(self, step_s: float, epoch_steps: int | None) -> None:
+    def learn(self, step_s: float, epoch_steps: int | None, *, waits: bool) -> None:
         """Find out by how much processes of the baseline differ among themselves, where there is time for it.
 
         Args:
             step_s: Seconds of a step of the baseline.
             epoch_steps: Steps of an epoch, where that is known.
+            waits: Whether it waits for data.
         """
-        self.step_s, self._epoch_steps = step_s, epoch_steps
+        self.step_s, self._epoch_steps, self._block_s = step_s, epoch_steps, LONG_S if waits else SHORT_S
         if not self._budget.allows_learning(self.start_s):
             return
         with ExitStack() as stack:
             made = [stack.enter_context(self._player(BASELINE)) for _ in range(_COMPARED)]
             going = [player for player in made if _begins(player)]
-            found = [b for b in play_alone(going, step_s=step_s, blocks=4) if b]
+            blocks = round(_LEARNT_S / self._block_s)
+            found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared = scatter_of(found), len(found)
 
     def race(self, contest: Contest, deadline: float) -> Race:
@@ -181,6 +185,7 @@ class Workshop:
         budget = max(5.0, min(_ROUND_S, deadline - time.monotonic()))
         limits = RoundLimits(
             step_s=self.step_s,
+            block_s=self._block_s,
             most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
             warmup_steps=contest.warmup_steps,
             budget_s=budget + 2 * contest.warmup_steps * self.step_s,
