@@ -101,6 +101,8 @@ class Search:
         rank = before.facts.first
         if not before.facts.enough:
             return f"too short to tune: {len(rank.record.steps)} steps in all"
+        if self._budget.allows_learning(self._workshop.start_s):
+            self._told("measuring how much processes of it differ among themselves")
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waiting is not None)
         return self._search()
 
