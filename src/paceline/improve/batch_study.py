@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline import units
+from paceline.hardware.files import LocalFiles
+from paceline.hardware.memory import available_bytes
 from paceline.improve.batch import BatchStudy, Size, noise_scale, progress, rate_factor, rule_of
-from paceline.improve.child.cache import available_bytes
 from paceline.improve.model import Candidate
 from paceline.improve.recipe import Recipe, merged
 from paceline.improve.situation import Situation
@@ -88,7 +89,8 @@ def _too_large(sizes: Sequence[Size]) -> str | None:
     if len(peaks) < 2 or peaks[0] is None or peaks[1] is None:
         return None
     more = 2 * (peaks[1] - peaks[0])  # linear in samples: the next doubling takes twice what the last one took
-    if more <= _SAFE_SHARE * available_bytes():
+    free = available_bytes(LocalFiles())
+    if free is None or more <= _SAFE_SHARE * free:
         return None
     return f"would take about {units.size(more)} more, over half of the memory that is free"
 

@@ -6,9 +6,12 @@ Only where a sample is the same each time; that is found by making the first one
 from __future__ import annotations
 
 import functools
-import os
+import random
+import sys
 from typing import Any
 
+from paceline.hardware.files import LocalFiles
+from paceline.hardware.memory import available_bytes
 from paceline.improve.child import held
 from paceline.improve.child.digest import digest
 
@@ -43,7 +46,7 @@ class _Kept:
         self._torch = torch
         self._dataset = dataset  # kept alive: its id names it
         self._samples: dict[Any, Any] = {}
-        self._left = _SHARE * available_bytes()
+        self._left = _SHARE * (available_bytes(LocalFiles()) or 0.0)
         self._checked = 0
         self.usable = not hasattr(dataset, "__getitems__")
         if not self.usable:
@@ -65,9 +68,13 @@ class _Kept:
 
     def _check(self, index: Any, sample: Any) -> None:
         """Make a sample once more, with the random numbers put back behind it."""
-        state = self._torch.get_rng_state()
+        numpy = sys.modules.get("numpy")
+        states = self._torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
         same = digest(self._dataset[index]) == digest(sample)
-        self._torch.set_rng_state(state)
+        self._torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        if numpy:
+            numpy.random.set_state(states[2])
         self._checked += 1
         if not same:
             self.usable = False
@@ -84,8 +91,3 @@ def size_of(sample: Any) -> int:
     if isinstance(sample, list | tuple):
         return sum(size_of(value) for value in sample)
     return int(getattr(sample, "nbytes", 0)) + 64
-
-
-def available_bytes() -> int:
-    """Return the memory that could be used now without swapping."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.hardware.cgroup import Group, cpu_group, memory_group
 from paceline.hardware.files import HostFiles
 from paceline.hardware.host import Host
+from paceline.hardware.memory import held_bytes
 from paceline.observe.gauges import counters
 from paceline.observe.gauges.counters import CoreTicks, DiskCounts, NetworkCounts, Pressure
 from paceline.observe.gauges.tree import TreeReading
@@ -64,7 +65,7 @@ class HostReader:
             cores=counters.cores(stat),
             runnable=counters.keyed(stat[stat.find("procs_running") :]).get("procs_running"),
             memory=counters.keyed(read("/proc/meminfo")),
-            group_bytes=self._group_bytes(),
+            group_bytes=held_bytes(self._files, self._memory),
             paging=paging,
             disks=counters.disks(read("/proc/diskstats") or "", self._disks),
             network=counters.network(read("/proc/net/dev") or "", self._interfaces),
@@ -82,24 +83,12 @@ class HostReader:
         folder = self._cpu.limit_folder
         return counters.keyed(self._files.read(f"{folder}/cpu.stat")) if folder else {}
 
-    def _group_bytes(self) -> int | None:
-        folder = self._memory.limit_folder
-        if folder is None:
-            return None
-        used = self._files.read(f"{folder}/{_USED[self._memory.version]}")
-        cache = counters.keyed(self._files.read(f"{folder}/memory.stat")).get(_COLD[self._memory.version], 0)
-        return max(0, int(used) - cache) if used and used.strip().isdigit() else None
-
     def _rdma_counts(self) -> NetworkCounts | None:
         received = [self._files.read(f"{port}/port_rcv_data") for port in self._rdma]
         sent = [self._files.read(f"{port}/port_xmit_data") for port in self._rdma]
         if not all([*received, *sent]) or not self._rdma:
             return None
         return NetworkCounts(received_bytes=_words(received), sent_bytes=_words(sent))
-
-
-_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
-_COLD = {1: "total_inactive_file", 2: "inactive_file"}  # page cache that goes first: no sign of need
 
 
 def readings(before: Snapshot, after: Snapshot, host: Host) -> dict[str, Any]:
