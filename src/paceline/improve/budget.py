@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 _WATCHED_S = (3.0, 8.0)  # of steps to diagnose from: the least, and what is enough
 _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
+_PROMISING_S = (10.0, 150.0)
 _IN_ALL_S = (8.0, 60.0)
 _LEARNT_S = 9.0  # of blocks by which processes of the baseline are compared
 
@@ -29,6 +30,10 @@ class Budget:
     def race_s(self, left_s: float) -> float:
         """A trial, when so much is left: the other half is for its proof, and for what comes after it."""
         return _within(_RACE_S, left_s / 2)
+
+    def promising_s(self, left_s: float) -> float:
+        """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing."""
+        return _within(_PROMISING_S, 0.8 * left_s)
 
     def allows_learning(self, start_s: float) -> bool:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""

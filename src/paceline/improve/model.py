@@ -25,6 +25,7 @@ class Candidate:
     predicted: Gain | None  # from the findings, then corrected; None where nothing speaks for a number
     why: str  # what suggests it
     predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
+    begins_s: float = 0.0  # seconds that it takes to begin, about, more than the program as it is
     warmup_steps: int | None = None  # until it is fully in force, where that is known
     aims: Sequence[Aim] = ("time",)  # what it can make less
     progress: float = 1.0  # that a step makes towards the same loss, in steps of what is kept

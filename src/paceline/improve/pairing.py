@@ -23,8 +23,8 @@ SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
 MOST_BLOCK_S = 3.0  # of the slower
 LEAST_STEPS = 4
 _FEWEST_PAIRS = 4
-_SETTLED = 1.3  # a block within this factor of the best so far is no warm-up
-_MOST_WARMUP = 6  # pairs
+_SETTLED = 1.5  # a block within this factor of the best so far is no warm-up
+_MOST_WARMUP = 3  # pairs
 _BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
 _SLACK = 30.0  # times longer than expected: it hangs
 
@@ -70,6 +70,7 @@ class RoundLimits:
     most_steps: int  # of a block: of a program that is soon over
     warmup_steps: int  # that do not count, at least
     budget_s: float  # to stop after
+    most_s: float  # to stop after where it looks like a win, but is not certain yet
 
 
 def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
@@ -80,18 +81,24 @@ def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for place, pair in enumerate(some) if place not in off]
 
 
-def play_round(
-    baseline: Player, candidate: Player, limits: RoundLimits, enough: Callable[[Sequence[Pair]], bool]
-) -> Round:
+@dataclass(frozen=True, kw_only=True)
+class Judges:
+    """What decides that a round has gone on for long enough, by the pairs that count so far."""
+
+    enough: Callable[[Sequence[Pair]], bool]
+    promising: Callable[[Sequence[Pair]], bool]
+
+
+def play_round(baseline: Player, candidate: Player, limits: RoundLimits, judges: Judges) -> Round:
     """Let both play in turn until that is enough, the program is over, or time is up.
 
     Args:
         baseline: The program as it is.
         candidate: The same under a recipe.
         limits: How long blocks and the round are.
-        enough: Says whether the pairs that count so far decide it.
+        judges: Say when that is enough, and whether more is worth some more time.
     """
-    deadline = time.monotonic() + limits.budget_s
+    begun = time.monotonic()
     warm: list[Pair] = []
     pairs: list[Pair] = []
     for pair in _played(baseline, candidate, limits):
@@ -102,9 +109,10 @@ def play_round(
             warm.append(pair)
         else:
             pairs.append(pair)
-        if len(pairs) >= _FEWEST_PAIRS and enough(undisturbed(pairs)):
+        if len(pairs) >= _FEWEST_PAIRS and judges.enough(undisturbed(pairs)):
             break
-        if time.monotonic() > deadline:
+        spent_s = time.monotonic() - begun
+        if spent_s > limits.most_s or (spent_s > limits.budget_s and not judges.promising(undisturbed(pairs))):
             break
     return Round(warmup=warm, pairs=pairs, over=False)
 

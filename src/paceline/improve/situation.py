@@ -15,6 +15,8 @@ from paceline.explain.supply import Supply, supply_of, waiting_rank
 from paceline.improve.recipe import Recipe
 from paceline.record.run import Run, column
 
+_BLOCKED = 0.2  # share of the time of making batches
+
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
@@ -51,6 +53,11 @@ class Situation:
     def waiting(self) -> tuple[RankFacts, Supply] | None:
         """The rank that waits most for data, with its supply."""
         return waiting_rank(self.facts)
+
+    @property
+    def waits_outside(self) -> bool:
+        """Whether training waits for data, and their making for storage, a network, a sleep, or what is not known."""
+        return self.waiting is not None and (self.loader is None or self.loader.blocked >= _BLOCKED)
 
     @property
     def loader(self) -> LoaderBreakdown | None:

@@ -27,7 +27,7 @@ from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.trials import TrialFailed
-from paceline.improve.workshop import Contest, Race, Workshop
+from paceline.improve.workshop import Contest, Race, Until, Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
@@ -103,7 +103,7 @@ class Search:
             return f"too short to tune: {len(rank.record.steps)} steps in all"
         if self._budget.allows_learning(self._workshop.start_s):
             self._told("measuring how much processes of it differ among themselves")
-        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waiting is not None)
+        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
     def _alone(self) -> Trial | None:
@@ -116,7 +116,8 @@ class Search:
             return None
         self._told("measuring all that was kept against the program as it was")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
-        return self._workshop.race(contest, time.monotonic() + self._budget.in_all_s)
+        ends = time.monotonic() + self._budget.in_all_s
+        return self._workshop.race(contest, Until(usual=ends, promising=ends))
 
     def _verified(self) -> Quality | None:
         """Run the best and the program as it was to the same loss, where that is asked for."""
@@ -159,9 +160,13 @@ class Search:
                     done.add(in_words(merged(self.best, candidate.recipe)))
                     self._skip(candidate)
             left = [c for c in left if in_words(merged(self.best, c.recipe)) not in done]
-            if left:
-                done.add(in_words(merged(self.best, left[0].recipe)))
-                yield left[0]
+            chosen = next((c for c in left if c.begins_s <= self._left_s() / 2), None)
+            if chosen is not None:
+                done.add(in_words(merged(self.best, chosen.recipe)))
+                yield chosen
+            elif left:
+                done.update(in_words(merged(self.best, c.recipe)) for c in left)
+                self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in left]
 
     def _proposed(self, now: Situation) -> list[Candidate]:
         """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
@@ -200,14 +205,15 @@ class Search:
         recipe = merged(self.best, candidate.recipe)
         self._told(f"trying {in_words(candidate.recipe)}")
         try:
-            deadline = begun + self._budget.race_s(self._left_s())
+            left_s = self._left_s()
+            until = Until(usual=begun + self._budget.race_s(left_s), promising=begun + self._budget.promising_s(left_s))
             contest = Contest(
                 before=self.best,
                 after=recipe,
                 warmup_steps=candidate.warmup_steps or 0,
                 progress=candidate.progress,
             )
-            race = self._workshop.race(contest, deadline)
+            race = self._workshop.race(contest, until)
         except TrialFailed as error:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
         measured = self._trial(
@@ -287,6 +293,10 @@ def _unpromising(candidate: Candidate, goal: Goal) -> str:
     if by_findings is not None and by_findings.high >= goal.worth:
         return f"earlier trials on this machine gained less than {goal.worth - 1:.0%}"
     return f"expected to gain less than {goal.worth - 1:.0%}"
+
+
+def _too_long(candidate: Candidate) -> str:
+    return f"takes about {candidate.begins_s:.0f} s to begin: more than the budget has left for it"
 
 
 def _no_win(verdict: str, goal: Goal) -> str:

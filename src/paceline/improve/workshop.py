@@ -20,7 +20,7 @@ from paceline.improve.child.seeds import SEED
 from paceline.improve.confirmed import missing, refused
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.model import Check
-from paceline.improve.pairing import LONG_S, SHORT_S, Pair, Round, RoundLimits, play_alone, play_round
+from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Round, RoundLimits, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
@@ -48,7 +48,9 @@ _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
 _BLOCKS = 14  # of a program that is soon over
 _ANY = 1 << 30
-_ROUND_S = 25.0
+_ROUND_S, _LEAST_ROUND_S = 25.0, 5.0
+_FUTILE = 0.9  # who is so much slower is not looked at any longer
+_PROMISING = (1.05, 0.8)  # speed-up, and its lower end
 _STEP_TIMEOUT_S = 300.0
 _PATIENCE_S = 60.0  # with what does not begin
 _SHARP = 1.2  # an interval whose ends are this close says enough
@@ -65,6 +67,14 @@ class Contest:
     after: Recipe
     warmup_steps: int = 0  # that do not count
     progress: float = 1.0  # that a step of the second makes towards the same loss, in steps of the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Until:
+    """When a race has to end, on the monotonic clock."""
+
+    usual: float
+    promising: float  # where it looks like a win, but is not certain yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +147,7 @@ class Workshop:
         Args:
             step_s: Seconds of a step of the baseline.
             epoch_steps: Steps of an epoch, where that is known.
-            waits: Whether it waits for data.
+            waits: Whether it waits for something outside of the machine, that goes on while it is stopped.
         """
         self.step_s, self._epoch_steps, self._block_s = step_s, epoch_steps, LONG_S if waits else SHORT_S
         if not self._budget.allows_learning(self.start_s):
@@ -149,7 +159,7 @@ class Workshop:
             found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared = scatter_of(found), len(found)
 
-    def race(self, contest: Contest, deadline: float) -> Race:
+    def race(self, contest: Contest, until: Until) -> Race:
         """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
 
         Raises:
@@ -157,9 +167,9 @@ class Workshop:
         """
         rounds: list[Round] = []
         for _ in range(_MOST_ROUNDS + _MOST_SHORT):
-            found = unless_it_fails_twice(partial(self._round, contest, rounds, deadline))
+            found = unless_it_fails_twice(partial(self._round, contest, rounds, until))
             rounds += [found] if found.pairs else []
-            if time.monotonic() > deadline or (rounds and self._settled(contest, rounds)):
+            if time.monotonic() > until.usual or (rounds and self._settled(contest, rounds)):
                 break
         if not rounds:
             over = f"too short to measure: the program is over after {self._total} steps"
@@ -172,31 +182,45 @@ class Workshop:
         verdict = self._judged(contest, rounds).verdict
         return verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS
 
-    def _round(self, contest: Contest, earlier: Sequence[Round], deadline: float) -> Round:
-        worth = self._goal.worth
-
-        def enough(pairs: Sequence[Pair]) -> bool:
-            interval = self._gained(contest, [*(r.fair for r in earlier), pairs])
-            sharp = interval.high <= _SHARP * interval.low or interval.low >= _LARGE
-            return decided(interval, worth) is not None and (
-                sharp or interval.high < worth or len(pairs) >= _ENOUGH_PAIRS
-            )
-
-        budget = max(5.0, min(_ROUND_S, deadline - time.monotonic()))
-        limits = RoundLimits(
-            step_s=self.step_s,
-            block_s=self._block_s,
-            most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
-            warmup_steps=contest.warmup_steps,
-            budget_s=budget + 2 * contest.warmup_steps * self.step_s,
-        )
+    def _round(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
         with self._player(contest.before) as first, self._player(contest.after) as second:
             first.begin()
-            second.begin(self._patience_s(contest.after))
-            found = self._played(contest, first, second, partial(play_round, limits=limits, enough=enough))
+            self._begin(second, contest.after, until)
+            now = time.monotonic()
+            warmup_s = 2 * contest.warmup_steps * self.step_s
+            limits = RoundLimits(
+                step_s=self.step_s,
+                block_s=self._block_s,
+                most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
+                warmup_steps=contest.warmup_steps,
+                budget_s=max(_LEAST_ROUND_S, min(_ROUND_S, until.usual - now)) + warmup_s,
+                most_s=max(_LEAST_ROUND_S, until.promising - now) + warmup_s,
+            )
+            judges = self._judges(contest, earlier)
+            found = self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
         if found.over:
             self._total = found.steps
         return found
+
+    def _judges(self, contest: Contest, earlier: Sequence[Round]) -> Judges:
+        """Return what decides that a round has gone on for long enough, with what earlier rounds have shown."""
+        worth = self._goal.worth
+
+        def gained(pairs: Sequence[Pair]) -> Interval:
+            return self._gained(contest, [*(r.fair for r in earlier), pairs])
+
+        def enough(pairs: Sequence[Pair]) -> bool:
+            found = gained(pairs)
+            if found.high < worth or found.value < _FUTILE:
+                return True
+            sharp = found.high <= _SHARP * found.low or found.low >= _LARGE
+            return decided(found, worth) is not None and (sharp or len(pairs) >= _ENOUGH_PAIRS)
+
+        def promising(pairs: Sequence[Pair]) -> bool:
+            found = gained(pairs)
+            return found.value >= _PROMISING[0] and found.low >= _PROMISING[1] and decided(found, worth) is None
+
+        return Judges(enough=enough, promising=promising)
 
     def _played(
         self, contest: Contest, first: Player, second: Player, play: Callable[[Player, Player], Round]
@@ -234,10 +258,18 @@ class Workshop:
             verdict="slow" if verdict == "win" and speedup.value * SLOWEST < 1 else verdict,
         )
 
-    def _patience_s(self, recipe: Recipe) -> float:
-        """Return how long to wait for the first step: compiling may take minutes, all else what it took before."""
-        compiles = "compile" in recipe.get("compute", {})
-        return READY_S if compiles else min(READY_S, _PATIENCE_S + 20 * self.start_s)
+    def _begin(self, player: Player, recipe: Recipe, until: Until) -> None:
+        """Wait for the first step: compiling may take all the time there is, all else what it took before."""
+        if "compile" not in recipe.get("compute", {}):
+            player.begin(min(READY_S, _PATIENCE_S + 20 * self.start_s))
+            return
+        patience_s = max(_LEAST_ROUND_S + 2 * self.start_s, min(READY_S, until.promising - time.monotonic()))
+        try:
+            player.begin(patience_s)
+        except (ProgramFailed, ProgramOver):
+            raise
+        except TrialFailed as error:
+            raise TrialFailed(f"compiling took longer than the {patience_s:.0f} s that there were for it") from error
 
     # -- sizes of a batch ----------------------------------------------------------------------------
 

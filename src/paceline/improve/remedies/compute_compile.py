@@ -36,6 +36,9 @@ keys.
 """
 
 
+_COMPILES_S = 45.0  # a small model, on two cores
+
+
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     return [
         Candidate(
@@ -44,6 +47,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             safety="numeric",
             predicted=situation.gain_of("compute.compile"),
             why=why,
+            begins_s=_COMPILES_S,
         )
         for mode, why in _modes(situation)
     ]

@@ -54,7 +54,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 def _predicted(supply: Supply) -> Gain:
     """Samples that need not be made free the cores too: what is left is the work of the training process."""
     left = max(supply.other_cpu_s / supply.cores, 0.1 * supply.compute_s, 1e-9)
-    high = max(1.05, supply.step_s / left)
+    high = max(1.05, supply.step_s / left * supply.warmer)
     return Gain(low=1 + 0.3 * (min(high, 1 / max(1 - supply.wait_share, 0.01)) - 1), high=high)
 
 

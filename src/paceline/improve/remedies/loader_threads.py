@@ -11,9 +11,9 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
-_SPARE = 1.5
+_SPARE = 2.0
 _WORTH = 1.02
-_UNBURDENED = 1.3  # nothing is pickled, sent and unpacked any more, by processes that wanted cores too
+_UNBURDENED = 1.1  # nothing is pickled, sent and unpacked any more, by processes that wanted cores too
 
 PAGE = """
 Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
@@ -75,7 +75,7 @@ def _waits(loader: LoaderBreakdown) -> bool:
 def _predicted(supply: Supply, loader: LoaderBreakdown, threads: int) -> Gain:
     """Threads that wait do what workers do; whether others let the interpreter go is not known."""
     gain = supply.gain_with(max(threads, loader.makers))
-    return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * gain.high))
+    return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * gain.high * supply.warmer))
 
 
 REMEDY = Remedy(id="loader.threads", page=PAGE, candidates=_candidates)

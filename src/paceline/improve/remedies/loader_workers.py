@@ -58,7 +58,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 def _predicted(situation: Situation, workers: int) -> Gain:
     gain = situation.supply.gain_with(workers)
-    return Gain(low=gain.low, high=gain.high * 1.1)
+    return Gain(low=gain.low, high=gain.high * situation.supply.warmer)
 
 
 REMEDY = Remedy(id="loader.workers", page=PAGE, candidates=_candidates)
