@@ -140,7 +140,8 @@ def row(case: Case, options: argparse.Namespace, folder: Path, told: Callable[[s
     doctor = options.train_doctor
     other = treated(doctor, case.program, folder / "train-doctor") if doctor else None
     told(f"{case.name}: comparing")
-    commands = contestants(case, recipe, fastest, other.changed if other else None, folder / "final")
+    fastest_s = min((cell.step_s for cell in cells if cell.step_s), default=1.0)
+    commands = contestants(case, recipe, fastest, other.changed if other else None, folder / "final", fastest_s)
     runs = played(commands, options.rounds, folder / "final")
     best, last = figures(case, fastest, runs)
     same = invariants(case, safety_of(recipe, found["trials"]), runs, folder / "final")
