@@ -15,6 +15,7 @@ from paceline.errors import PacelineError
 VERBS = {
     "run": "Watch an unmodified training program and name what holds it back.",
     "tune": "Try the fixes on an unmodified program and keep what measurably helps.",
+    "trace": "Say what GPUs did, from profiler captures of any number of ranks.",
     "report": "Show the report of a run, finished or still going on.",
     "profile": "Have a run that is going on take another profiler window.",
     "compare": "Say what got slower or faster between two runs, and why.",

@@ -1,0 +1,97 @@
+"""A result of ``paceline trace`` as JSON values: schema ``paceline.trace/1``, times in microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.traces.collectives import Collective
+from paceline.traces.kernels import Kernel
+from paceline.traces.many import Traces
+from paceline.traces.model import CLASSES
+from paceline.traces.stragglers import Straggler
+from paceline.traces.summary import RankTrace
+
+SCHEMA = "paceline.trace/1"
+Json = dict[str, Any]
+
+
+def traces_json(traces: Traces) -> Json:
+    """Return a result as JSON values."""
+    return {
+        "schema": SCHEMA,
+        "files": list(traces.files),
+        "ranks": [_rank(rank) for rank in traces.ranks],
+        "collectives": [_collective(one) for one in traces.matched.collectives],
+        "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
+        "stragglers": [_straggler(one) for one in traces.stragglers],
+        "problems": list(traces.problems),
+    }
+
+
+def _rank(rank: RankTrace) -> Json:
+    parts = rank.breakdown
+    return {
+        "rank": rank.rank,
+        "source": rank.source,
+        "window": rank.window,
+        "gpu": rank.gpu,
+        "device": rank.device,
+        "steps": rank.steps,
+        "events": parts.events,
+        "span_us": parts.span_ns / 1e3,
+        "busy_us": parts.busy_ns / 1e3,
+        "idle_us": parts.idle_ns / 1e3,
+        "compute_us": parts.compute_ns / 1e3,
+        "communication_us": parts.communication_ns / 1e3,
+        "exposed_communication_us": parts.exposed_communication_ns / 1e3,
+        "overlap_us": parts.overlap_ns / 1e3,
+        "copy_us": parts.copy_ns / 1e3,
+        "exposed_copy_us": parts.exposed_copy_ns / 1e3,
+        "idle_causes_us": {
+            "loader": rank.idle.loader_ns / 1e3,
+            "synchronising": rank.idle.synchronising_ns / 1e3,
+            "host": rank.idle.host_ns / 1e3,
+            "device": rank.idle.device_ns / 1e3,
+            "unknown": rank.idle.unknown_ns / 1e3,
+        },
+        "idle_gaps": rank.idle.gaps,
+        "micro_idle_us": rank.idle.micro_ns / 1e3,
+        "macro_idle_us": rank.idle.macro_ns / 1e3,
+        "kernels": [_kernel(kernel) for kernel in rank.kernels],
+    }
+
+
+def _kernel(kernel: Kernel) -> Json:
+    return {
+        "name": kernel.name,
+        "class": CLASSES[kernel.class_],
+        "count": kernel.count,
+        "total_us": kernel.total_ns / 1e3,
+        "mean_us": kernel.mean_ns / 1e3,
+        "max_us": kernel.max_ns / 1e3,
+    }
+
+
+def _collective(one: Collective) -> Json:
+    return {
+        "kind": one.kind,
+        "group": one.group,
+        "number": one.number,
+        "ranks": one.ranks,
+        "start_us": one.start_ns / 1e3,
+        "skew_us": one.skew_ns / 1e3,
+        "transfer_us": one.transfer_ns / 1e3,
+        "last_rank": one.last,
+        "waited_us": one.waited_ns / 1e3,
+        "bus_bytes_per_s": one.bus_bytes_per_s,
+    }
+
+
+def _straggler(one: Straggler) -> Json:
+    return {
+        "rank": one.rank,
+        "last_in": one.last_in,
+        "collectives": one.of,
+        "caused_wait_us": one.caused_ns / 1e3,
+        "share_of_waiting": one.share,
+    }

@@ -1,0 +1,177 @@
+"""What does a person read of profiler captures? A row for each rank, the kernels that take most, who is waited for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Console
+from rich.text import Text
+
+from paceline import units
+from paceline.report.terminal import encodable
+from paceline.report.words import number_list, printable
+from paceline.traces.idle import MICRO_NS
+from paceline.traces.kernels import Kernel
+from paceline.traces.many import Traces
+from paceline.traces.model import CLASSES
+from paceline.traces.summary import RankTrace
+
+PREFIX = "paceline: "
+MAX_RANKS, MAX_KERNELS, MAX_PROBLEMS = 16, 10, 8
+_HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed comm.", "exposed copies", "overlap")
+_KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
+_NAME_WIDTH = 72
+_SHOWN = 0.01  # of idle time
+
+
+def render_traces(traces: Traces, console: Console) -> None:
+    """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
+    lines = _rich(traces) if console.is_terminal else _plain(traces)
+    encoded = partial(encodable, console=console)
+    for line in lines:
+        text = line if isinstance(line, Text) else Text(PREFIX + line)
+        console.print(Text(encoded(printable(text.plain)), style=text.style), soft_wrap=True)
+
+
+# -- plain ---------------------------------------------------------------------------------------------
+
+
+def _plain(traces: Traces) -> list[str | Text]:
+    shown = traces.ranks[:MAX_RANKS]
+    found = [", ".join(f"{head} {cell}" for head, cell in zip(_HEADS, _cells(rank), strict=True)) for rank in shown]
+    found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
+    found += _more(len(traces.ranks) - len(shown))
+    for row in _kernel_rows(traces.ranks):
+        found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(_KERNEL_HEADS, row, strict=True)))
+    found += [f"waiting: {text}" for text in _waiting(traces)]
+    return [*found, *(f"problem: {text}" for text in _problems(traces)), f"window: {_window(traces)}"]
+
+
+# -- on a terminal -------------------------------------------------------------------------------------
+
+
+def _rich(traces: Traces) -> list[str | Text]:
+    shown = traces.ranks[:MAX_RANKS]
+    lines: list[str | Text] = [Text(), Text(f"paceline  {_window(traces)}", style="bold"), Text()]
+    lines += _table(_HEADS, [_cells(rank) for rank in shown])
+    lines += [Text(f"  {text}", style="dim") for text in _more(len(traces.ranks) - len(shown))]
+    lines += [Text()] + [Text(f"  idle of {_named(rank)}: {text}") for rank in shown if (text := _idle(rank))]
+    lines += [Text(), *_table(_KERNEL_HEADS, _kernel_rows(traces.ranks)), Text()]
+    lines += [Text(f"  {text}") for text in _waiting(traces)]
+    return [*lines, *(Text(f"  ! {text}", style="yellow") for text in _problems(traces))]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+    last = len(heads) - 1
+    found = []
+    for row in [heads, *rows]:
+        cells = [c if i == last else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        found.append(Text("  " + "  ".join(cells), style="dim" if row is heads else ""))
+    return found
+
+
+# -- what is said --------------------------------------------------------------------------------------
+
+
+def _window(traces: Traces) -> str:
+    names = {"all": "every GPU event", "steps": "what marked steps launched", "hta": "the window of HTA"}
+    window = traces.ranks[0].window
+    return f"{len(traces.ranks)} captures, window {window}: {names[window]}"
+
+
+def _cells(rank: RankTrace) -> tuple[str, ...]:
+    parts = rank.breakdown
+    span = parts.span_ns
+
+    def share(ns: int) -> str:
+        return units.percent(ns / span) if span else "n/a"
+
+    return (
+        "n/a" if rank.rank is None else str(rank.rank),
+        rank.gpu or ("n/a" if rank.device is None else f"GPU {rank.device}"),
+        f"{parts.events:,}",
+        units.seconds(span / 1e9) if span else "n/a",
+        share(parts.idle_ns),
+        share(parts.compute_ns),
+        share(parts.exposed_communication_ns),
+        share(parts.exposed_copy_ns),
+        units.percent(parts.overlap_ns / parts.communication_ns) if parts.communication_ns else "n/a",
+    )
+
+
+def _named(rank: RankTrace) -> str:
+    return f"rank {rank.rank}" if rank.rank is not None else f"GPU {rank.device}" if rank.device is not None else "it"
+
+
+def _idle(rank: RankTrace) -> str:
+    """Say what the GPU was idle for, the largest part first; empty where it was not."""
+    idle = rank.idle
+    parts = {
+        "fetching batches": idle.loader_ns,
+        "calls that wait for the GPU": idle.synchronising_ns,
+        "the host launching work": idle.host_ns,
+        "work on its way, or waiting for other work": idle.device_ns,
+        "not known": idle.unknown_ns,
+    }
+    shown = sorted((ns, name) for name, ns in parts.items() if ns >= _SHOWN * idle.total_ns and ns > 0)[::-1]
+    if not shown:
+        return ""
+    causes = ", ".join(f"{name} {units.percent(ns / idle.total_ns)}" for ns, name in shown)
+    micro = units.percent(idle.micro_ns / idle.total_ns)
+    return f"{causes}; {micro} in gaps below {units.seconds(MICRO_NS / 1e9)} ({idle.gaps:,} gaps)"
+
+
+def _kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
+    """Return rows of the kernels that take most over all ranks."""
+    own: dict[str, list[Kernel]] = defaultdict(list)
+    for rank in ranks:
+        for kernel in rank.kernels:
+            own[kernel.name].append(kernel)
+    totals = {name: sum(kernel.total_ns for kernel in some) for name, some in own.items()}
+    everything = sum(totals.values())
+    found: list[tuple[str, ...]] = []
+    for name in sorted(totals, key=lambda name: -totals[name])[:MAX_KERNELS]:
+        count = sum(kernel.count for kernel in own[name])
+        found.append(
+            (
+                CLASSES[own[name][0].class_],
+                f"{count:,}",
+                units.seconds(totals[name] / 1e9),
+                units.seconds(totals[name] / count / 1e9),
+                units.percent(totals[name] / everything) if everything else "n/a",
+                name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…",
+            )
+        )
+    return found
+
+
+def _waiting(traces: Traces) -> list[str]:
+    """Say who is waited for, and for how long."""
+    collectives = traces.matched.collectives
+    if not collectives:
+        return []
+    waited = units.seconds(sum(one.waited_ns for one in collectives) / 1e9)
+    found = [f"ranks wait {waited} for each other in {len(collectives)} collectives, added up over ranks"]
+    for one in traces.stragglers:
+        caused = f"{units.seconds(one.caused_ns / 1e9)} ({units.percent(one.share)} of it)"
+        found.append(f"rank {one.rank} comes last in {one.last_in} of {one.of}, and is waited for {caused}")
+    moved = traces.matched.offsets_ns
+    if moved:
+        most = max(abs(ns) for ns in moved.values())
+        found.append(
+            f"clocks of ranks {number_list(sorted(moved))} were moved by up to {units.seconds(most / 1e9)}, "
+            "so that collectives end together"
+        )
+    return found
+
+
+def _more(count: int) -> list[str]:
+    return [f"and {count} more, in the JSON"] if count > 0 else []
+
+
+def _problems(traces: Traces) -> list[str]:
+    shown = list(traces.problems[:MAX_PROBLEMS])
+    return shown + _more(len(traces.problems) - len(shown))

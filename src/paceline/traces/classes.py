@@ -1,0 +1,63 @@
+"""What kind of work is a GPU event? By its category, what the profiler says of a collective, and its name.
+
+Communication has many names: NCCL and RCCL, the multimem and one-shot kernels of symmetric memory, custom all-reduces
+of inference servers, expert-parallel libraries (DeepEP), NVSHMEM, MSCCL, gloo.
+"""
+
+from __future__ import annotations
+
+import re
+
+from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
+
+_COPIES = re.compile(r"(hip)?mem(cpy|set)|dma|copy(buffer|image)|fillbuffer|\[cuda mem(cpy|set)", re.IGNORECASE)
+_COMMUNICATION = re.compile(
+    r"""^(void\ )?(
+        nccl|rccl|msccl|mscclpp::|oneccl
+      | nvshmem|deep_ep::|(\(anonymous\ namespace\)::)?internode|(\(anonymous\ namespace\)::)?intranode
+    )
+    | multimem_(all_reduce|all_gather|reduce_scatter|one_shot)
+    | (one|two)_shot_all_reduce
+    | cross_device_reduce
+    | ncclKernel_|ncclDevKernel
+    | quickreduce|quick_all_?reduce
+    | (all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)_?kernel
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
+_HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
+
+
+_SYNCHRONISING = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|(cuda|hip)Memcpy$")
+_LOADER = "enumerate(DataLoader)"
+
+
+def is_synchronising(name: str) -> bool:
+    """Say whether a call of a GPU's runtime waits for the GPU."""
+    return _SYNCHRONISING.match(name) is not None
+
+
+def is_loader(name: str) -> bool:
+    """Say whether a range on the host is a batch being fetched."""
+    return name.startswith(_LOADER)
+
+
+def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -> int:
+    """Return the class of an event.
+
+    Args:
+        name: Of the kernel, the copy or the set.
+        is_copy: Whether its category says that it is a copy or a set of memory.
+        is_collective: Whether the profiler gives the name of a collective with it.
+    """
+    if is_copy or _COPIES.match(name):
+        return COPY
+    return COMMUNICATION if is_collective or _COMMUNICATION.search(name) else COMPUTE
+
+
+def hta_class_of(name: str) -> int:
+    """Return the class that HolisticTraceAnalysis 0.5 gives an event, which goes by the name alone."""
+    if _HTA_COMMUNICATION.match(name):
+        return COMMUNICATION
+    return COPY if _HTA_COPIES.match(name) else COMPUTE

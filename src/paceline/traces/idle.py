@@ -1,0 +1,74 @@
+"""Why did nothing run on the GPU? Each gap is parted by what the host was doing until it launched what ended the gap.
+
+A gap [a, b) ends with an event whose launch began at l on the host. Until l the GPU had nothing to do: that part is
+the host's, and of it what lies in fetching a batch is the loader's, and what lies in a call that waits for the GPU is
+synchronising. From l on the work was on its way, or waited for other work: the device's. Where an event has no launch
+in the capture, nothing is known. The five parts add up to the idle time.
+
+    loader + synchronising + host + device + unknown = idle
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.traces.intervals import Ns, intersection, union_of, without
+from paceline.traces.model import GpuEvents, Host, Launches
+
+MICRO_NS = 10_000  # gaps below are what lies between kernels that are launched one after the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Nanoseconds in which nothing ran, between the first GPU event and the last."""
+
+    gaps: int
+    micro_ns: int  # in gaps below `MICRO_NS`
+    macro_ns: int  # in the others
+    loader_ns: int
+    synchronising_ns: int
+    host_ns: int
+    device_ns: int
+    unknown_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """All of it."""
+        return self.micro_ns + self.macro_ns
+
+
+def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
+    """Part the gaps between GPU events by their causes."""
+    gaps = union_of(events.start_ns, events.end_ns).gaps
+    lasted = gaps.ends_ns - gaps.starts_ns
+    launched = _launch_of(events, launches, gaps.ends_ns)
+    known = launched >= 0
+    until = np.clip(launched, gaps.starts_ns, gaps.ends_ns)
+    hosts = union_of(gaps.starts_ns[known], until[known])
+    loader = intersection(hosts, host.loader).length_ns
+    synchronising = intersection(without(hosts, host.loader), host.synchronising).length_ns
+    return Idle(
+        gaps=len(lasted),
+        micro_ns=int(lasted[lasted < MICRO_NS].sum()),
+        macro_ns=int(lasted[lasted >= MICRO_NS].sum()),
+        loader_ns=loader,
+        synchronising_ns=synchronising,
+        host_ns=hosts.length_ns - loader - synchronising,
+        device_ns=int((gaps.ends_ns - until)[known].sum()),
+        unknown_ns=int(lasted[~known].sum()),
+    )
+
+
+def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
+    """Return when what starts at some times was launched: the first launch of several; -1 where that is not known."""
+    if not len(launches.start_ns) or not len(starts_ns):
+        return np.full(len(starts_ns), -1, np.int64)
+    first = np.argsort(events.start_ns, kind="stable")
+    real = first[events.end_ns[first] > events.start_ns[first]]
+    correlation = events.correlation[real[np.searchsorted(events.start_ns[real], starts_ns)]]
+    order = np.lexsort((launches.start_ns, launches.correlation))
+    known = launches.correlation[order]
+    place = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+    return np.where((known[place] == correlation) & (correlation >= 0), launches.start_ns[order][place], -1)

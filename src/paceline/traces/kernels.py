@@ -1,0 +1,48 @@
+"""Where does GPU time go, by kernel? Exact sums over events of one name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.traces.model import GpuEvents
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """All events of one name in a window; nanoseconds."""
+
+    name: str
+    class_: int  # a place in `model.CLASSES`
+    count: int
+    total_ns: int
+    max_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        """Of one event."""
+        return self.total_ns / self.count
+
+
+def kernels_of(events: GpuEvents) -> list[Kernel]:
+    """Return the kernels, copies and sets of memory of a window, what takes most first."""
+    if not len(events):
+        return []
+    lasted = np.maximum(events.end_ns - events.start_ns, 0)
+    order = np.argsort(events.name, kind="stable")
+    names = events.name[order]
+    begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
+    totals, longest = np.add.reduceat(lasted[order], begins), np.maximum.reduceat(lasted[order], begins)
+    counts = np.diff(np.append(begins, len(names)))
+    found = [
+        Kernel(
+            name=events.names[int(names[begin])],
+            class_=int(events.class_[order[begin]]),
+            count=int(count),
+            total_ns=int(total),
+            max_ns=int(most),
+        )
+        for begin, count, total, most in zip(begins, counts, totals, longest, strict=True)
+    ]
+    return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))

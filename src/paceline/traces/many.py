@@ -1,0 +1,150 @@
+"""Captures of any number of ranks: each read and summarised by itself, on all cores, so that memory is bounded.
+
+Only summaries come back from the processes that read, as MessagePack: a thousand ranks take what a thousand summaries
+take, and at any time one capture a core.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from paceline.errors import UsageError
+from paceline.traces.collectives import Matched, matched
+from paceline.traces.content import NotACapture
+from paceline.traces.stragglers import Straggler, stragglers
+from paceline.traces.summary import RankTrace, summaries_of
+
+_SUFFIXES = (".json", ".json.gz", ".sqlite")
+_ALONE = 2  # files that are read without further processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """All captures that were given."""
+
+    files: Sequence[str]
+    ranks: Sequence[RankTrace]
+    matched: Matched
+    stragglers: Sequence[Straggler]
+    problems: Sequence[str]  # of files, of ranks, of what does not fit together
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What came of a file."""
+
+    ranks: list[RankTrace]
+    problem: str | None = None
+
+
+_READ = msgspec.msgpack.Decoder(_Read)
+
+
+def files_in(paths: Sequence[Path]) -> list[Path]:
+    """Return the captures among files and in folders, ranks in the order of their numbers.
+
+    Raises:
+        UsageError: A path is not there, or a folder holds none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = [p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and p.is_file()]
+            if not inside:
+                raise UsageError(f"no capture in {path}: there is no file whose name ends in {', '.join(_SUFFIXES)}")
+            found += sorted(inside, key=_natural)
+        elif path.exists():
+            found.append(path)
+        else:
+            raise UsageError(f"no file or folder {path}")
+    return list(dict.fromkeys(found))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order names by the numbers in them: rank 10 comes after rank 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def read_all(files: Sequence[Path], window: str, processes: int | None = None) -> Traces:
+    """Read and summarise captures, and compare their ranks.
+
+    Args:
+        files: As `files_in` gives them.
+        window: Which part of each.
+        processes: That read side by side; None: one for each core.
+
+    Raises:
+        NotACapture: Nothing of any file could be read.
+    """
+    found = list(_read(files, window, processes or len(os.sched_getaffinity(0))))
+    broken = [one.problem for one in found if one.problem is not None]
+    ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
+    if not ranks:
+        raise NotACapture("; ".join(broken))
+    together = {rank.rank: rank.calls for rank in ranks if rank.rank is not None}
+    fitted = matched(together)
+    return Traces(
+        files=[str(file) for file in files],
+        ranks=ranks,
+        matched=fitted,
+        stragglers=stragglers(fitted.collectives, len(together)),
+        problems=[
+            *broken,
+            *(problem for rank in ranks for problem in rank.problems),
+            *doubtful,
+            *_missing(ranks),
+            *fitted.problems,
+        ],
+    )
+
+
+def _read(files: Sequence[Path], window: str, processes: int) -> Iterator[_Read]:
+    one = partial(_packed, window=window)
+    if len(files) <= _ALONE or processes == 1:
+        yield from (_READ.decode(one(file)) for file in files)
+        return
+    with ProcessPoolExecutor(min(processes, len(files)), mp_context=get_context("spawn")) as pool:
+        yield from map(_READ.decode, pool.map(one, files, chunksize=1))
+
+
+def _packed(file: Path, window: str) -> bytes:
+    try:
+        return msgspec.msgpack.encode(_Read(ranks=summaries_of(file, window)))
+    except NotACapture as error:
+        return msgspec.msgpack.encode(_Read(ranks=[], problem=str(error)))
+
+
+def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """Return ranks in order; of a number that comes twice the later ones lose it, as one of both must be wrong."""
+    found, problems, seen = [], [], Counter[int]()
+    for rank in ranks:
+        if rank.rank is not None and seen[rank.rank]:
+            problems.append(f"{rank.source}: rank {rank.rank} is there already; it is not matched with the others")
+            rank = replace(rank, rank=None)
+        elif rank.rank is not None:
+            seen[rank.rank] += 1
+        found.append(rank)
+    unknown = [rank for rank in found if rank.rank is None and rank.device is None]
+    if unknown and len(found) > 1:
+        problems.append(f"{len(unknown)} files do not tell their rank, in their content or their name")
+    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
+
+
+def _missing(ranks: Sequence[RankTrace]) -> list[str]:
+    world = max((rank.world for rank in ranks if rank.world is not None), default=0)
+    there = {rank.rank for rank in ranks if rank.rank is not None}
+    absent = sorted(set(range(world)) - there)
+    if not absent or len(there) < 2:
+        return []
+    shown = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+    return [f"{len(absent)} of {world} ranks are missing: {shown}"]

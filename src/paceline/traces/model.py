@@ -1,0 +1,87 @@
+"""A capture, as columns: events of one GPU or one rank, the launches that caused them, the steps around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.traces.collectives import Call
+from paceline.traces.intervals import EMPTY, Ns, Union
+
+COMPUTE, COMMUNICATION, COPY = 0, 1, 2  # classes of GPU events; copies are copies and sets of memory
+CLASSES = ("compute", "communication", "copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEvents:
+    """Kernels, copies and sets of memory, one place each in all columns, in the order of the capture."""
+
+    start_ns: Ns
+    end_ns: Ns
+    class_: NDArray[np.uint8]
+    name: NDArray[np.int32]  # place in `names`
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]  # with its launch; -1: none
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def where(self, chosen: NDArray[np.bool_]) -> GpuEvents:
+        """Return some of them."""
+        return GpuEvents(
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            class_=self.class_[chosen],
+            name=self.name[chosen],
+            stream=self.stream[chosen],
+            correlation=self.correlation[chosen],
+            names=self.names,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """Calls on the host that have a correlation with work on the GPU."""
+
+    start_ns: Ns
+    end_ns: Ns
+    correlation: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the training process did meanwhile, where the capture shows it."""
+
+    loader: Union = EMPTY  # fetching batches
+    synchronising: Union = EMPTY  # in calls that wait for the GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One marked training step on the host."""
+
+    name: str  # "ProfilerStep#12"
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    """What one rank, or one GPU of an Nsight export, did."""
+
+    source: str  # the file, as it was given
+    rank: int | None  # None: the file does not tell
+    world: int | None
+    gpu: str | None  # the device's name
+    device: int | None  # the number of the device, where a file has several
+    events: GpuEvents
+    launches: Launches
+    steps: Sequence[Step]
+    host: Host
+    calls: Sequence[Call] = ()  # collectives that ran on the GPU
+    problems: Sequence[str] = ()  # what could not be read, with its place
+    meta: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,102 @@
+"""What can be read of a capture whose JSON is broken? Event by event, each repaired as far as it can be.
+
+Broken captures are found in the wild: cut off in the middle, with backslashes or quotes that nobody escaped in a name,
+control characters, bytes that are no UTF-8, integers beyond 64 bits, NaN. An event begins where an object follows a
+comma or the list's bracket and opens with one of an event's own keys; so one broken event does not take the next with
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_BEGIN = re.compile(r'(?<=[\[,])\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|id|s|bp|args)"\s*:')
+_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_LENIENT = json.JSONDecoder(strict=False)
+_TEXT = r'"{}"\s*:\s*"(.*?)"\s*(?:,\s*"(?:ph|name|cat|ts|pid|tid|dur|id|args)"\s*:|\}}|$)'
+_NUMBER = r'"{}"\s*:\s*(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)'
+_NAME, _CATEGORY = (re.compile(_TEXT.format(key), re.DOTALL) for key in ("name", "cat"))
+_TS, _DUR = (re.compile(_NUMBER.format(key)) for key in ("ts", "dur"))
+_ARGS = {key: re.compile(_NUMBER.format(key)) for key in ("stream", "correlation", "device")}
+_TOP_KEYS = ("distributedInfo", "deviceProperties")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Salvaged:
+    """What could be read."""
+
+    events: list[dict[str, Any]]
+    top: Mapping[str, Any]  # what stands beside the events, as far as it was found
+    repaired: int  # events of which some was guessed
+    lost: int  # events that could not be read
+    first_lost: int | None  # character at which the first of them begins
+
+
+def salvaged(data: bytes) -> Salvaged:
+    """Read the events of a broken capture, one by one."""
+    text = data.decode("utf-8", "replace")
+    events, repaired, lost, first_lost = [], 0, 0, None
+    for begin, chunk in _chunks(text):
+        event, guessed = _event(chunk)
+        if event is None:
+            lost += 1
+            first_lost = begin if first_lost is None else first_lost
+        else:
+            events.append(event)
+            repaired += guessed
+    return Salvaged(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
+
+
+def _chunks(text: str) -> Iterator[tuple[int, str]]:
+    begins = [found.end() - len(found.group().lstrip()) for found in _BEGIN.finditer(text)]
+    for begin, end in itertools.pairwise([*begins, len(text)]):
+        yield begin, text[begin:end]
+
+
+def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
+    """Return an event, and whether some of it was guessed."""
+    for guessed, attempt in ((False, chunk), (True, _LONE_BACKSLASH.sub(r"\\\\", chunk))):
+        try:
+            event = _LENIENT.raw_decode(attempt)[0]
+        except (ValueError, RecursionError):
+            continue
+        return (event if isinstance(event, dict) else None), guessed
+    return _fields(chunk), True
+
+
+def _fields(chunk: str) -> dict[str, Any] | None:
+    """Return the fields that count of an event that is no JSON; None where its time or its category is lost."""
+    category, ts = _CATEGORY.search(chunk), _TS.search(chunk)
+    if category is None or ts is None or not _is_whole(chunk):
+        return None
+    name, dur = _NAME.search(chunk), _DUR.search(chunk)
+    args = {key: int(float(found[1])) for key, pattern in _ARGS.items() if (found := pattern.search(chunk))}
+    return {
+        "name": name[1] if name else "",
+        "cat": category[1],
+        "ts": float(ts[1]),
+        "dur": float(dur[1]) if dur else None,
+        "args": args,
+    }
+
+
+def _is_whole(chunk: str) -> bool:
+    """Say whether an event goes on to its closing brace: one that is cut off may have lost digits of its times."""
+    return chunk.rstrip().rstrip(",]} \n\t") != chunk.rstrip() or chunk.rstrip().endswith("}")
+
+
+def _top(text: str) -> dict[str, Any]:
+    found = {}
+    for key in _TOP_KEYS:
+        place = re.search(rf'"{key}"\s*:\s*', text)
+        if place is not None:
+            try:
+                found[key] = _LENIENT.raw_decode(text, place.end())[0]
+            except ValueError:
+                continue
+    return found

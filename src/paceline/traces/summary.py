@@ -1,0 +1,87 @@
+"""What is to be told of one rank? A capture in a window: its breakdown, its kernels, its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.traces import kineto, nsys
+from paceline.traces.breakdown import Breakdown, broken_down
+from paceline.traces.collectives import Call
+from paceline.traces.content import NotACapture
+from paceline.traces.idle import Idle, idle_of
+from paceline.traces.kernels import Kernel, kernels_of
+from paceline.traces.model import Capture, GpuEvents
+from paceline.traces.window import events_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank, or one GPU of an Nsight export, in a window."""
+
+    source: str
+    rank: int | None
+    world: int | None
+    gpu: str | None
+    device: int | None
+    window: str
+    steps: int  # that are marked in the capture
+    breakdown: Breakdown
+    idle: Idle
+    kernels: Sequence[Kernel]
+    calls: Sequence[Call]
+    problems: Sequence[str]
+
+
+def summaries_of(path: Path, window: str) -> list[RankTrace]:
+    """Read a file and summarise what it holds.
+
+    Raises:
+        NotACapture: It is no capture, or nothing of it could be read.
+    """
+    return [summarised(capture, window) for capture in captures_of(path)]
+
+
+def captures_of(path: Path) -> list[Capture]:
+    """Read a file: one capture of a rank, or one for each GPU of an Nsight export.
+
+    Raises:
+        NotACapture: It is no capture, or nothing of it could be read.
+    """
+    try:
+        export = nsys.is_export(path)
+    except OSError as error:
+        raise NotACapture(f"{path} cannot be read: {error.strerror or error}") from error
+    return nsys.read(path) if export else [kineto.read(path)]
+
+
+def summarised(capture: Capture, window: str) -> RankTrace:
+    """Summarise a capture in a window."""
+    events = events_in(capture, window)
+    problems = list(capture.problems)
+    if not len(capture.events):
+        problems.append(f"{capture.source}: no GPU events: the profiler saw no GPU")
+    elif not len(events):
+        problems.append(f"{capture.source}: no GPU events in the window {window!r}")
+    return RankTrace(
+        source=capture.source,
+        rank=capture.rank,
+        world=capture.world,
+        gpu=capture.gpu,
+        device=capture.device,
+        window=window,
+        steps=len(capture.steps),
+        breakdown=broken_down(events),
+        idle=idle_of(events, capture.launches, capture.host),
+        kernels=kernels_of(events),
+        calls=_within(capture.calls, events),
+        problems=problems,
+    )
+
+
+def _within(calls: Sequence[Call], events: GpuEvents) -> list[Call]:
+    if not len(events):
+        return []
+    first, last = int(events.start_ns.min()), int(events.end_ns.max())
+    return [call for call in calls if first <= call.start_ns <= last]

@@ -1,0 +1,97 @@
+"""`paceline trace` as its users call it: files, folders, ranks that are missing or broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
+
+
+def trace(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "paceline", "trace", *map(str, arguments)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def eight(tmp_path):
+    """A folder with eight ranks."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for file in CAPTURES.glob("dlrm8_*.gz"):
+        shutil.copy(file, folder)
+    return folder
+
+
+def test_a_folder_of_ranks(tmp_path, eight):
+    done = trace(tmp_path, eight, "--json", "trace.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert found["schema"] == "paceline.trace/1"
+    assert [rank["rank"] for rank in found["ranks"]] == list(range(8))
+    first = found["ranks"][0]
+    assert (first["span_us"], first["idle_us"], first["exposed_communication_us"]) == (13009.0, 6419.0, 5537.0)
+    assert sum(kernel["count"] for kernel in first["kernels"]) == first["events"] == 261
+    assert [one["last_rank"] for one in found["collectives"]] == [7, 7, 7, 7, 7, 5, 5, 4]
+    assert [one["rank"] for one in found["stragglers"]] == [7, 5]
+    assert found["problems"] == []
+    assert "rank 7 comes last in 5 of 8" in done.stdout
+    assert "idle 49 %" in done.stdout
+    assert "wrote trace.json" in done.stderr + done.stdout
+
+
+def test_the_window_is_chosen_and_said(tmp_path):
+    file = CAPTURES / "resnet50_w4_a.json.gz"
+    for window, events in (("all", 9258), ("hta", 7715)):
+        done = trace(tmp_path, file, "--window", window, "--json", "trace.json")
+        (rank,) = json.loads((tmp_path / "trace.json").read_text())["ranks"]
+        assert (rank["window"], rank["events"]) == (window, events)
+        assert f"window {window}" in done.stdout
+
+
+def test_an_nsight_export_has_a_row_for_each_gpu(tmp_path):
+    with gzip.open(CAPTURES / "mfu_2gpu_after.sqlite.gz") as packed:
+        (tmp_path / "after.sqlite").write_bytes(packed.read())
+    done = trace(tmp_path, "after.sqlite", "--json", "trace.json")
+    assert done.returncode == 0, done.stderr
+    assert [rank["device"] for rank in json.loads((tmp_path / "trace.json").read_text())["ranks"]] == [0, 1]
+
+
+def test_what_is_broken_missing_or_there_twice_is_told_and_the_rest_is_read(tmp_path, eight):
+    (eight / "dlrm8_rank3.json.gz").unlink()
+    (eight / "dlrm8_rank5.json.gz").write_bytes(b"")
+    shutil.copy(eight / "dlrm8_rank1.json.gz", eight / "again.json.gz")
+    (eight / "notes.json").write_text('{"what": "no capture"}')
+    done = trace(tmp_path, eight, "--json", "trace.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "trace.json").read_text())
+    told = "\n".join(found["problems"])
+    assert "dlrm8_rank5.json.gz is empty" in told
+    assert "rank 1 is there already" in told
+    assert "2 of 8 ranks are missing: 3, 5" in told
+    assert "notes.json" in told
+    assert [one["ranks"] for one in found["collectives"]] == [6] * 8
+
+
+@pytest.mark.parametrize(
+    "content, said", [(b"", "is empty"), (b"not a capture", "no profiler capture"), (None, "no file or folder")]
+)
+def test_nothing_to_read_is_exit_code_2_and_one_line(tmp_path, content, said):
+    if content is not None:
+        (tmp_path / "what.json").write_bytes(content)
+    done = trace(tmp_path, "what.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_without_captures(tmp_path):
+    done = trace(tmp_path, tmp_path)
+    assert done.returncode == 2
+    assert "no capture in" in done.stderr

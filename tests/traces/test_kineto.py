@@ -1,0 +1,103 @@
+"""Captures as they come: what is read of them, to the nanosecond."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.traces import kineto
+from paceline.traces.content import NotACapture
+from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
+
+
+def kernel(ts: Any, dur: Any, name: str = "sgemm", cat: str = "kernel", **args: Any) -> dict[str, Any]:
+    rest = {"pid": 0, "tid": 7, "args": {"stream": 7, **args}}
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, **rest}
+
+
+def written(folder: Path, events: list[dict[str, Any]], name: str = "rank3.json", **top: Any) -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, **top}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "ts, dur, start_ns, end_ns",
+    [
+        (1694128201435418, 52, 1694128201435418000, 1694128201435470000),
+        (1365627863588.761, 57.843, 1365627863588761, 1365627863646604),
+        (0.001, 0.002, 1, 3),
+        (-12.5, 1.25, -12500, -11250),
+    ],
+    ids=["whole since 1970", "relative", "tiny", "before the base"],
+)
+def test_times_are_exact(tmp_path, ts, dur, start_ns, end_ns):
+    events = kineto.read(written(tmp_path, [kernel(ts, dur)])).events
+    assert (int(events.start_ns[0]), int(events.end_ns[0])) == (start_ns, end_ns)
+
+
+def test_decimals_since_1970_are_exact_though_no_double_holds_them(tmp_path):
+    path = tmp_path / "one.json"
+    event = '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1694128201435418.123, "dur": 0.877, "args": {}}'
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+    events = kineto.read(path).events
+    assert (int(events.start_ns[0]), int(events.end_ns[0])) == (1694128201435418123, 1694128201435419000)
+
+
+def test_what_is_gpu_work_goes_by_its_category(tmp_path):
+    events = [
+        kernel(0, 5),
+        kernel(5, 5, "Memcpy HtoD (Pageable -> Device)", "gpu_memcpy"),
+        kernel(10, 5, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "Kernel"),
+        kernel(15, 5, "Memset (Device)", "Memset"),
+        kernel(20, 5, "triton_poi_fused_add_0", "cpu_op"),  # carries a stream, and runs on the host
+        kernel(25, 5, "some_kernel", **{"Collective name": "allreduce"}),
+        kernel(30, 5, "void multimem_all_reduce_kernel<c10::BFloat16>"),
+    ]
+    found = kineto.read(written(tmp_path, events)).events
+    assert list(found.class_) == [COMPUTE, COPY, COMMUNICATION, COPY, COMMUNICATION, COMMUNICATION]
+
+
+def test_launches_steps_rank_and_device(tmp_path):
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#12", "ts": 1, "dur": 8, "args": {}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 2, "dur": 1, "args": {"correlation": 5}},
+        {"ph": "f", "cat": "ac2g", "name": "ac2g", "ts": 2, "id": 5},
+        kernel(4, 2, correlation=5, device=1),
+    ]
+    top = {
+        "distributedInfo": {"backend": "nccl", "rank": 6, "world_size": 8},
+        "deviceProperties": [{"id": 0, "name": "A"}, {"id": 1, "name": "B"}],
+    }
+    found = kineto.read(written(tmp_path, events, **top))
+    assert (found.rank, found.world, found.gpu, found.device) == (6, 8, "B", 1)
+    assert [(s.name, s.start_ns, s.end_ns) for s in found.steps] == [("ProfilerStep#12", 1000, 9000)]
+    assert list(found.launches.correlation) == [5] == list(found.events.correlation)
+
+
+def test_a_rank_may_be_in_the_name_or_nowhere(tmp_path):
+    assert kineto.read(written(tmp_path, [], "rank3.json")).rank == 3
+    assert kineto.read(written(tmp_path, [], "worker.pt.trace.json")).rank is None
+
+
+def test_a_gzipped_capture_is_the_same(tmp_path):
+    plain = written(tmp_path, [kernel(1, 2)])
+    packed = tmp_path / "rank3.json.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert list(kineto.read(packed).events.start_ns) == list(kineto.read(plain).events.start_ns)
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [(b"", "is empty"), (b"  \n", "is empty"), (b"hello", "no profiler capture"), (b"\x1f\x8bbroken", "is damaged")],
+)
+def test_what_is_no_capture_is_said_with_the_file(tmp_path, content, said):
+    path = tmp_path / "what.json"
+    path.write_bytes(content)
+    with pytest.raises(NotACapture, match=said) as caught:
+        kineto.read(path)
+    assert str(path) in str(caught.value)
