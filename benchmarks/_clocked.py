@@ -24,7 +24,7 @@ from typing import Any
 from paceline.improve.recipe import to_toml
 
 LIMIT_S = 150.0  # of one run: what takes longer is no candidate
-_LINE = re.compile(r"step (\d+) loss (\S+)")
+LINE = re.compile(r"step (\d+) loss (\S+)")
 _NOT_HELD = "did not take hold"
 
 
@@ -86,7 +86,7 @@ def clocked(command: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> C
         late = threading.Timer(limit_s, ended, (process,))
         late.start()
         try:
-            marks = [(time.monotonic() - begun, found) for line in process.stdout if (found := _LINE.match(line))]
+            marks = [(time.monotonic() - begun, found) for line in process.stdout if (found := LINE.match(line))]
             code = process.wait()
         finally:
             late.cancel()
@@ -94,7 +94,7 @@ def clocked(command: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> C
         if time.monotonic() - begun >= limit_s:
             raise RunFailed(f"it took longer than {limit_s:.0f} s")
         errors.seek(0)
-        _check(code, errors.read())
+        check(code, errors.read())
     return Clocked(
         at_s={int(found[1]): at for at, found in marks},
         losses={int(found[1]): found[2] for _, found in marks},
@@ -102,7 +102,12 @@ def clocked(command: Sequence[str], folder: Path, limit_s: float = LIMIT_S) -> C
     )
 
 
-def _check(code: int, errors: str) -> None:
+def check(code: int, errors: str) -> None:
+    """Make sure that a run came to its end with its settings in force.
+
+    Raises:
+        RunFailed: It did not.
+    """
     said = [line for line in errors.splitlines() if line.strip()]
     if code:
         raise RunFailed(f"exit code {code}: {said[-1].strip() if said else 'no message'}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from _clocked import Clocked, bare, clocked, under
 from _grid import Case
+from _turns import in_turn
 
 from paceline.improve.recipe import BASELINE, Recipe, in_words
 
@@ -24,7 +25,7 @@ _MOST_TIMES = 10  # as many steps as the bare program, at most
 
 
 def played(commands: Mapping[str, Sequence[str]], rounds: int, folder: Path) -> dict[str, list[Clocked]]:
-    """Run some commands round after round, the order turning; return the runs of each.
+    """Run some commands in turn, round after round with new processes, the order turning; return the runs of each.
 
     Raises:
         RunFailed: One of them failed.
@@ -33,8 +34,9 @@ def played(commands: Mapping[str, Sequence[str]], rounds: int, folder: Path) -> 
     names = list(commands)
     for number in range(rounds):
         turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
-            found[name].append(clocked(commands[name], folder))
+        together = in_turn({name: commands[name] for name in names[turn:] + names[:turn]}, folder)
+        for name, run in together.items():
+            found[name].append(run)
     return found
 
 

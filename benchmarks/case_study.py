@@ -24,7 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from _clocked import RunFailed, bare, clocked, tuned, under
+from _clocked import RunFailed, bare, tuned, under
+from _final import played
 from _machine import about
 
 from paceline.improve.recipe import in_words
@@ -78,9 +79,8 @@ def studied(folder: Path, photos: Path, options: argparse.Namespace) -> dict[str
     recipe, after = found["best"]["recipe"], found["after"] or found["baseline"]
     steps = ["--steps", _WARMUP + _STEPS]
     commands = {"before": bare(*program, *steps), "after": under(recipe, folder, *program, *steps)}
-    order = [name for number in range(options.rounds) for name in sorted(commands, reverse=number % 2 == 0)]
-    runs = [(name, clocked(commands[name], folder)) for name in order]
-    step_s = {name: [run.step_s(_WARMUP) for ran, run in runs if ran == name] for name in commands}
+    runs = played(commands, options.rounds, folder)
+    step_s = {name: [run.step_s(_WARMUP) for run in some] for name, some in runs.items()}
     off = [1 - after_s / before_s for before_s, after_s in zip(step_s["before"], step_s["after"])]
     return {
         "tune_s": tune_s,
@@ -94,7 +94,7 @@ def studied(folder: Path, photos: Path, options: argparse.Namespace) -> dict[str
         "step_s": step_s,
         "time_off": statistics.median(off),
         "time_off_range": [min(off), max(off)],
-        "same_losses": len({tuple(run.losses.items()) for _, run in runs}) == 1,
+        "same_losses": len({tuple(run.losses.items()) for some in runs.values() for run in some}) == 1,
     }
 
 

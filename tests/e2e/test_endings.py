@@ -75,6 +75,23 @@ def test_a_signal_to_paceline_alone_is_passed_on(going, number, code, said):
     assert_steps_kept(result, run.cwd)
 
 
+def test_what_is_stopped_and_goes_on_is_as_before(going):
+    """As by Ctrl-Z and `fg`, or a batch system that suspends jobs; a signal in between comes after it."""
+    run = begin(going, "--workers", "1")
+    for _ in range(2):
+        pids = [run.process.pid, *run.processes()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.0)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.5)
+        assert run.process.poll() is None
+    run.process.send_signal(signal.SIGTERM)
+    result = assert_clean(run, said="ended by SIGTERM", code=143)
+    assert not any("fault of ours" in line for line in result.ours)
+
+
 def test_a_program_that_handles_sigterm_decides_itself(going):
     run = begin(going, "--saves")
     run.process.send_signal(signal.SIGTERM)

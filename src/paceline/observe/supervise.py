@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ INJECT = Path(__file__).parent / "inject"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
 _SI_KERNEL = 0x80
-_POLL_S = 0.5
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +182,33 @@ def _end_ranks(environment: Mapping[str, str]) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> int:
-    """Wait for the end of the process and pass signals on until then."""
-    while (code := process.poll()) is None:
-        info = signal.sigtimedwait(relayed, _POLL_S)
-        if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
-            continue
-        process.send_signal(info.si_signo)
+    """Wait for the end of the process and pass signals on until then.
+
+    Signals are taken where some are pending, and never waited for: interrupted by a stop, `sigtimedwait` waits on, and
+    returns what nobody has sent once its time is up (CPython up to 3.14).
+    """
+    with _ended_file(process.pid) as ended:
+        while (code := process.poll()) is None:
+            while signal.sigpending() & relayed:
+                info = signal.sigtimedwait(relayed, 0)
+                if info is not None and info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
+                    process.send_signal(info.si_signo)
+            select.select(ended, [], [], _POLL_S)
     return code
+
+
+@contextmanager
+def _ended_file(pid: int) -> Iterator[list[int]]:
+    """Yield a descriptor that can be read once a process has ended; none where the kernel has no such thing."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        yield []
+        return
+    try:
+        yield [descriptor]
+    finally:
+        os.close(descriptor)
 
 
 def _drop_pending(relayed: set[signal.Signals]) -> None:
