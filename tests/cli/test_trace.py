@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -95,3 +96,25 @@ def test_a_folder_without_captures(tmp_path):
     done = trace(tmp_path, tmp_path)
     assert done.returncode == 2
     assert "no capture in" in done.stderr
+
+
+def test_what_changed_since_another_capture(tmp_path):
+    """Of a capture against itself nothing changes; against another one, parts tile the span on both sides."""
+    after = CAPTURES / "diff_test.json.gz"
+    done = trace(tmp_path, after, "--against", after, "--json", "trace.json")
+    found = json.loads((tmp_path / "trace.json").read_text())
+    against, steps = found["against"], found["ranks"][0]["steps"]
+    assert against["per_step"] is True
+    assert all(part["before_us"] == part["after_us"] for part in against["parts"])
+    assert all(kernel["change_us"] == 0 for kernel in against["kernels"])
+    done = trace(tmp_path, CAPTURES / "resnet50_w4_a.json.gz", "--against", after, "--json", "trace.json")
+    against = json.loads((tmp_path / "trace.json").read_text())["against"]
+    parts = {part["name"]: part for part in against["parts"]}
+    tiles = ("idle", "compute", "exposed communication", "exposed copies")
+    for side in ("before_us", "after_us"):
+        assert sum(parts[name][side] for name in tiles) == pytest.approx(parts["span"][side])
+    assert parts["exposed communication"]["after_us"] == 0
+    assert parts["exposed communication"]["before_us"] * steps == pytest.approx(73298)  # of all steps: exact.json
+    assert re.search(r"exposed communication: [0-9.]+ ms -> none", done.stdout)
+    gone = [kernel for kernel in against["kernels"] if kernel["after"]["count"] == 0]
+    assert any("nccl" in kernel["name"] for kernel in gone)

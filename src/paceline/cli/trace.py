@@ -18,6 +18,7 @@ WINDOWS = ("all", "steps", "hta")
     "--window", type=click.Choice(WINDOWS), default="all", show_default=True,
     help="Every GPU event; what marked steps launched; or what HolisticTraceAnalysis looks at.",
 )  # fmt: skip
+@click.option("--against", type=click.Path(path_type=Path), metavar="BEFORE", help="What changed since this capture.")
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Files to read side by side; default: the cores."
 )
@@ -32,6 +33,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     \b
     paceline trace trace.json.gz
     paceline trace traces/ --window steps --json trace.json
+    paceline trace after.json.gz --against before.json.gz
 
     Exit code 2: nothing could be read.
     """
@@ -44,8 +46,10 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     json_file = options["json_file"]
     check_writable(json_file)
     traces = read_all(files_in(paths), options["window"], options["processes"])
-    render_traces(traces, Console())
+    before = options["against"]
+    against = read_all(files_in([before]), options["window"], options["processes"]) if before is not None else None
+    render_traces(traces, Console(), against)
     if json_file is not None:
-        write_text(json_file, json_text(traces_json(traces)))
+        write_text(json_file, json_text(traces_json(traces, against)))
     tell_written(json_file)
     return 0

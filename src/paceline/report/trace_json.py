@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.traces.collectives import Collective
+from paceline.traces.contrast import Contrast, KernelChange, contrasted
 from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
@@ -15,8 +16,8 @@ SCHEMA = "paceline.trace/1"
 Json = dict[str, Any]
 
 
-def traces_json(traces: Traces) -> Json:
-    """Return a result as JSON values."""
+def traces_json(traces: Traces, against: Traces | None = None) -> Json:
+    """Return a result as JSON values, with what changed since another one where that is given."""
     return {
         "schema": SCHEMA,
         "files": list(traces.files),
@@ -24,7 +25,30 @@ def traces_json(traces: Traces) -> Json:
         "collectives": [_collective(one) for one in traces.matched.collectives],
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
-        "problems": list(traces.problems),
+        "against": _contrast(against, contrasted(against.ranks, traces.ranks)) if against is not None else None,
+        "problems": [*traces.problems, *(against.problems if against is not None else ())],
+    }
+
+
+def _contrast(before: Traces, found: Contrast) -> Json:
+    return {
+        "files": list(before.files),
+        "per_step": found.per_step,
+        "parts": [
+            {"name": name, "before_us": before_ns / 1e3, "after_us": after_ns / 1e3}
+            for name, before_ns, after_ns in found.parts
+        ],
+        "kernels": [_change(change) for change in found.kernels],
+    }
+
+
+def _change(change: KernelChange) -> Json:
+    return {
+        "name": change.name,
+        "class": CLASSES[change.class_],
+        "before": {"count": change.before.count, "total_us": change.before.total_ns / 1e3},
+        "after": {"count": change.after.count, "total_us": change.after.total_ns / 1e3},
+        "change_us": change.change_ns / 1e3,
     }
 
 

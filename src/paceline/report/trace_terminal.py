@@ -11,7 +11,9 @@ from rich.text import Text
 
 from paceline import units
 from paceline.report.terminal import encodable
-from paceline.report.words import number_list, printable
+from paceline.report.trace_contrast import contrast_lines
+from paceline.report.words import count, number_list, printable
+from paceline.traces.contrast import contrasted
 from paceline.traces.idle import MICRO_NS
 from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
@@ -26,9 +28,12 @@ _NAME_WIDTH = 72
 _SHOWN = 0.01  # of idle time
 
 
-def render_traces(traces: Traces, console: Console) -> None:
+def render_traces(traces: Traces, console: Console, against: Traces | None = None) -> None:
     """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
     lines = _rich(traces) if console.is_terminal else _plain(traces)
+    if against is not None:
+        said = contrast_lines(contrasted(against.ranks, traces.ranks))
+        lines += [Text(), *(Text(f"  {one}") for one in said)] if console.is_terminal else said
     encoded = partial(encodable, console=console)
     for line in lines:
         text = line if isinstance(line, Text) else Text(PREFIX + line)
@@ -79,7 +84,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 def _window(traces: Traces) -> str:
     names = {"all": "every GPU event", "steps": "what marked steps launched", "hta": "the window of HTA"}
     window = traces.ranks[0].window
-    return f"{len(traces.ranks)} captures, window {window}: {names[window]}"
+    return f"{count(len(traces.ranks), 'capture')}, window {window}: {names[window]}"
 
 
 def _cells(rank: RankTrace) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from paceline.traces.content import NotACapture
 from paceline.traces.idle import Idle, idle_of
 from paceline.traces.kernels import Kernel, kernels_of
 from paceline.traces.model import Capture, GpuEvents
-from paceline.traces.window import events_in
+from paceline.traces.window import events_in, steps_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class RankTrace:
     gpu: str | None
     device: int | None
     window: str
-    steps: int  # that are marked in the capture
+    steps: int  # that are marked, in the window
     breakdown: Breakdown
     idle: Idle
     kernels: Sequence[Kernel]
@@ -71,7 +71,7 @@ def summarised(capture: Capture, window: str) -> RankTrace:
         gpu=capture.gpu,
         device=capture.device,
         window=window,
-        steps=len(capture.steps),
+        steps=steps_in(capture, window),
         breakdown=broken_down(events),
         idle=idle_of(events, capture.launches, capture.host),
         kernels=kernels_of(events),

@@ -36,6 +36,12 @@ def events_in(capture: Capture, window: str) -> GpuEvents:
     raise UsageError(f"no window {window!r}; there are {', '.join(WINDOWS)}")
 
 
+def steps_in(capture: Capture, window: str) -> int:
+    """Return how many marked steps a window holds; 0: none are marked."""
+    marked = len({step.name for step in capture.steps})
+    return marked - 1 if window == "hta" and marked >= 2 else marked
+
+
 def _as_hta(capture: Capture) -> GpuEvents:
     events = capture.events
     if len({step.name for step in capture.steps}) >= 2:
