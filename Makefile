@@ -5,7 +5,8 @@ WORKERS ?= 2
 TORCH = torch==2.13.0
 
 # What `make bench` leaves out: parts of benchmarks, those with a target of their own.
-NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py
+NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py \
+    benchmarks/trace.py
 
 BIN = .venv/bin
 # The stamp carries the content of what it was made from: after a checkout or a touch nothing is redone.

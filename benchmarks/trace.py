@@ -1,0 +1,180 @@
+"""What do captures take to break down, in CPU time and memory, beside HolisticTraceAnalysis and beside decoding alone?
+
+    python benchmarks/trace.py --hta PYTHON [--rounds N] [--captures FOLDER]
+
+For each capture, in turn, each in a process of its own: **hta** loads it and makes its temporal breakdown, overlap and
+kernel breakdown; **paceline** reads it and makes breakdown, causes of idle time, kernels and collectives; **floor**
+unpacks it and decodes the fields that any reader needs. Imports are not counted: CPU seconds are of the process and its
+children from the first byte on, and memory is the most that it held. `PYTHON` has HolisticTraceAnalysis 0.5.0 and
+pandas 2.3.
+
+Asked for are a fifteenth of HTA's CPU time on captures of over 30 MB, a fortieth on eight small ranks, half its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _machine import about, stolen_s
+
+RESULTS = Path(__file__).parent / "results"
+SCHEMA = "paceline.benchmark.trace/1"
+LARGE_BYTES = 30_000_000
+ASKED = {"large": 15.0, "ranks": 40.0, "memory": 2.0}
+
+_MEASURED = """
+import gc, json, os, resource, sys
+def cpu():
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
+def done(began):
+    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(json.dumps({"cpu_s": cpu() - began, "peak_bytes": 1024 * sum(usage)}))
+"""
+PACELINE = (
+    _MEASURED
+    + """
+from pathlib import Path
+from paceline.traces.many import files_in, read_all
+began = cpu()
+read_all(files_in([Path(sys.argv[1])]), "all", 1)
+done(began)
+"""
+)
+FLOOR = (
+    _MEASURED
+    + """
+import zlib
+from pathlib import Path
+from paceline.traces import kineto
+from paceline.traces.content import content_of
+from paceline.traces.many import files_in
+began = cpu()
+gc.disable()
+for file in files_in([Path(sys.argv[1])]):
+    kineto._FILE.decode(content_of(file).data)
+done(began)
+"""
+)
+HTA = (
+    _MEASURED
+    + """
+import logging, warnings
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+from hta.trace_analysis import TraceAnalysis
+began = cpu()
+found = TraceAnalysis(trace_dir=sys.argv[1])
+found.get_temporal_breakdown(visualize=False)
+found.get_comm_comp_overlap(visualize=False)
+found.get_gpu_kernel_breakdown(visualize=False)
+done(began)
+"""
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    pythons = {"hta": options.hta, "paceline": sys.executable, "floor": sys.executable}
+    scripts = {"hta": HTA, "paceline": PACELINE, "floor": FLOOR}
+    result: dict[str, Any] = {"schema": SCHEMA, **about(("paceline", "msgspec", "numpy")), "rounds": options.rounds}
+    result["hta"] = version_of(options.hta)
+    begun, result["captures"] = stolen_s(), {}
+    with tempfile.TemporaryDirectory(prefix="trace-benchmark-") as place:
+        for name, folder, size in captures(options.captures, Path(place)):
+            runs: dict[str, list[dict[str, float]]] = {tool: [] for tool in scripts}
+            for number in range(options.rounds):
+                for tool in list(scripts)[number % 3 :] + list(scripts)[: number % 3]:
+                    runs[tool].append(measured(pythons[tool], scripts[tool], folder))
+            result["captures"][name] = {"ranks": len(list(folder.iterdir())), **row(size, runs)}
+            print(f"{name}: {said(result['captures'][name])}", flush=True)
+    result["stolen_s"] = stolen_s() - begun
+    file = options.out / f"trace-{result['date']}.json"
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"written: {file}")
+    return 0 if all(passed(one) for one in result["captures"].values()) else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--hta", required=True, metavar="PYTHON", help="a Python that has HolisticTraceAnalysis")
+    found.add_argument("--rounds", type=int, default=5)
+    here = Path(__file__).parents[2] / "shared" / "traces"
+    found.add_argument("--captures", type=Path, default=here, help="folder of captures (../shared/traces)")
+    found.add_argument("--out", type=Path, default=RESULTS)
+    return found
+
+
+def captures(folder: Path, place: Path) -> list[tuple[str, Path, int]]:
+    """Return name, folder and unpacked bytes of each capture, or set of ranks; each lies in a folder of its own."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and any(path.glob("rank*.json")):
+            found.append((path.name, path, sum(file.stat().st_size for file in path.glob("rank*.json"))))
+        elif path.name.endswith(".json.gz"):
+            own = place / path.name.removesuffix(".json.gz")
+            own.mkdir()
+            (own / path.name).symlink_to(path.resolve())
+            found.append((own.name, own, len(gzip.decompress(path.read_bytes()))))
+    return found
+
+
+def measured(python: str, script: str, folder: Path) -> dict[str, float]:
+    """Run a script on a folder; a tool that fails has no figures."""
+    command = [python, "-c", script, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        return {"failed": 1.0}
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def version_of(python: str) -> str:
+    """Return the version of HolisticTraceAnalysis that an interpreter has."""
+    script = "import importlib.metadata as m; print(m.version('HolisticTraceAnalysis'), 'pandas', m.version('pandas'))"
+    return subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def row(size: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Return medians, and how many times less CPU and memory it takes than HTA."""
+    found: dict[str, Any] = {"bytes": size, "runs": runs}
+    for key in ("cpu_s", "peak_bytes"):
+        found[key] = {
+            tool: statistics.median(one[key] for one in some) if all(key in one for one in some) else None
+            for tool, some in runs.items()
+        }
+    for key, name in (("cpu_s", "less_cpu"), ("peak_bytes", "less_memory")):
+        hta, own = found[key]["hta"], found[key]["paceline"]
+        found[name] = hta / own if hta and own else None
+    found["floor_share"] = found["cpu_s"]["floor"] / found["cpu_s"]["paceline"]
+    return found
+
+
+def said(one: dict[str, Any]) -> str:
+    """Say a row in words."""
+    own = f"{one['cpu_s']['paceline']:.3f} s of CPU, {one['peak_bytes']['paceline'] / 1e6:.0f} MB"
+    if one["less_cpu"] is None:
+        return f"{own}; HTA failed"
+    less = f"{one['less_cpu']:.1f} times less CPU and {one['less_memory']:.1f} times less memory than HTA"
+    return f"{own}: {less}; {one['floor_share']:.0%} of it decodes"
+
+
+def passed(one: dict[str, Any]) -> bool:
+    """Say whether a row has what was asked for; small captures of one rank have no figure to reach."""
+    if one["less_cpu"] is None:
+        return True
+    asked = ASKED["ranks"] if one["ranks"] > 1 else ASKED["large"] if one["bytes"] > LARGE_BYTES else 1.0
+    return one["less_cpu"] >= asked and one["less_memory"] >= ASKED["memory"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
