@@ -39,6 +39,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     """
     from rich.console import Console
 
+    from paceline.explain.traced import findings_in
     from paceline.report.trace_json import traces_json
     from paceline.report.trace_terminal import render_traces
     from paceline.traces.many import files_in, read_all
@@ -48,8 +49,9 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     traces = read_all(files_in(paths), options["window"], options["processes"])
     before = options["against"]
     against = read_all(files_in([before]), options["window"], options["processes"]) if before is not None else None
-    render_traces(traces, Console(), against)
+    findings = findings_in(traces)
+    render_traces(traces, findings, Console(), against)
     if json_file is not None:
-        write_text(json_file, json_text(traces_json(traces, against)))
+        write_text(json_file, json_text(traces_json(traces, findings, against)))
     tell_written(json_file)
     return 0

@@ -55,7 +55,7 @@ def to_json(diagnosis: Diagnosis) -> Json:
         "cost": _cost(diagnosis.cost),
         "verdict": diagnosis.verdict,
         "verdict_text": diagnosis.verdict_text,
-        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "findings": [finding_json(finding) for finding in diagnosis.findings],
     }
     missing: dict[str, str] = {}
     clean: Json = {name: _without_nan(value, name, missing) for name, value in found.items()}
@@ -188,7 +188,8 @@ def _remedy(remedy: Remedy) -> Json:
     }
 
 
-def _finding(finding: Finding) -> Json:
+def finding_json(finding: Finding) -> Json:
+    """Return a finding as JSON values."""
     return {
         "code": finding.code,
         "name": finding.name,

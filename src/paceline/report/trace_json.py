@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from paceline.explain.model import Finding
+from paceline.report.json_run import finding_json
 from paceline.traces.collectives import Collective
 from paceline.traces.contrast import Contrast, KernelChange, contrasted
 from paceline.traces.kernels import Kernel
@@ -16,7 +19,7 @@ SCHEMA = "paceline.trace/1"
 Json = dict[str, Any]
 
 
-def traces_json(traces: Traces, against: Traces | None = None) -> Json:
+def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | None = None) -> Json:
     """Return a result as JSON values, with what changed since another one where that is given."""
     return {
         "schema": SCHEMA,
@@ -26,6 +29,8 @@ def traces_json(traces: Traces, against: Traces | None = None) -> Json:
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
         "against": _contrast(against, contrasted(against.ranks, traces.ranks)) if against is not None else None,
+        "verdict": findings[0].name if findings else None,
+        "findings": [finding_json(finding) for finding in findings],
         "problems": [*traces.problems, *(against.problems if against is not None else ())],
     }
 

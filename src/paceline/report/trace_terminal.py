@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline import units
+from paceline.explain.model import Finding
 from paceline.report.terminal import encodable
 from paceline.report.trace_contrast import contrast_lines
 from paceline.report.words import count, number_list, printable
+from paceline.report.words import gain as gain_in_words
 from paceline.traces.contrast import contrasted
 from paceline.traces.idle import MICRO_NS
 from paceline.traces.kernels import Kernel
@@ -26,11 +28,14 @@ _HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed co
 _KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
 _NAME_WIDTH = 72
 _SHOWN = 0.01  # of idle time
+_MAX_EVIDENCE = 3
 
 
-def render_traces(traces: Traces, console: Console, against: Traces | None = None) -> None:
+def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
     """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
     lines = _rich(traces) if console.is_terminal else _plain(traces)
+    told = _findings(findings)
+    lines += [Text(), *(Text(f"  {one}") for one in told)] if console.is_terminal else told
     if against is not None:
         said = contrast_lines(contrasted(against.ranks, traces.ranks))
         lines += [Text(), *(Text(f"  {one}") for one in said)] if console.is_terminal else said
@@ -150,6 +155,19 @@ def _kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
                 name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…",
             )
         )
+    return found
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    """Say what holds the run back, the verdict first, with what speaks for it."""
+    if not findings:
+        return ["verdict: balanced; nothing takes enough of the time to be worth a change"]
+    found = []
+    for place, one in enumerate(findings):
+        gain = f"; {gain_in_words(one.gain)} to gain" if one.gain is not None else ""
+        found.append(f"{'also' if place else 'verdict'}: {one.name} ({one.code}): {one.summary}{gain}")
+        found += [f"  {evidence.text}" for evidence in one.evidence[:_MAX_EVIDENCE]]
+        found += [f"  try {remedy.id} ({remedy.safety}): {remedy.change}" for remedy in one.remedies[:_MAX_EVIDENCE]]
     return found
 
 

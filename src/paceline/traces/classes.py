@@ -43,6 +43,11 @@ def is_loader(name: str) -> bool:
     return name.startswith(_LOADER)
 
 
+def is_serial_loader(name: str) -> bool:
+    """Say whether it is fetched by a loader without workers."""
+    return is_loader(name) and "_SingleProcess" in name
+
+
 def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -> int:
     """Return the class of an event.
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.traces.classes import class_of, is_loader, is_synchronising
+from paceline.traces.classes import class_of, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.collectives import Call, item_bytes, kind_of
 from paceline.traces.content import NotACapture, content_of
 from paceline.traces.intervals import Ns, Union, union_of
@@ -177,7 +177,7 @@ def _capture(path: Path, file: _File, events: Sequence[Any], gpu: Sequence[Any],
         events=gpu_events,
         launches=_launches(events),
         steps=_steps(events),
-        host=Host(loader=_ranges(events, is_loader), synchronising=_ranges(events, is_synchronising)),
+        host=_host(events),
         calls=_calls(gpu, gpu_events),
         problems=problems,
     )
@@ -212,6 +212,15 @@ def _classes(gpu: Sequence[Any]) -> NDArray[np.uint8]:
             known[key] = class_of(event.name, is_copy=event.cat in _COPY_CATEGORIES, is_collective=key[2])
         found[place] = known[key]
     return found
+
+
+def _host(events: Sequence[Any]) -> Host:
+    loader, serial = _ranges(events, is_loader), _ranges(events, is_serial_loader)
+    return Host(
+        loader=loader,
+        loader_is_serial=2 * serial.length_ns > loader.length_ns if loader.length_ns else None,
+        synchronising=_ranges(events, is_synchronising),
+    )
 
 
 def _ranges(events: Sequence[Any], chosen: Callable[[str], bool]) -> Union:

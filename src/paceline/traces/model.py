@@ -57,6 +57,7 @@ class Host:
     """What the training process did meanwhile, where the capture shows it."""
 
     loader: Union = EMPTY  # fetching batches
+    loader_is_serial: bool | None = None  # whether the loader has no workers; None: no loader is seen
     synchronising: Union = EMPTY  # in calls that wait for the GPU
 
 

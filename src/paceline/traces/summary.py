@@ -29,6 +29,7 @@ class RankTrace:
     steps: int  # that are marked, in the window
     breakdown: Breakdown
     idle: Idle
+    loader_is_serial: bool | None  # None: no loader is seen
     kernels: Sequence[Kernel]
     calls: Sequence[Call]
     problems: Sequence[str]
@@ -74,6 +75,7 @@ def summarised(capture: Capture, window: str) -> RankTrace:
         steps=steps_in(capture, window),
         breakdown=broken_down(events),
         idle=idle_of(events, capture.launches, capture.host),
+        loader_is_serial=capture.host.loader_is_serial,
         kernels=kernels_of(events),
         calls=_within(capture.calls, events),
         problems=problems,

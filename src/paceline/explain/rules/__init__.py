@@ -9,6 +9,7 @@ from importlib import import_module
 
 from paceline.explain.facts import Facts
 from paceline.explain.model import Finding
+from paceline.traces.many import Traces
 
 _MODULES = (
     "conv001_loss_not_finite",
@@ -62,6 +63,7 @@ class Rule:
     name: str
     page: str
     check: Callable[[Facts], Finding | None]
+    check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures do not show it
 
 
 @cache

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from paceline import units
+from paceline.explain import spans
 from paceline.explain.facts import Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import straggler
 from paceline.explain.rules import Rule
+from paceline.traces.many import Traces
+
+_LEAST = 0.05
+_OFTEN = 3
 
 PAGE = """
 ## What it means
@@ -18,7 +23,8 @@ wait for it in every exchange.
 
 The rank that is busy longest (step time without communication) exceeds the median of the others by at least 10 %
 of a step, and the others spend about that much more time in communication than it does. Its own cause is the
-phase in which it exceeds the others most.
+phase in which it exceeds the others most. In profiler captures of several ranks, collectives are matched: the others
+wait at least 5 % of the time for the rank that comes last, added up over those in which it does.
 
 ## What helps
 
@@ -74,4 +80,37 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-RULE = Rule(code="COMM002", name="rank-straggling", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide COMM002 for captures: others wait in collectives for the one that comes last."""
+    if not traces.stragglers:
+        return None
+    late = traces.stragglers[0]
+    share = spans.waiting_share(traces, late.rank)
+    if share < _LEAST:
+        return None
+    gain = gain_of_removing(share, 0.5, 1.0)
+    came = f"rank {late.rank} comes last in {late.last_in} of {late.of} collectives"
+    together = units.seconds(late.caused_ns / 1e9)
+    waited = f"the others wait {together} for it together, {units.percent(late.share)} of all waiting"
+    return Finding(
+        code="COMM002",
+        name="rank-straggling",
+        severity="critical" if share >= 0.2 else "warning",
+        confidence="high" if late.last_in >= _OFTEN else "medium",
+        time_share=share,
+        gain=gain,
+        ranks=[late.rank],
+        evidence=[
+            Evidence(text=came, value=late.last_in / late.of, unit="share of collectives"),
+            Evidence(text=waited, value=late.caused_ns / 1e9, unit="s"),
+        ],
+        remedies=[
+            Remedy(
+                id="ranks.balance", safety="exact", change=f"see what rank {late.rank} does before it comes", gain=gain
+            )
+        ],
+        summary=f"rank {late.rank} makes the others wait {units.percent(share)} of the time",
+    )
+
+
+RULE = Rule(code="COMM002", name="rank-straggling", page=PAGE, check=check, check_traces=check_traces)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain import words
+from paceline.explain import spans, words
 from paceline.explain.facts import Facts
 from paceline.explain.mfu import Mfu
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule
+from paceline.traces.many import Traces
 
 PAGE = """
 ## What it means
@@ -18,8 +19,9 @@ faster now means computing faster (precision, compilation, a better device) or c
 ## How it is decided
 
 Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time; on a GPU whose
-utilization can be read, some kernel also runs in at least 85 % of the time. Where it can be worked out, the
-model FLOP utilisation (MFU) says how much of the card's peak rate is used.
+utilization can be read, some kernel also runs in at least 85 % of the time. In profiler captures, compute
+kernels run in at least 85 % of the time between the first GPU event and the last, on every rank. Where it can be
+worked out, the model FLOP utilisation (MFU) says how much of the card's peak rate is used.
 """
 
 
@@ -62,4 +64,24 @@ def _mfu(mfu: Mfu) -> list[Evidence]:
     return [Evidence(text=text, value=mfu.value, unit="MFU")]
 
 
-RULE = Rule(code="COMP001", name="compute-bound", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide COMP001 for captures: compute kernels run nearly all the time on every rank."""
+    ranks = spans.timed(traces)
+    busy = min((spans.share(rank, lambda one: one.breakdown.compute_ns) for rank in ranks), default=0.0)
+    if busy < 0.85:
+        return None
+    return Finding(
+        code="COMP001",
+        name="compute-bound",
+        severity="info",
+        confidence="high",
+        time_share=busy,
+        gain=None,
+        ranks=spans.numbers(ranks),
+        evidence=[spans.cited(ranks[0], busy, "computing")],
+        remedies=[],
+        summary=f"compute kernels run {units.percent(busy)} of the time",
+    )
+
+
+RULE = Rule(code="COMP001", name="compute-bound", page=PAGE, check=check, check_traces=check_traces)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain import words
+from paceline.explain import spans, words
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.window import Window
+from paceline.traces.many import Traces
+from paceline.traces.model import COMPUTE
 
 _LEAST_LAGS = 8
 _BEHIND = 0.1
+_IDLE_FOR_THE_HOST = 0.15  # of a capture
+_SHORT_S = 100e-6  # of a compute kernel: where they take longer, the host can launch them in time
 
 PAGE = """
 ## What it means
@@ -24,7 +28,9 @@ In the profiler window a step issues at least 200 operators, and operators of le
 least half of all operator time, or operators together fill less than half of the compute phases (the rest is
 Python between them). On a GPU, instead of operator times, its events decide: when the host has issued the last
 operation of a forward and of a backward, the GPU is behind by less than a tenth of that phase (median of at
-least eight), so it always waits for the host. A tenth leaves room for the drift of the two clocks. No GPU has
+least eight), so it always waits for the host. In profiler captures, the GPU is idle for at least 15 % of the time
+before the launch of what comes next, beside fetching batches and calls that wait, and compute kernels take less
+than 100 µs on average. A tenth leaves room for the drift of the two clocks. No GPU has
 been seen by the authors.
 
 ## What helps
@@ -108,4 +114,34 @@ def _lag(rank: RankFacts) -> list[Evidence]:
     return [Evidence(text=text, value=float(lag), unit="s")]
 
 
-RULE = Rule(code="COMP002", name="launch-bound", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide COMP002 for captures: the GPU has done all there was, and the host has not launched what comes next."""
+    found = spans.worst(traces, lambda one: one.idle.host_ns)
+    if found is None or found[1] < _IDLE_FOR_THE_HOST:
+        return None
+    rank, share = found
+    kernels = [kernel for kernel in rank.kernels if kernel.class_ == COMPUTE]
+    count = sum(kernel.count for kernel in kernels)
+    mean_s = sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e9
+    if mean_s > _SHORT_S:
+        return None
+    gain = gain_of_removing(share, 0.3, 0.9)
+    text = f"a compute kernel takes {units.seconds(mean_s)} on average ({count:,} kernels)"
+    return Finding(
+        code="COMP002",
+        name="launch-bound",
+        severity="critical" if share >= 0.5 else "warning",
+        confidence="medium",
+        time_share=share,
+        gain=gain,
+        ranks=spans.numbers([rank]),
+        evidence=[
+            spans.cited(rank, share, "the host launching what the GPU has to do next"),
+            Evidence(text=text, value=mean_s, unit="s"),
+        ],
+        remedies=[Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain)],
+        summary=f"the GPU is idle {units.percent(share)} of the time because the host has launched nothing yet",
+    )
+
+
+RULE = Rule(code="COMP002", name="launch-bound", page=PAGE, check=check, check_traces=check_traces)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from paceline import units
+from paceline.explain import spans
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
 from paceline.record.run import JsonObject
+from paceline.traces.many import Traces
 
 _SLOTS = ("forward", "mid", "backward", "other", "gap", "optimizer")
 _LEAST_SAMPLES = 8
@@ -27,8 +29,9 @@ of the samples between the first and the last step (the share from which on wait
 eight (fewer say nothing). Waiting is harmless while the GPU has work, so the time it costs is at most what the
 GPU idles (1 - utilization, by NVML), less waiting for data, copies and checkpoints: below 5 % there is no
 finding. The gain is at most all of that and at least a quarter, for a GPU idles for other reasons too. Without
-a reading of the utilization it is only told. The share is an estimate from samples; no GPU has been seen by the
-authors.
+a reading of the utilization it is only told. In profiler captures, the GPU is idle for at least 5 % of the time
+while the host is in a call such as `cudaStreamSynchronize`. The share is an estimate from samples; no GPU has been
+seen by the authors.
 
 ## What helps
 
@@ -126,4 +129,31 @@ def _remedies(line: JsonObject, gain: Gain | None) -> list[Remedy]:
     ]
 
 
-RULE = Rule(code="COMP003", name="sync-stall", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide COMP003 for captures: the GPU is idle while the host is in a call that waits for it."""
+    found = spans.worst(traces, lambda one: one.idle.synchronising_ns)
+    if found is None or found[1] < WORTH:
+        return None
+    rank, share = found
+    gain = gain_of_removing(share, 0.25, 1.0)
+    less = Remedy(
+        id="sync.less_often",
+        safety="exact",
+        change="add up on the GPU and ask for the number every n-th step",
+        gain=gain,
+    )
+    return Finding(
+        code="COMP003",
+        name="sync-stall",
+        severity="warning",
+        confidence="medium",
+        time_share=share,
+        gain=gain,
+        ranks=spans.numbers([rank]),
+        evidence=[spans.cited(rank, share, "being idle while the host waits for the GPU")],
+        remedies=[less],
+        summary=f"the GPU is idle {units.percent(share)} of the time while the host is in a call that waits for it",
+    )
+
+
+RULE = Rule(code="COMP003", name="sync-stall", page=PAGE, check=check, check_traces=check_traces)

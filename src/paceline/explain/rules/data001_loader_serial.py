@@ -8,7 +8,9 @@ from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
+from paceline.explain.spans import idle_for_batches
 from paceline.explain.supply import WORTH, Supply, waiting_rank
+from paceline.traces.many import Traces
 
 PAGE = """
 ## What it means
@@ -20,7 +22,8 @@ nothing to do, and while the device works no data is made: the two take turns.
 
 The training thread waits for data for at least 5 % of step time (and 0.2 ms), and the loader that feeds training has no
 workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps, in the
-training thread: one that waits for a thread or a process of the program's own is no matter of this finding.
+training thread: one that waits for a thread or a process of the program's own is no matter of this finding. In
+profiler captures, the GPU is idle for at least 5 % of the time while a loader without workers fetches a batch.
 
 ## What helps
 
@@ -105,4 +108,9 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     ]
 
 
-RULE = Rule(code="DATA001", name="loader-serial", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide DATA001 for captures: the GPU is idle while the training process makes a batch itself."""
+    return idle_for_batches(traces, serial=True, code="DATA001", name="loader-serial")
+
+
+RULE = Rule(code="DATA001", name="loader-serial", page=PAGE, check=check, check_traces=check_traces)

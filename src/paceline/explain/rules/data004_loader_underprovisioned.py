@@ -7,6 +7,7 @@ from paceline.explain import words
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
+from paceline.explain.spans import idle_for_batches
 from paceline.explain.supply import (
     WORTH,
     Supply,
@@ -16,6 +17,7 @@ from paceline.explain.supply import (
     is_transport,
     waiting_rank,
 )
+from paceline.traces.many import Traces
 
 PAGE = """
 ## What it means
@@ -27,6 +29,8 @@ The workers work all the time and cannot keep up, but cores are left over: more 
 Training waits for data for at least 5 % of step time; the loader has workers, and making samples is computing
 rather than waiting, or the program has background readers of its own (the training thread waits for a thread or a
 process); CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when they want one.
+In profiler captures, the GPU is idle for at least 5 % of the time while a loader with workers is waited for; what
+they do, and whether cores are left, is not in a capture, so confidence is low: `paceline run` tells.
 
 ## What helps
 
@@ -89,4 +93,9 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     return [*found, words.cpu_demand(supply.cpu_demand, supply.cores, rank.loader)]
 
 
-RULE = Rule(code="DATA004", name="loader-underprovisioned", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide DATA004 for captures: the GPU is idle while the training process waits for workers."""
+    return idle_for_batches(traces, serial=False, code="DATA004", name="loader-underprovisioned")
+
+
+RULE = Rule(code="DATA004", name="loader-underprovisioned", page=PAGE, check=check, check_traces=check_traces)

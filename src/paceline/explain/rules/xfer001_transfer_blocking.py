@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain import words
+from paceline.explain import spans, words
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
+from paceline.traces.many import Traces
+from paceline.traces.model import COPY
 
 PAGE = """
 ## What it means
@@ -65,6 +67,10 @@ def _pinning(rank: RankFacts) -> list[Evidence]:
 
 
 def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
+    return _remedies_for(bool(_pins(rank)), share)
+
+
+def _remedies_for(pins: bool, share: float) -> list[Remedy]:
     pin = Remedy(
         id="loader.pin_memory",
         safety="exact",
@@ -83,7 +89,33 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         change="send uint8 and convert to floating point on the GPU",
         gain=gain_of_removing(share, 0.0, 0.75),
     )
-    return [prefetch, smaller] if _pins(rank) else [pin, prefetch, smaller]
+    return [prefetch, smaller] if pins else [pin, prefetch, smaller]
 
 
-RULE = Rule(code="XFER001", name="transfer-blocking", page=PAGE, check=check)
+def check_traces(traces: Traces) -> Finding | None:
+    """Decide XFER001 for captures: copies that no kernel runs beside."""
+    found = spans.worst(traces, lambda one: one.breakdown.exposed_copy_ns)
+    if found is None or found[1] < WORTH:
+        return None
+    rank, share = found
+    copies = sum(kernel.total_ns for kernel in rank.kernels if kernel.class_ == COPY)
+    pageable = sum(kernel.total_ns for kernel in rank.kernels if "Pageable" in kernel.name) / max(1, copies)
+    text = f"{units.percent(pageable)} of the time of copies is from or to pageable memory"
+    return Finding(
+        code="XFER001",
+        name="transfer-blocking",
+        severity="critical" if share >= 0.2 else "warning",
+        confidence="high",
+        time_share=share,
+        gain=gain_of_removing(share, 1 / 3, 0.95),
+        ranks=spans.numbers([rank]),
+        evidence=[
+            spans.cited(rank, share, "copying while no kernel runs"),
+            Evidence(text=text, value=pageable, unit="share of copy time"),
+        ],
+        remedies=_remedies_for(not pageable, share),
+        summary=f"copies that no kernel runs beside take {units.percent(share)} of the time",
+    )
+
+
+RULE = Rule(code="XFER001", name="transfer-blocking", page=PAGE, check=check, check_traces=check_traces)

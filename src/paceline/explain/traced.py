@@ -1,0 +1,14 @@
+"""What do profiler captures show of what holds a run back? The same findings as of a live run, the verdict first."""
+
+from __future__ import annotations
+
+from paceline.explain.model import Finding
+from paceline.explain.rules import all_rules
+from paceline.explain.verdict import ordered
+from paceline.traces.many import Traces
+
+
+def findings_in(traces: Traces) -> list[Finding]:
+    """Decide every finding that captures can show."""
+    checks = [rule.check_traces for rule in all_rules() if rule.check_traces is not None]
+    return ordered([found for check in checks if (found := check(traces)) is not None])
