@@ -11,6 +11,8 @@ from paceline.explain.supply import WORTH
 from paceline.traces.many import Traces
 from paceline.traces.model import COPY
 
+_PINNED = 0.1  # of the time of copies, from or to pageable memory: below, memory is pinned already
+
 PAGE = """
 ## What it means
 
@@ -113,7 +115,7 @@ def check_traces(traces: Traces) -> Finding | None:
             spans.cited(rank, share, "copying while no kernel runs"),
             Evidence(text=text, value=pageable, unit="share of copy time"),
         ],
-        remedies=_remedies_for(not pageable, share),
+        remedies=_remedies_for(pageable < _PINNED, share),
         summary=f"copies that no kernel runs beside take {units.percent(share)} of the time",
     )
 
