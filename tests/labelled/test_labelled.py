@@ -19,7 +19,7 @@ from tests.labelled import cases
 
 ALL = cases.load()
 CASES = ALL if os.environ.get("PACELINE_LABELLED") == "all" else [case for case in ALL if case.core]
-LEAST_RIGHT = 0.95 if len(CASES) == len(ALL) else 0.9  # of the core, one in eighteen may be wrong
+LEAST_RIGHT = 0.95 if len(CASES) == len(ALL) else 0.9  # of the core, one may be wrong
 
 pytestmark = [pytest.mark.labelled, pytest.mark.slow, pytest.mark.timeout(400)]
 
