@@ -71,8 +71,8 @@ def test_checkpointed_blocks_compute_the_same_to_the_bit(ran, settings, computed
 
 
 def test_checkpointed_blocks_take_less_memory(ran):
-    """Six blocks keep 100 MB and more; computed again, one at a time does."""
-    large = BLOCKS.format(width=256, batch=8192, steps=1)
+    """Six blocks keep 200 MB and more; computed again, one at a time does. What is freed and kept by malloc varies."""
+    large = BLOCKS.format(width=256, batch=16384, steps=1)
     peaks = [int(re.search(r"peak (\d+)", ran(large, r).err)[1]) for r in ({}, {"memory": {"checkpoint_every": 1}})]
     assert peaks[0] - peaks[1] > 100_000  # KiB
 
