@@ -118,3 +118,15 @@ def test_what_changed_since_another_capture(tmp_path):
     assert re.search(r"exposed communication: [0-9.]+ ms -> none", done.stdout)
     gone = [kernel for kernel in against["kernels"] if kernel["after"]["count"] == 0]
     assert any("nccl" in kernel["name"] for kernel in gone)
+
+
+def test_who_launched_the_work(tmp_path):
+    done = trace(tmp_path, CAPTURES / "b200_eager.json.gz", "--operators", "--json", "trace.json")
+    assert done.returncode == 0, done.stderr
+    (rank,) = json.loads((tmp_path / "trace.json").read_text())["ranks"]
+    total = sum(kernel["total_us"] for kernel in rank["kernels"])
+    for key in ("operators", "modules", "lines"):
+        assert sum(one["total_us"] for one in rank[key]) == pytest.approx(total)
+        assert all(one["launches"] > 0 or one["name"] == "not known" for one in rank[key])
+    assert any(one["name"].startswith("vllm/") for one in rank["lines"])
+    assert re.search(r"operator: [0-9.]+ % of GPU time", done.stdout)

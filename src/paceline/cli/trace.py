@@ -18,6 +18,7 @@ WINDOWS = ("all", "steps", "hta")
     "--window", type=click.Choice(WINDOWS), default="all", show_default=True,
     help="Every GPU event; what marked steps launched; or what HolisticTraceAnalysis looks at.",
 )  # fmt: skip
+@click.option("--operators", is_flag=True, help="Say which operators, modules and lines launched the work.")
 @click.option("--against", type=click.Path(path_type=Path), metavar="BEFORE", help="What changed since this capture.")
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Files to read side by side; default: the cores."
@@ -46,7 +47,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
 
     json_file = options["json_file"]
     check_writable(json_file)
-    traces = read_all(files_in(paths), options["window"], options["processes"])
+    traces = read_all(files_in(paths), options["window"], options["processes"], launchers=options["operators"])
     before = options["against"]
     against = read_all(files_in([before]), options["window"], options["processes"]) if before is not None else None
     findings = findings_in(traces)

@@ -12,6 +12,7 @@ from paceline.traces.contrast import Contrast, KernelChange, contrasted
 from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
+from paceline.traces.operators import Launcher, Launchers
 from paceline.traces.stragglers import Straggler
 from paceline.traces.summary import RankTrace
 
@@ -87,7 +88,23 @@ def _rank(rank: RankTrace) -> Json:
         "micro_idle_us": rank.idle.micro_ns / 1e3,
         "macro_idle_us": rank.idle.macro_ns / 1e3,
         "kernels": [_kernel(kernel) for kernel in rank.kernels],
+        **_launchers(rank.launchers),
     }
+
+
+def _launchers(found: Launchers | None) -> Json:
+    """Return who launched the work, null where it was not asked for or is not in the capture."""
+    if found is None:
+        return {"operators": None, "modules": None, "lines": None}
+    return {
+        "operators": [_launcher(one) for one in found.operators],
+        "modules": [_launcher(one) for one in found.modules],
+        "lines": [_launcher(one) for one in found.lines],
+    }
+
+
+def _launcher(one: Launcher) -> Json:
+    return {"name": one.name, "launches": one.launches, "total_us": one.total_ns / 1e3}
 
 
 def _kernel(kernel: Kernel) -> Json:

@@ -13,6 +13,7 @@ from paceline import units
 from paceline.explain.model import Finding
 from paceline.report.terminal import encodable
 from paceline.report.trace_contrast import contrast_lines
+from paceline.report.trace_launchers import launcher_lines
 from paceline.report.words import count, number_list, printable
 from paceline.report.words import gain as gain_in_words
 from paceline.traces.contrast import contrasted
@@ -34,7 +35,7 @@ _MAX_EVIDENCE = 3
 def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
     """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
     lines = _rich(traces) if console.is_terminal else _plain(traces)
-    told = _findings(findings)
+    told = [*launcher_lines(traces.ranks), *_findings(findings)]
     lines += [Text(), *(Text(f"  {one}") for one in told)] if console.is_terminal else told
     if against is not None:
         said = contrast_lines(contrasted(against.ranks, traces.ranks))

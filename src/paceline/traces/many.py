@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from paceline.errors import UsageError
 from paceline.traces.collectives import Matched, matched
 from paceline.traces.content import NotACapture
 from paceline.traces.stragglers import Straggler, stragglers
-from paceline.traces.summary import RankTrace, summaries_of
+from paceline.traces.summary import RankTrace, summaries_of, with_launchers
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _ALONE = 2  # files that are read without further processes
@@ -75,18 +75,20 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def read_all(files: Sequence[Path], window: str, processes: int | None = None) -> Traces:
+def read_all(files: Sequence[Path], window: str, processes: int | None = None, *, launchers: bool = False) -> Traces:
     """Read and summarise captures, and compare their ranks.
 
     Args:
         files: As `files_in` gives them.
         window: Which part of each.
         processes: That read side by side; None: one for each core.
+        launchers: Whether to find out who launched the work of GPUs, which takes about as long again.
 
     Raises:
         NotACapture: Nothing of any file could be read.
     """
-    found = list(_read(files, window, processes or len(os.sched_getaffinity(0))))
+    one = partial(_packed, window=window, launchers=launchers)
+    found = list(_read(files, one, processes or len(os.sched_getaffinity(0))))
     broken = [one.problem for one in found if one.problem is not None]
     ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
     if not ranks:
@@ -108,8 +110,7 @@ def read_all(files: Sequence[Path], window: str, processes: int | None = None) -
     )
 
 
-def _read(files: Sequence[Path], window: str, processes: int) -> Iterator[_Read]:
-    one = partial(_packed, window=window)
+def _read(files: Sequence[Path], one: Callable[[Path], bytes], processes: int) -> Iterator[_Read]:
     if len(files) <= _ALONE or processes == 1:
         yield from (_READ.decode(one(file)) for file in files)
         return
@@ -117,9 +118,10 @@ def _read(files: Sequence[Path], window: str, processes: int) -> Iterator[_Read]
         yield from map(_READ.decode, pool.map(one, files, chunksize=1))
 
 
-def _packed(file: Path, window: str) -> bytes:
+def _packed(file: Path, window: str, launchers: bool) -> bytes:
     try:
-        return msgspec.msgpack.encode(_Read(ranks=summaries_of(file, window)))
+        ranks = summaries_of(file, window)
+        return msgspec.msgpack.encode(_Read(ranks=with_launchers(file, ranks) if launchers else ranks))
     except NotACapture as error:
         return msgspec.msgpack.encode(_Read(ranks=[], problem=str(error)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.traces import kineto, nsys
@@ -13,6 +13,7 @@ from paceline.traces.content import NotACapture
 from paceline.traces.idle import Idle, idle_of
 from paceline.traces.kernels import Kernel, kernels_of
 from paceline.traces.model import Capture, GpuEvents
+from paceline.traces.operators import Launchers, launchers_in
 from paceline.traces.window import events_in, steps_in
 
 
@@ -33,6 +34,7 @@ class RankTrace:
     kernels: Sequence[Kernel]
     calls: Sequence[Call]
     problems: Sequence[str]
+    launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
 
 
 def summaries_of(path: Path, window: str) -> list[RankTrace]:
@@ -42,6 +44,16 @@ def summaries_of(path: Path, window: str) -> list[RankTrace]:
         NotACapture: It is no capture, or nothing of it could be read.
     """
     return [summarised(capture, window) for capture in captures_of(path)]
+
+
+def with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
+    """Add who launched the work of GPUs, where a file is a whole capture of PyTorch's profiler."""
+    try:
+        found = launchers_in(path)
+    except NotACapture as error:
+        problem = f"{error}: who launched its work is not known"
+        return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
+    return [replace(rank, launchers=found) for rank in ranks]
 
 
 def captures_of(path: Path) -> list[Capture]:

@@ -1,0 +1,94 @@
+"""Who launched the work that GPUs did?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.traces.test_kineto import kernel, written
+
+from paceline.traces import kineto
+from paceline.traces.operators import UNKNOWN, is_the_users, launchers_in
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def on_host(ts: float, dur: float, name: str, cat: str = "cpu_op", tid: int = 1, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
+
+
+def python(ts: float, dur: float, name: str) -> dict[str, Any]:
+    return on_host(ts, dur, name, "python_function")
+
+
+def launch(ts: float, number: int, tid: int = 1) -> dict[str, Any]:
+    return on_host(ts, 1, "cudaLaunchKernel", "cuda_runtime", tid, correlation=number)
+
+
+def times(launchers) -> dict[str, int]:
+    return {one.name: one.total_ns for one in launchers}
+
+
+def test_a_launch_belongs_to_what_is_innermost_on_its_thread(tmp_path):
+    events = [
+        python(0, 100, "train.py(31): step"),
+        python(1, 60, "nn.Module: Net_0"),
+        python(2, 30, "torch/nn/modules/module.py(1736): _call_impl"),
+        python(3, 20, "nn.Module: Linear_0"),
+        on_host(4, 10, "aten::linear"),
+        on_host(5, 8, "aten::addmm"),
+        launch(6, 1),
+        on_host(40, 10, "aten::relu"),
+        launch(41, 2),
+        on_host(0, 100, "AddmmBackward0", tid=2),  # beside, on autograd's thread
+        launch(42, 3, tid=2),
+        kernel(200, 7, correlation=1),
+        kernel(210, 5, correlation=2),
+        kernel(220, 3, correlation=3),
+        kernel(230, 2, correlation=99),
+        kernel(240, 1),
+    ]
+    found = launchers_in(written(tmp_path, events))
+    assert found.total_ns == 18_000
+    assert times(found.operators) == {
+        "aten::addmm": 7_000,
+        "aten::relu": 5_000,
+        "AddmmBackward0": 3_000,
+        UNKNOWN: 3_000,
+    }
+    assert times(found.modules) == {"Linear_0": 7_000, "Net_0": 5_000, UNKNOWN: 6_000}
+    assert times(found.lines) == {"train.py(31): step": 12_000, UNKNOWN: 6_000}
+
+
+def test_a_launch_of_several_events_counts_once(tmp_path):
+    events = [on_host(0, 10, "aten::sum"), launch(1, 1), kernel(20, 2, correlation=1), kernel(30, 3, correlation=1)]
+    (one,) = launchers_in(written(tmp_path, events)).operators
+    assert (one.name, one.launches, one.total_ns) == ("aten::sum", 1, 5_000)
+
+
+@pytest.mark.parametrize(
+    "name, users",
+    [
+        ("train.py(31): step", True),
+        ("/home/me/project/models/net.py(7): forward", True),
+        ("torch/optim/adam.py(165): step", False),
+        ("threading.py(1002): _bootstrap", False),
+        ("/usr/lib/python3.11/contextlib.py(81): inner", False),
+        ("/opt/venv/lib/python3.11/site-packages/lightning/loop.py(3): run", False),
+        ("<built-in method add of type object at 0x7f>", False),
+        ("nn.Module: Linear_0", False),
+    ],
+)
+def test_whose_line_it_is(name, users):
+    assert is_the_users(name) is users
+
+
+@pytest.mark.parametrize("file", ["b200_eager.json.gz", "dlrm8_rank0.json.gz", "resnet50_w4_a.json.gz"])
+def test_each_way_adds_up_to_the_time_of_all_gpu_events(file):
+    found = launchers_in(CAPTURES / file)
+    events = kineto.read(CAPTURES / file).events
+    assert found.total_ns == int((events.end_ns - events.start_ns).sum())
+    for launchers in (found.operators, found.modules, found.lines):
+        assert sum(one.total_ns for one in launchers) == found.total_ns
+    assert found.operators[0].name != UNKNOWN
