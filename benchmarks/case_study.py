@@ -41,7 +41,7 @@ _WARMUP, _STEPS, _ROUNDS = 20, 120, 3
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", type=float, default=120.0, metavar="S", help="of the search (120)")
-    parser.add_argument("--width", type=int, default=24, help="channels of the first layer (24)")
+    parser.add_argument("--width", type=int, default=30, help="channels of the first layer (30)")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"of the comparison ({_ROUNDS})")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the results (benchmarks/results)")
     options = parser.parse_args(arguments)
