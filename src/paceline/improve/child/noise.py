@@ -54,6 +54,8 @@ class _Notes:
     def _square(self, tensors: list[Any]) -> float:
         return float(sum(float(t.float().pow(2).sum()) for t in tensors))
 
-    def found(self) -> dict[str, Any]:
-        """Return all windows."""
+    def found(self) -> dict[str, Any] | None:
+        """Return all windows; None of a process that trained nothing."""
+        if not self._optimizers:
+            return None
         return {"windows": self._windows, "optimizers": len(self._optimizers)}

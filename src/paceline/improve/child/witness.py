@@ -48,8 +48,10 @@ class _Notes:
         self._steps += 1
         self._optimizers[id(optimizer)] = optimizer
 
-    def found(self) -> dict[str, Any]:
-        """Return all of it."""
+    def found(self) -> dict[str, Any] | None:
+        """Return all of it; None of a process that trained nothing."""
+        if not self._steps and not self._fed:
+            return None
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
         modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # asks none of them
