@@ -91,6 +91,29 @@ def test_events_in_any_order(tmp_path):
     assert broken_down(read(tmp_path, text_of(shuffled)).events) == broken_down(read(tmp_path, text_of()).events)
 
 
+@pytest.mark.parametrize("content", ['{"traceEvents": null}', '{"traceEvents": null, "deviceProperties": [{"id": 0}]}'])
+def test_other_objects_of_a_file_are_no_events(tmp_path, content):
+    with pytest.raises(NotACapture, match="no profiler capture"):
+        read(tmp_path, content)
+
+
+def test_json_that_is_something_else(tmp_path):
+    with pytest.raises(NotACapture, match="it has no traceEvents"):
+        read(tmp_path, '{"loss": [1.0, 0.5]}')
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b"\n "], ids=["bare", "byte order mark", "space"])
+def test_a_list_of_events_alone_is_whole(tmp_path, mark):
+    found = read(tmp_path, mark + json.dumps(TEN).encode())
+    assert (len(found.events), found.problems) == (10, [])
+
+
+def test_a_list_of_events_that_does_not_end(tmp_path):
+    found = read(tmp_path, json.dumps(TEN)[:-1])
+    assert len(found.events) == 10
+    assert "damaged" in found.problems[0]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_done_to_a_capture_it_is_read_or_refused(tmp_path, seed):
     """Bytes are flipped, cut out and put in; only `NotACapture` may come of it, and what is read adds up."""

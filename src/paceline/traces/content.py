@@ -11,6 +11,8 @@ from paceline.errors import RecordError
 _GZIP = b"\x1f\x8b"
 _WITH_HEADER = 31  # gzip's header and trailer, for zlib
 _CHUNK_BYTES = 1 << 22
+_HEAD_BYTES = 1 << 10
+_MARK = b"\xef\xbb\xbf"  # that a text is UTF-8
 
 
 class NotACapture(RecordError):
@@ -23,6 +25,12 @@ class Content:
 
     data: bytes
     problems: tuple[str, ...] = ()
+
+    @property
+    def document(self) -> bytes:
+        """As one JSON object: the format allows a list of events alone, too."""
+        data = self.data.removeprefix(_MARK)
+        return b'{"traceEvents":' + data + b"}" if data[:_HEAD_BYTES].lstrip()[:1] == b"[" else data
 
 
 def content_of(path: Path) -> Content:

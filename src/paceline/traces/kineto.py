@@ -73,7 +73,7 @@ class _Device(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    events: list[_Event] = msgspec.field(name="traceEvents", default_factory=list)
+    events: list[_Event] | None = msgspec.field(name="traceEvents", default=None)
     distributed: _Distributed | None = msgspec.field(name="distributedInfo", default=None)
     devices: list[_Device] = msgspec.field(name="deviceProperties", default_factory=list)
 
@@ -94,7 +94,7 @@ def read(path: Path) -> Capture:
     """
     content = content_of(path)
     with _no_collection():
-        file, events, problems = _decoded(path, content.data)
+        file, events, problems = _decoded(path, content.document)
         problems = [*content.problems, *problems]
         gpu = [event for event in events if event.cat in GPU_CATEGORIES]
         negative = sum(event.dur is not None and event.dur < 0 for event in gpu)
@@ -108,6 +108,8 @@ def _decoded(path: Path, data: bytes) -> tuple[_File, Sequence[Any], list[str]]:
         file = _FILE.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _salvaged(path, data, error)
+    if file.events is None:
+        raise NotACapture(f"{path} is no profiler capture: it has no traceEvents")
     if any(_is_inexact(event) for event in file.events if event.cat in GPU_CATEGORIES):
         return file, _EXACT_FILE.decode(data).events, []
     return file, file.events, []

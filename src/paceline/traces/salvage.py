@@ -23,6 +23,7 @@ _NUMBER = r'"{}"\s*:\s*(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)'
 _NAME, _CATEGORY = (re.compile(_TEXT.format(key), re.DOTALL) for key in ("name", "cat"))
 _TS, _DUR = (re.compile(_NUMBER.format(key)) for key in ("ts", "dur"))
 _ARGS = {key: re.compile(_NUMBER.format(key)) for key in ("stream", "correlation", "device")}
+_TIMED = {"ph", "ts"}
 _TOP_KEYS = ("distributedInfo", "deviceProperties")
 
 
@@ -46,7 +47,7 @@ def salvaged(data: bytes) -> Salvaged:
         if event is None:
             lost += 1
             first_lost = begin if first_lost is None else first_lost
-        else:
+        elif _TIMED & event.keys():  # else it is another object of the file, such as a device
             events.append(event)
             repaired += guessed
     return Salvaged(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
