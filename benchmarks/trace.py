@@ -44,8 +44,9 @@ PACELINE = (
     + """
 from pathlib import Path
 from paceline.traces.many import files_in, read_all
+from paceline.traces.summary import Wanted
 began = cpu()
-read_all(files_in([Path(sys.argv[1])]), "all", 1)
+read_all(files_in([Path(sys.argv[1])]), Wanted(), 1)
 done(began)
 """
 )

@@ -92,6 +92,17 @@ def test_nothing_to_read_is_exit_code_2_and_one_line(tmp_path, content, said):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_without_gpu_events_there_is_no_verdict(tmp_path):
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.5, "dur": 2.0, "pid": 1, "tid": 1, "args": {}}]
+    (tmp_path / "cpu.json").write_text(json.dumps({"traceEvents": events}))
+    done = trace(tmp_path, "cpu.json", "--json", "trace.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert (found["verdict"], found["findings"]) == (None, [])
+    assert "verdict: n/a, there are no GPU events" in done.stdout
+    assert "the profiler saw no GPU" in done.stdout
+
+
 def test_a_folder_without_captures(tmp_path):
     done = trace(tmp_path, tmp_path)
     assert done.returncode == 2

@@ -11,13 +11,14 @@ from tests.traces.test_kineto import kernel, written
 from paceline.explain.model import Finding
 from paceline.explain.traced import findings_in
 from paceline.traces.many import files_in, read_all
+from paceline.traces.summary import Wanted
 
 CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
 
 
 def findings(*paths: Path) -> dict[str, Finding]:
     """Findings by code, the verdict's first."""
-    return {one.code: one for one in findings_in(read_all(files_in(paths), "all", 1))}
+    return {one.code: one for one in findings_in(read_all(files_in(paths), Wanted(), 1))}
 
 
 def launched(ts: float, dur: float, at: float, number: int, name: str = "sgemm", **args: Any) -> list[dict[str, Any]]:

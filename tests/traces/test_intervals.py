@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.traces.intervals import EMPTY, Union, intersection, merged, union_of, without
+from paceline.traces.intervals import EMPTY, Union, intersection, length_before, merged, union_of, without
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 20)), max_size=12)
 
@@ -60,3 +60,9 @@ def test_nanoseconds_since_1970_are_exact():
     start = 1_694_128_201_435_418_123
     union = union_of(np.array([start, start + 7], np.int64), np.array([start + 9, start + 11], np.int64))
     assert (int(union.starts_ns[0]), int(union.ends_ns[0])) == (start, start + 11)
+
+
+@given(INTERVALS, st.lists(st.integers(-10, 100), max_size=6))
+def test_how_much_lies_before_a_time(pairs, times):
+    expected = [sum(ns < time for ns in counted(pairs)) for time in times]
+    assert length_before(made(pairs), np.array(times, np.int64)).tolist() == expected

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.explain.model import Finding
 from paceline.explain.rules import all_rules
+from paceline.explain.spans import timed
 from paceline.explain.verdict import ordered
 from paceline.traces.many import Traces
+
+
+def verdict_of(traces: Traces, findings: Sequence[Finding]) -> str | None:
+    """Return the name of what holds the run back most, ``balanced`` where nothing does; None without GPU events."""
+    if not timed(traces):
+        return None
+    return findings[0].name if findings else "balanced"
 
 
 def findings_in(traces: Traces) -> list[Finding]:

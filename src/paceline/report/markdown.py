@@ -22,7 +22,7 @@ def to_markdown(diagnosis: Diagnosis) -> str:
         _title(diagnosis),
         _facts(diagnosis),
         _phases(diagnosis),
-        *(_finding(finding) for finding in diagnosis.findings),
+        *(finding(one) for one in diagnosis.findings),
         _missing(diagnosis),
         f"<sub>paceline run {code(diagnosis.run_id)} of {code(diagnosis.command)}</sub>",
     ]
@@ -64,18 +64,27 @@ def _phases(diagnosis: Diagnosis) -> str:
     return "\n".join(["| phase | share | time |", "|:--|--:|--:|", *rows]) if rows else ""
 
 
-def _finding(finding: Finding) -> str:
-    head = f"<code>{_html(finding.code)}</code> <b>{_html(finding.name)}</b>"
-    if finding.gain is not None:
-        head += f": {words.gain(finding.gain)} faster"
+def finding(one: Finding) -> str:
+    """Write a finding, folded away below its name and its gain."""
+    head = f"<code>{_html(one.code)}</code> <b>{_html(one.name)}</b>"
+    if one.gain is not None:
+        head += f": {words.gain(one.gain)} faster"
     body = [
-        escape(words.headline(finding.summary)),
-        "\n".join(_evidence(one) for one in finding.evidence),
-        "What to change:" if finding.remedies else "",
-        "\n".join(_remedy(one) for one in finding.remedies),
-        f"{finding.severity}, {finding.confidence} confidence; {code(f'paceline explain {finding.code}')}",
+        escape(words.headline(one.summary)),
+        "\n".join(_evidence(each) for each in one.evidence),
+        "What to change:" if one.remedies else "",
+        "\n".join(_remedy(each) for each in one.remedies),
+        f"{one.severity}, {one.confidence} confidence; {code(f'paceline explain {one.code}')}",
     ]
-    text = "\n\n".join(part for part in body if part)
+    return _folded(head, "\n\n".join(part for part in body if part))
+
+
+def folded(title: str, text: str) -> str:
+    """Fold a part away below its title; empty where there is nothing to fold."""
+    return _folded(_html(title), text) if text else ""
+
+
+def _folded(head: str, text: str) -> str:
     return f"<details>\n<summary>{head}</summary>\n\n{text}\n\n</details>"
 
 
@@ -94,7 +103,4 @@ def _remedy(remedy: Remedy) -> str:
 
 def _missing(diagnosis: Diagnosis) -> str:
     rows = [f"- {escape(what)}: {escape(why)}" for what, why in diagnosis.unavailable.items()]
-    if not rows:
-        return ""
-    text = "\n".join(rows)
-    return f"<details>\n<summary>Not measured, and why</summary>\n\n{text}\n\n</details>"
+    return folded("Not measured, and why", "\n".join(rows))

@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.explain.model import Finding
+from paceline.explain.roofline import roof_of
+from paceline.explain.traced import verdict_of
+from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.report.json_run import finding_json
 from paceline.traces.collectives import Collective
 from paceline.traces.contrast import Contrast, KernelChange, contrasted
 from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
+from paceline.traces.matrix import Matrix, matrix_of
 from paceline.traces.model import CLASSES
 from paceline.traces.operators import Launcher, Launchers
+from paceline.traces.path import PathSummary
+from paceline.traces.products import Product
+from paceline.traces.queue import Queue
 from paceline.traces.stragglers import Straggler
 from paceline.traces.summary import RankTrace
 
@@ -30,7 +37,7 @@ def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | N
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
         "against": _contrast(against, contrasted(against.ranks, traces.ranks)) if against is not None else None,
-        "verdict": findings[0].name if findings else None,
+        "verdict": verdict_of(traces, findings),
         "findings": [finding_json(finding) for finding in findings],
         "problems": [*traces.problems, *(against.problems if against is not None else ())],
     }
@@ -87,19 +94,93 @@ def _rank(rank: RankTrace) -> Json:
         "idle_gaps": rank.idle.gaps,
         "micro_idle_us": rank.idle.micro_ns / 1e3,
         "macro_idle_us": rank.idle.macro_ns / 1e3,
+        "queue": _queue(rank.queue),
+        "matrix_us": _matrix(matrix_of(rank.kernels)),
         "kernels": [_kernel(kernel) for kernel in rank.kernels],
-        **_launchers(rank.launchers),
+        "critical_path": _path(rank.path) if rank.path is not None else None,
+        **_launchers(rank.launchers, rank.gpu),
     }
 
 
-def _launchers(found: Launchers | None) -> Json:
+def _queue(found: Queue) -> Json:
+    """Return how launches and their work follow each other; null where no launch is in the capture."""
+    return {
+        "launched": found.launched,
+        "delay_median_us": _us(found.delay_median_ns),
+        "delay_p95_us": _us(found.delay_high_ns),
+        "waiting_median": found.waiting_median,
+        "waiting_max": found.waiting_most,
+        "late": found.late,
+        "launch_bound_stretches": found.stretches,
+        "launch_bound_us": found.bound_ns / 1e3,
+    }
+
+
+def _us(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1e3
+
+
+def _matrix(found: Matrix) -> Json:
+    """Return the time of kernels that multiply matrices, by whether they do so on tensor cores."""
+    return {
+        "tensor_cores": found.tensor_ns / 1e3,
+        "no_tensor_cores": found.plain_ns / 1e3,
+        "unknown": found.unknown_ns / 1e3,
+    }
+
+
+def _path(found: PathSummary) -> Json:
+    return {
+        "span_us": found.length_ns / 1e3,
+        "parts_us": {kind: ns / 1e3 for kind, ns in found.kinds_ns.items()},
+        "kernels": [{"name": name, "total_us": ns / 1e3} for name, ns in found.kernels_ns.items()],
+        "steps": [
+            {
+                "name": step.name,
+                "span_us": step.length_ns / 1e3,
+                "parts_us": {kind: ns / 1e3 for kind, ns in step.kinds_ns.items()},
+            }
+            for step in found.steps
+        ],
+        "what_if": [
+            {
+                "what": one.what,
+                "span_us": one.before_ns / 1e3,
+                "then_us": one.after_ns / 1e3,
+                "times_faster": one.faster,
+            }
+            for one in found.what_if
+        ],
+    }
+
+
+def _launchers(found: Launchers | None, gpu: str | None) -> Json:
     """Return who launched the work, null where it was not asked for or is not in the capture."""
     if found is None:
-        return {"operators": None, "modules": None, "lines": None}
+        return {"operators": None, "modules": None, "lines": None, "products": None}
+    known = match_gpu(gpu) if gpu is not None else None
     return {
         "operators": [_launcher(one) for one in found.operators],
         "modules": [_launcher(one) for one in found.modules],
         "lines": [_launcher(one) for one in found.lines],
+        "products": [_product(one, known) for one in found.products],
+    }
+
+
+def _product(one: Product, gpu: Gpu | None) -> Json:
+    roof = roof_of(one, gpu) if gpu is not None else None
+    return {
+        "operator": one.name,
+        "shapes": [list(shape) for shape in one.shapes],
+        "format": one.format,
+        "calls": one.calls,
+        "total_us": one.total_ns / 1e3,
+        "flops": one.flops,
+        "bytes": one.bytes,
+        "flops_per_s": one.flops_per_s,
+        "bound": roof.bound if roof is not None else None,
+        "roof_flops_per_s": roof.flops_per_s if roof is not None else None,
+        "share_of_roof": roof.share if roof is not None else None,
     }
 
 

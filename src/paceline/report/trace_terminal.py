@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -11,11 +12,15 @@ from rich.text import Text
 
 from paceline import units
 from paceline.explain.model import Finding
+from paceline.explain.traced import verdict_of
 from paceline.report.terminal import encodable
 from paceline.report.trace_contrast import contrast_lines
 from paceline.report.trace_launchers import launcher_lines
+from paceline.report.trace_path import path_lines
+from paceline.report.trace_products import product_lines
 from paceline.report.words import count, number_list, printable
 from paceline.report.words import gain as gain_in_words
+from paceline.traces import WINDOWS
 from paceline.traces.contrast import contrasted
 from paceline.traces.idle import MICRO_NS
 from paceline.traces.kernels import Kernel
@@ -25,21 +30,19 @@ from paceline.traces.summary import RankTrace
 
 PREFIX = "paceline: "
 MAX_RANKS, MAX_KERNELS, MAX_PROBLEMS = 16, 10, 8
-_HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed comm.", "exposed copies", "overlap")
-_KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
+HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed comm.", "exposed copies", "overlap")
+KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
 _NAME_WIDTH = 72
+_LEAST_WIDTH = 40
 _SHOWN = 0.01  # of idle time
 _MAX_EVIDENCE = 3
 
 
 def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
     """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
-    lines = _rich(traces) if console.is_terminal else _plain(traces)
-    told = [*launcher_lines(traces.ranks), *_findings(findings)]
-    lines += [Text(), *(Text(f"  {one}") for one in told)] if console.is_terminal else told
-    if against is not None:
-        said = contrast_lines(contrasted(against.ranks, traces.ranks))
-        lines += [Text(), *(Text(f"  {one}") for one in said)] if console.is_terminal else said
+    told = _verdict(traces, findings)
+    changed = contrast_lines(contrasted(against.ranks, traces.ranks)) if against is not None else []
+    lines = _rich(traces, told, changed, console.width) if console.is_terminal else _plain(traces, told, changed)
     encoded = partial(encodable, console=console)
     for line in lines:
         text = line if isinstance(line, Text) else Text(PREFIX + line)
@@ -49,29 +52,55 @@ def render_traces(traces: Traces, findings: Sequence[Finding], console: Console,
 # -- plain ---------------------------------------------------------------------------------------------
 
 
-def _plain(traces: Traces) -> list[str | Text]:
+def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[str | Text]:
     shown = traces.ranks[:MAX_RANKS]
-    found = [", ".join(f"{head} {cell}" for head, cell in zip(_HEADS, _cells(rank), strict=True)) for rank in shown]
+    found = [f"window: {_window(traces)}", *told]
+    found += [", ".join(f"{head} {cell}" for head, cell in zip(HEADS, cells(rank), strict=True)) for rank in shown]
     found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
     found += _more(len(traces.ranks) - len(shown))
-    for row in _kernel_rows(traces.ranks):
-        found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(_KERNEL_HEADS, row, strict=True)))
-    found += [f"waiting: {text}" for text in _waiting(traces)]
-    return [*found, *(f"problem: {text}" for text in _problems(traces)), f"window: {_window(traces)}"]
+    for row in kernel_rows(traces.ranks):
+        found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(KERNEL_HEADS, row, strict=True)))
+    found += [f"waiting: {text}" for text in waiting(traces)]
+    found += [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
+    found += [*path_lines(traces.ranks), *launcher_lines(traces.ranks), *product_lines(traces.ranks)]
+    return [*found, *changed, *(f"problem: {text}" for text in _problems(traces))]
 
 
 # -- on a terminal -------------------------------------------------------------------------------------
 
 
-def _rich(traces: Traces) -> list[str | Text]:
+def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: int) -> list[str | Text]:
     shown = traces.ranks[:MAX_RANKS]
-    lines: list[str | Text] = [Text(), Text(f"paceline  {_window(traces)}", style="bold"), Text()]
-    lines += _table(_HEADS, [_cells(rank) for rank in shown])
-    lines += [Text(f"  {text}", style="dim") for text in _more(len(traces.ranks) - len(shown))]
-    lines += [Text()] + [Text(f"  idle of {_named(rank)}: {text}") for rank in shown if (text := _idle(rank))]
-    lines += [Text(), *_table(_KERNEL_HEADS, _kernel_rows(traces.ranks)), Text()]
-    lines += [Text(f"  {text}") for text in _waiting(traces)]
-    return [*lines, *(Text(f"  ! {text}", style="yellow") for text in _problems(traces))]
+    ranks = _table(HEADS, [cells(rank) for rank in shown])
+    ranks += [Text(f"  {text}", style="dim") for text in _more(len(traces.ranks) - len(shown))]
+    idle = [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
+    late = [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
+    blocks = [
+        [Text(f"paceline  {_window(traces)}", style="bold")],
+        _wrapped(told, width, first="bold"),
+        ranks,
+        _wrapped(idle + late, width),
+        _table(KERNEL_HEADS, kernel_rows(traces.ranks)),
+        _wrapped(waiting(traces), width),
+        _wrapped(path_lines(traces.ranks), width),
+        _wrapped([*launcher_lines(traces.ranks), *product_lines(traces.ranks)], width),
+        _wrapped(changed, width),
+        _wrapped([f"! {text}" for text in _problems(traces)], width, style="yellow"),
+    ]
+    return [line for block in blocks if block for line in (Text(), *block)]
+
+
+def _wrapped(texts: Sequence[str], width: int, *, style: str = "", first: str | None = None) -> list[Text]:
+    """Return texts as lines of a terminal, each continued further in than it begins."""
+    lines = []
+    for place, text in enumerate(texts):
+        indent = " " * (2 + len(text) - len(text.lstrip()))
+        folded = textwrap.wrap(
+            text.lstrip(), max(width, _LEAST_WIDTH), initial_indent=indent, subsequent_indent=indent + "    "
+        )
+        own = first if first is not None and place == 0 else style
+        lines += [Text(line, style=own) for line in folded]
+    return lines
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
@@ -88,12 +117,12 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 
 
 def _window(traces: Traces) -> str:
-    names = {"all": "every GPU event", "steps": "what marked steps launched", "hta": "the window of HTA"}
     window = traces.ranks[0].window
-    return f"{count(len(traces.ranks), 'capture')}, window {window}: {names[window]}"
+    return f"{count(len(traces.ranks), 'capture')}, window {window}: {WINDOWS[window]}"
 
 
-def _cells(rank: RankTrace) -> tuple[str, ...]:
+def cells(rank: RankTrace) -> tuple[str, ...]:
+    """Return what is to be said below `HEADS`."""
     parts = rank.breakdown
     span = parts.span_ns
 
@@ -135,7 +164,23 @@ def _idle(rank: RankTrace) -> str:
     return f"{causes}; {micro} in gaps below {units.seconds(MICRO_NS / 1e9)} ({idle.gaps:,} gaps)"
 
 
-def _kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
+def _launches(rank: RankTrace) -> str:
+    """Say how far the host is ahead of the GPU; empty where no launch is in the capture."""
+    queue, span = rank.queue, rank.breakdown.span_ns
+    if queue.delay_median_ns is None or queue.delay_high_ns is None:
+        return ""
+    delays = (
+        f"{units.seconds(queue.delay_median_ns / 1e9)}, one in twenty over {units.seconds(queue.delay_high_ns / 1e9)}"
+    )
+    said = f"{queue.launched:,}, work begins after a median of {delays}; {queue.waiting_median} wait (median), at most "
+    said += f"{queue.waiting_most:,}; the GPU waits for {queue.late:,}"
+    if not queue.stretches or not span:
+        return said
+    bound = f"{units.percent(queue.bound_ns / span)} of the span in {count(queue.stretches, 'stretch')}"
+    return f"{said}; launch-bound for {bound}"
+
+
+def kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
     """Return rows of the kernels that take most over all ranks."""
     own: dict[str, list[Kernel]] = defaultdict(list)
     for rank in ranks:
@@ -159,10 +204,13 @@ def _kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
     return found
 
 
-def _findings(findings: Sequence[Finding]) -> list[str]:
+def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
     """Say what holds the run back, the verdict first, with what speaks for it."""
+    verdict = verdict_of(traces, findings)
+    if verdict is None:
+        return ["verdict: n/a, there are no GPU events in the window"]
     if not findings:
-        return ["verdict: balanced; nothing takes enough of the time to be worth a change"]
+        return [f"verdict: {verdict}; nothing takes enough of the time to be worth a change"]
     found = []
     for place, one in enumerate(findings):
         gain = f"; {gain_in_words(one.gain)} to gain" if one.gain is not None else ""
@@ -172,7 +220,7 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
     return found
 
 
-def _waiting(traces: Traces) -> list[str]:
+def waiting(traces: Traces) -> list[str]:
     """Say who is waited for, and for how long."""
     collectives = traces.matched.collectives
     if not collectives:

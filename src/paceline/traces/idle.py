@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.traces.intervals import Ns, intersection, union_of, without
+from paceline.traces.launched import NONE_NS, launched_at
 from paceline.traces.model import GpuEvents, Host, Launches
 
 MICRO_NS = 10_000  # gaps below are what lies between kernels that are launched one after the other
@@ -44,7 +45,7 @@ def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
     gaps = union_of(events.start_ns, events.end_ns).gaps
     lasted = gaps.ends_ns - gaps.starts_ns
     launched = _launch_of(events, launches, gaps.ends_ns)
-    known = launched >= 0
+    known = launched != NONE_NS
     until = np.clip(launched, gaps.starts_ns, gaps.ends_ns)
     hosts = union_of(gaps.starts_ns[known], until[known])
     loader = intersection(hosts, host.loader).length_ns
@@ -62,13 +63,9 @@ def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
 
 
 def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
-    """Return when what starts at some times was launched: the first launch of several; -1 where that is not known."""
-    if not len(launches.start_ns) or not len(starts_ns):
-        return np.full(len(starts_ns), -1, np.int64)
+    """Return when what starts at some times was launched; `NONE_NS` where that is not known."""
+    if not len(starts_ns):
+        return starts_ns
     first = np.argsort(events.start_ns, kind="stable")
     real = first[events.end_ns[first] > events.start_ns[first]]
-    correlation = events.correlation[real[np.searchsorted(events.start_ns[real], starts_ns)]]
-    order = np.lexsort((launches.start_ns, launches.correlation))
-    known = launches.correlation[order]
-    place = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
-    return np.where((known[place] == correlation) & (correlation >= 0), launches.start_ns[order][place], -1)
+    return launched_at(events.correlation[real[np.searchsorted(events.start_ns[real], starts_ns)]], launches)

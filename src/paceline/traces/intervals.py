@@ -86,3 +86,11 @@ def without(first: Union, second: Union) -> Union:
         ends_ns=np.append(second.starts_ns, high),
     )
     return intersection(first, union_of(outside.starts_ns, outside.ends_ns))
+
+
+def length_before(union: Union, times_ns: Ns) -> Ns:
+    """Return how much of a union lies before each of some times."""
+    lengths = np.append(0, np.cumsum(union.ends_ns - union.starts_ns))
+    place = np.searchsorted(union.starts_ns, times_ns, side="right")
+    beyond = np.append(0, union.ends_ns)[place] - times_ns
+    return np.where(place > 0, lengths[place] - np.maximum(beyond, 0), 0)

@@ -22,7 +22,7 @@ from paceline.errors import UsageError
 from paceline.traces.collectives import Matched, matched
 from paceline.traces.content import NotACapture
 from paceline.traces.stragglers import Straggler, stragglers
-from paceline.traces.summary import RankTrace, summaries_of, with_launchers
+from paceline.traces.summary import RankTrace, Wanted, summaries_of
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _ALONE = 2  # files that are read without further processes
@@ -75,20 +75,18 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def read_all(files: Sequence[Path], window: str, processes: int | None = None, *, launchers: bool = False) -> Traces:
+def read_all(files: Sequence[Path], wanted: Wanted, processes: int | None = None) -> Traces:
     """Read and summarise captures, and compare their ranks.
 
     Args:
         files: As `files_in` gives them.
-        window: Which part of each.
+        wanted: What of each.
         processes: That read side by side; None: one for each core.
-        launchers: Whether to find out who launched the work of GPUs, which takes about as long again.
 
     Raises:
         NotACapture: Nothing of any file could be read.
     """
-    one = partial(_packed, window=window, launchers=launchers)
-    found = list(_read(files, one, processes or len(os.sched_getaffinity(0))))
+    found = list(_read(files, partial(_packed, wanted=wanted), processes or len(os.sched_getaffinity(0))))
     broken = [one.problem for one in found if one.problem is not None]
     ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
     if not ranks:
@@ -118,10 +116,9 @@ def _read(files: Sequence[Path], one: Callable[[Path], bytes], processes: int) -
         yield from map(_READ.decode, pool.map(one, files, chunksize=1))
 
 
-def _packed(file: Path, window: str, launchers: bool) -> bytes:
+def _packed(file: Path, wanted: Wanted) -> bytes:
     try:
-        ranks = summaries_of(file, window)
-        return msgspec.msgpack.encode(_Read(ranks=with_launchers(file, ranks) if launchers else ranks))
+        return msgspec.msgpack.encode(_Read(ranks=summaries_of(file, wanted)))
     except NotACapture as error:
         return msgspec.msgpack.encode(_Read(ranks=[], problem=str(error)))
 

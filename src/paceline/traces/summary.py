@@ -8,13 +8,26 @@ from pathlib import Path
 
 from paceline.traces import kineto, nsys
 from paceline.traces.breakdown import Breakdown, broken_down
+from paceline.traces.changes import change_of
 from paceline.traces.collectives import Call
 from paceline.traces.content import NotACapture
 from paceline.traces.idle import Idle, idle_of
 from paceline.traces.kernels import Kernel, kernels_of
 from paceline.traces.model import Capture, GpuEvents
 from paceline.traces.operators import Launchers, launchers_in
+from paceline.traces.path import PathSummary, path_in
+from paceline.traces.queue import Queue, queue_of
 from paceline.traces.window import events_in, steps_in
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be found out of each capture; what is off takes time of its own."""
+
+    window: str = "all"
+    launchers: bool = False  # who launched the work
+    path: bool = False  # the critical path
+    what_if: Sequence[str] = ()  # changes to be played on it, as `changes.change_of` takes them; none: the usual ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,23 +43,26 @@ class RankTrace:
     steps: int  # that are marked, in the window
     breakdown: Breakdown
     idle: Idle
+    queue: Queue
     loader_is_serial: bool | None  # None: no loader is seen
     kernels: Sequence[Kernel]
     calls: Sequence[Call]
     problems: Sequence[str]
     launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
+    path: PathSummary | None = None  # None: not asked for, or no GPU events
 
 
-def summaries_of(path: Path, window: str) -> list[RankTrace]:
+def summaries_of(path: Path, wanted: Wanted) -> list[RankTrace]:
     """Read a file and summarise what it holds.
 
     Raises:
         NotACapture: It is no capture, or nothing of it could be read.
     """
-    return [summarised(capture, window) for capture in captures_of(path)]
+    ranks = [summarised(capture, wanted) for capture in captures_of(path)]
+    return _with_launchers(path, ranks) if wanted.launchers else ranks
 
 
-def with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
+def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
     """Add who launched the work of GPUs, where a file is a whole capture of PyTorch's profiler."""
     try:
         found = launchers_in(path)
@@ -69,9 +85,11 @@ def captures_of(path: Path) -> list[Capture]:
     return nsys.read(path) if export else [kineto.read(path)]
 
 
-def summarised(capture: Capture, window: str) -> RankTrace:
+def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
     """Summarise a capture in a window."""
+    window = wanted.window
     events = events_in(capture, window)
+    changes = [change_of(text) for text in wanted.what_if]
     problems = list(capture.problems)
     if not len(capture.events):
         problems.append(f"{capture.source}: no GPU events: the profiler saw no GPU")
@@ -87,10 +105,12 @@ def summarised(capture: Capture, window: str) -> RankTrace:
         steps=steps_in(capture, window),
         breakdown=broken_down(events),
         idle=idle_of(events, capture.launches, capture.host),
+        queue=queue_of(events, capture.launches),
         loader_is_serial=capture.host.loader_is_serial,
         kernels=kernels_of(events),
         calls=_within(capture.calls, events),
         problems=problems,
+        path=path_in(capture, events, changes) if wanted.path else None,
     )
 
 

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import UsageError
+from paceline.traces import WINDOWS
 from paceline.traces.classes import hta_class_of
 from paceline.traces.model import Capture, GpuEvents
-
-WINDOWS = ("all", "steps", "hta")
 
 
 def events_in(capture: Capture, window: str) -> GpuEvents:

@@ -19,12 +19,16 @@ SAFETY = {
 
 def findings(diagnosis: Diagnosis) -> Markup | None:
     """List the findings, the verdict's first."""
-    if not diagnosis.findings:
+    return listed(diagnosis.findings, diagnosis.verdict_text)
+
+
+def listed(found: Sequence[Finding], said: str) -> Markup | None:
+    """List findings; a summary that is what the head of the page said already is left out."""
+    if not found:
         return None
-    scale = max((one.gain.high for one in diagnosis.findings if one.gain is not None), default=2.0)
-    said = diagnosis.verdict_text
-    cards = (_card(one, scale, said, open_=i < OPEN) for i, one in enumerate(diagnosis.findings))
-    key = _key() if any(one.remedies for one in diagnosis.findings) else None
+    scale = max((one.gain.high for one in found if one.gain is not None), default=2.0)
+    cards = (_card(one, scale, said, open_=i < OPEN) for i, one in enumerate(found))
+    key = _key() if any(one.remedies for one in found) else None
     return section("findings", "Findings", *cards, key)
 
 

@@ -1,0 +1,110 @@
+"""The head of the page on captures: what holds the run back, what a GPU did on average, a handful of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+
+from paceline import units
+from paceline.explain.model import Finding
+from paceline.explain.traced import verdict_of
+from paceline.report import words
+from paceline.report.page.chart import legend
+from paceline.report.page.markup import Markup, element, sentence
+from paceline.report.page.trace_ranks import NAMES, part_bar, parts_of
+from paceline.report.page.verdict import MAX_PROBLEMS, Fact, facts
+from paceline.traces import WINDOWS
+from paceline.traces.many import Traces
+
+_MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
+
+
+def header(traces: Traces, findings: Sequence[Finding]) -> Markup:
+    """Make the top of the page."""
+    verdict = verdict_of(traces, findings)
+    mood = findings[0].severity if findings else "good" if verdict else "info"
+    chip = [element("span", _MARKS[mood], aria_hidden="true"), element("strong", verdict or "no verdict")]
+    chip += [element("code", findings[0].code)] if findings else []
+    return element(
+        "header",
+        element("p", element("b", "paceline trace"), element("span", _devices(traces)), class_="brand"),
+        element("p", *chip, class_=f"chip {mood}"),
+        element("h1", sentence(words.headline(said(traces, findings)))),
+        element("p", about(traces), class_="meta"),
+        _hero(traces),
+        facts(_facts(traces, findings)),
+    )
+
+
+def said(traces: Traces, findings: Sequence[Finding]) -> str:
+    """Say the verdict in a sentence."""
+    if findings:
+        return findings[0].summary
+    if verdict_of(traces, findings) is None:
+        return "there are no GPU events in the window"
+    return "nothing takes enough of the time to be worth a change"
+
+
+def about(traces: Traces) -> str:
+    """Say what was looked at."""
+    window = traces.ranks[0].window
+    files, ranks = words.count(len(traces.files), "file"), words.count(len(traces.ranks), "rank")
+    return f"{files}, {ranks}; window {window}: {WINDOWS[window]}"
+
+
+def _devices(traces: Traces) -> str:
+    names = {rank.gpu for rank in traces.ranks if rank.gpu is not None}
+    return ", ".join(sorted(names)) or "device not told"
+
+
+def _hero(traces: Traces) -> Markup | None:
+    """Draw the mean over ranks as one bar."""
+    each = [parts_of(rank) for rank in traces.ranks if rank.breakdown.span_ns]
+    if not each:
+        return None
+    parts = {name: mean(one[name] for one in each) for name in NAMES}
+    key = legend(
+        [
+            (class_, f"{title} {units.percent(parts[name])}")
+            for name, (class_, title) in NAMES.items()
+            if parts[name] > 0
+        ]
+    )
+    return element("div", part_bar(parts, named=True), key, class_="hero")
+
+
+def _facts(traces: Traces, findings: Sequence[Finding]) -> list[Fact]:
+    found: list[Fact] = []
+    if findings and findings[0].gain is not None:
+        found.append(
+            ("Gain to expect", words.gain(findings[0].gain), f"faster steps, {findings[0].confidence} confidence")
+        )
+    spans = [rank.breakdown.span_ns / 1e9 for rank in traces.ranks if rank.breakdown.span_ns]
+    if spans:
+        found.append(
+            (
+                "From first to last GPU event",
+                words.span(min(spans), max(spans)),
+                f"over {words.count(len(spans), 'rank')}",
+            )
+        )
+    events = sum(rank.breakdown.events for rank in traces.ranks)
+    found.append(
+        ("GPU events", f"{events:,}", f"{len({k.name for r in traces.ranks for k in r.kernels}):,} distinct kernels")
+    )
+    if traces.matched.collectives:
+        waited = sum(one.waited_ns for one in traces.matched.collectives) / 1e9
+        count = words.count(len(traces.matched.collectives), "collective")
+        found.append(("Ranks waiting for each other", units.seconds(waited), f"added up over ranks, in {count}"))
+    return found
+
+
+def problems(traces: Traces) -> Markup | None:
+    """Say what could not be read; it limits everything below."""
+    if not traces.problems:
+        return None
+    items = [element("li", problem) for problem in traces.problems[:MAX_PROBLEMS]]
+    more = len(traces.problems) - MAX_PROBLEMS
+    if more > 0:
+        items.append(element("li", f"and {more:,} more"))
+    return element("aside", element("p", "What could not be read, or does not fit together:"), element("ul", *items))

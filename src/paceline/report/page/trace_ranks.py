@@ -1,0 +1,108 @@
+"""What did each GPU do, why was it idle, and who is waited for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from paceline import units
+from paceline.report import words
+from paceline.report.page.chart import legend, stacked
+from paceline.report.page.markup import Markup, element, section, table
+from paceline.traces.gallery import title_of
+from paceline.traces.many import Traces
+from paceline.traces.summary import RankTrace
+
+MAX_ROWS = 24
+# Parts of a span with the class of their colour; they add up to it.
+NAMES: Mapping[str, tuple[str, str]] = {
+    "compute": ("forward", "compute"),
+    "communication": ("communication", "exposed communication"),
+    "copy": ("transfer", "exposed copies"),
+    "idle": ("idle", "idle"),
+}
+
+
+def parts_of(rank: RankTrace) -> dict[str, float]:
+    """Return the shares of a rank's span; all zero where it has none."""
+    own = rank.breakdown
+    parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
+    return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(NAMES, parts, strict=True)}
+
+
+def part_bar(parts: Mapping[str, float], *, named: bool = False) -> Markup:
+    """Draw the shares of a span as one bar."""
+    shown = [(class_, title, parts[name]) for name, (class_, title) in NAMES.items() if parts[name] > 0]
+    label = ", ".join(f"{title} {units.percent(share)}" for _, title, share in shown)
+    return stacked(shown, f"Shares of the span: {label}", named=named)
+
+
+def ranks(traces: Traces) -> Markup:
+    """List the ranks; of very many, those that differ most from the median."""
+    chosen = unusual(traces.ranks, MAX_ROWS)
+    left = len(traces.ranks) - len(chosen)
+    text = f"Shown are {len(chosen)} of {len(traces.ranks):,} ranks, those furthest from the median." if left else None
+    heads = (
+        ("Rank", ""),
+        ("Share of the span", "bar"),
+        ("Span", "num"),
+        ("Idle", "num"),
+        ("GPU events", "num"),
+        ("Idle because of", ""),
+    )
+    return section(
+        "ranks",
+        "Ranks",
+        element("p", text, class_="quiet") if text else None,
+        legend(list(NAMES.values())),
+        table(heads, (_row(rank) for rank in chosen), class_="ranks"),
+        *(element("p", line) for line in _waited_for(traces)),
+    )
+
+
+def unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
+    """Return as many ranks, in order: those whose parts are furthest from the median's."""
+    if len(ranks) <= most:
+        return list(ranks)
+    each = {id(rank): parts_of(rank) for rank in ranks}
+    usual = {name: median(parts[name] for parts in each.values()) for name in NAMES}
+    apart = {key: sum(abs(parts[name] - usual[name]) for name in NAMES) for key, parts in each.items()}
+    chosen = {id(rank) for rank in sorted(ranks, key=lambda rank: -apart[id(rank)])[:most]}
+    return [rank for rank in ranks if id(rank) in chosen]
+
+
+def _row(rank: RankTrace) -> list[str | Markup]:
+    own = rank.breakdown
+    if not own.span_ns:
+        return [title_of(rank), units.MISSING, units.MISSING, units.MISSING, f"{own.events:,}", ""]
+    share = units.percent(own.idle_ns / own.span_ns)
+    return [
+        title_of(rank),
+        part_bar(parts_of(rank)),
+        units.seconds(own.span_ns / 1e9),
+        share,
+        f"{own.events:,}",
+        _cause(rank),
+    ]
+
+
+def _cause(rank: RankTrace) -> str:
+    idle = rank.idle
+    causes = {
+        "fetching batches": idle.loader_ns,
+        "calls that wait": idle.synchronising_ns,
+        "the host": idle.host_ns,
+        "work on its way": idle.device_ns,
+        "not known": idle.unknown_ns,
+    }
+    name, ns = max(causes.items(), key=lambda item: item[1])
+    return f"{name} {units.percent(ns / idle.total_ns)}" if idle.total_ns and ns else ""
+
+
+def _waited_for(traces: Traces) -> list[str]:
+    found = []
+    for one in traces.stragglers:
+        caused = f"{units.seconds(one.caused_ns / 1e9)}, {units.percent(one.share)} of all waiting"
+        last = f"Rank {one.rank} comes last in {one.last_in} of {words.count(one.of, 'collective')}"
+        found.append(f"{last}, and is waited for {caused}.")
+    return found

@@ -1,0 +1,62 @@
+"""What does a person read of critical paths? What the time went into, and what would make it shorter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline import units
+from paceline.report.words import count
+from paceline.traces.path import PathSummary
+from paceline.traces.summary import RankTrace
+
+NAMES = {
+    "compute": "compute", "communication": "communication", "copy": "copies", "host": "the host's own work",
+    "loader": "fetching batches", "launch": "launches on their way", "gap": "between pieces of GPU work",
+    "return": "calls coming back from waiting", "unknown": "not known",
+}  # fmt: skip
+_MOST_RANKS, _MOST_KERNELS, _NAME_WIDTH = 4, 5, 60
+_SHOWN = 0.005  # of the path
+
+
+def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
+    """Say what the critical path of each rank is made of, and what changes would bring."""
+    found = [(rank, rank.path) for rank in ranks if rank.path is not None]
+    lines = []
+    for rank, path in found[:_MOST_RANKS]:
+        lines.append(f"critical path{_of(rank)}: {_parts(path)}")
+        lines += [f"  kernel on it: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
+        lines += [f"  if {_cut(one.what)}: {_outcome(one.before_ns, one.after_ns)}" for one in path.what_if]
+    return lines + (
+        [f"critical paths of {len(found) - _MOST_RANKS} more, in the JSON"] if len(found) > _MOST_RANKS else []
+    )
+
+
+def _of(rank: RankTrace) -> str:
+    return f" of rank {rank.rank}" if rank.rank is not None else f" of GPU {rank.device}" if rank.device else ""
+
+
+def _parts(path: PathSummary) -> str:
+    parts = sorted(path.kinds_ns.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{NAMES[kind]} {_share(ns, path)}" for kind, ns in parts if ns >= _SHOWN * path.length_ns)
+    steps = f", {count(len(path.steps), 'marked step')}" if path.steps else ""
+    return f"{shown} of {units.seconds(path.length_ns / 1e9)}{steps}"
+
+
+def _largest(path: PathSummary) -> list[tuple[str, int]]:
+    shown = [(name, ns) for name, ns in path.kernels_ns.items() if ns >= _SHOWN * path.length_ns]
+    return shown[:_MOST_KERNELS]
+
+
+def _share(ns: int, path: PathSummary) -> str:
+    return units.percent(ns / path.length_ns) if path.length_ns else "n/a"
+
+
+def _outcome(before_ns: int, after_ns: int) -> str:
+    if not after_ns:
+        return "nothing would be left"
+    times = f"{before_ns / after_ns:.2f}x as fast"
+    return f"{times}, {units.seconds(before_ns / 1e9)} -> {units.seconds(after_ns / 1e9)}"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"

@@ -1,0 +1,68 @@
+"""What does a person read of products of matrices? How fast they were, beside what the GPU could do at their shapes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from paceline import units
+from paceline.explain.roofline import roof_of
+from paceline.hardware.catalogue import match_gpu
+from paceline.report.words import count
+from paceline.traces.matrix import matrix_of
+from paceline.traces.products import Product
+from paceline.traces.summary import RankTrace
+
+_MOST = 8
+
+
+def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
+    """Say how fast products were, what takes most over all captures first, and whether tensor cores made them."""
+    found: dict[tuple[str | None, str, str, str], list[Product]] = defaultdict(list)
+    for rank in ranks:
+        for one in rank.launchers.products if rank.launchers is not None else ():
+            found[rank.gpu, one.name, _shapes(one), one.format].append(one)
+    first = sorted(found, key=lambda key: -sum(one.total_ns for one in found[key]))[:_MOST]
+    return [*_tensor_cores(ranks), *(_line(key[0], found[key]) for key in first)]
+
+
+def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
+    """Say how much of the time of kernels that multiply matrices runs on tensor cores."""
+    each = [matrix_of(rank.kernels) for rank in ranks]
+    total = sum(one.total_ns for one in each)
+    if not total:
+        return []
+    tensor, plain = sum(one.tensor_ns for one in each), sum(one.plain_ns for one in each)
+    rest = total - tensor - plain
+    unknown = f", of {units.percent(rest / total)} the names do not say" if rest else ""
+    where = f"{units.percent(tensor / total)} on tensor cores, {units.percent(plain / total)} not{unknown}"
+    return [f"products of matrices take {units.seconds(total / 1e9)} of kernels: {where}"]
+
+
+def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
+    one = _added(same)
+    gpu = match_gpu(gpu_name) if gpu_name is not None else None
+    roof = roof_of(one, gpu) if gpu is not None else None
+    reached = f"{one.flops_per_s / 1e12:.1f} TFLOP/s" if one.flops_per_s is not None else "n/a"
+    if roof is not None:
+        near = f"{units.percent(roof.share)} of the {roof.flops_per_s / 1e12:.3g} that {roof.bound} allows"
+    else:
+        near = f"the peak of {gpu_name or 'its GPU'} for {one.format} is not known"
+    time, calls = units.seconds(one.total_ns / 1e9), count(one.calls, "call")
+    return f"product: {time}, {calls}, {one.format}: {reached}, {near}: {one.name} {_shapes(one)}"
+
+
+def _added(same: Sequence[Product]) -> Product:
+    return Product(
+        name=same[0].name,
+        shapes=same[0].shapes,
+        format=same[0].format,
+        calls=sum(one.calls for one in same),
+        total_ns=sum(one.total_ns for one in same),
+        flops=sum(one.flops for one in same),
+        bytes=sum(one.bytes for one in same),
+    )
+
+
+def _shapes(one: Product) -> str:
+    return " ".join("x".join(map(str, shape)) for shape in one.shapes)

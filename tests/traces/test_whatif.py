@@ -1,0 +1,107 @@
+"""What if something were faster: a capture is played again, and comes out as it was when nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.traces.making import by_chance, captured, fetching, gpu, launch, waiting
+
+from paceline.errors import UsageError
+from paceline.traces.changes import change_of, usual
+from paceline.traces.critical import timeline_of, walked
+from paceline.traces.summary import captures_of
+from paceline.traces.whatif import Change, Replay
+
+CAPTURES = Path(__file__).parent / "captures"
+NOTHING = Change(what="nothing changed")
+
+
+def after(folder, *events, asked: str) -> float:
+    """Return how long a capture takes with a change, in microseconds."""
+    capture = captured(folder, *events)
+    return Replay(timeline_of(capture, capture.events)).play(change_of(asked)).after_ns / 1e3
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_with_nothing_changed_it_comes_out_as_it_was(tmp_path, seed):
+    capture = captured(tmp_path, *by_chance(seed))
+    line = timeline_of(capture, capture.events)
+    assert Replay(line).play(NOTHING).after_ns == line.finish_ns - line.begin_ns
+
+
+@pytest.mark.parametrize("name", ["b200_eager", "diff_test", "dlrm8_rank0", "dlrm8_rank7", "resnet50_w4_a"])
+def test_real_captures_come_out_as_they_were(name):
+    (capture,) = captures_of(CAPTURES / f"{name}.json.gz")
+    line = timeline_of(capture, capture.events)
+    assert Replay(line).play(NOTHING).after_ns == line.finish_ns - line.begin_ns
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_change_gains_no_more_than_what_it_takes_away(tmp_path, seed):
+    """Faster is never slower, and what is left out was there: on the path, or beside it."""
+    capture = captured(tmp_path, *by_chance(seed))
+    line = timeline_of(capture, capture.events)
+    before = line.finish_ns - line.begin_ns
+    for change in usual(line):
+        assert 0 <= Replay(line).play(change).after_ns <= before
+    lost = Replay(line).play(change_of("communication=gone")).after_ns
+    communication = sum(line.end_ns - line.start_ns) - sum((line.end_ns - line.start_ns)[line.class_ != 1])
+    assert before - lost <= communication
+    assert Replay(line).play(change_of("communication=2")).after_ns >= lost
+
+
+def test_the_host_bounds_a_run_that_is_launched_piece_by_piece(tmp_path):
+    events = [e for i in range(5) for e in (launch(20 * i, i), gpu(20 * i + 4, 20 * i + 9, i))]
+    assert after(tmp_path, *events, asked="compute=gone") == 84  # 80 of host, 4 from the last launch to its work
+    assert after(tmp_path, *events, asked="host=gone") == 4 + 5 * 5 + 4 * 1  # one after the other, a gap of 1 between
+    assert after(tmp_path, *events, asked="host=2") == 40 + 4 + 5
+
+
+def test_work_that_hides_behind_other_work_gains_nothing(tmp_path):
+    events = [launch(0, 1), launch(1, 2), launch(2, 3)]
+    events += [gpu(4, 100, 1), gpu(5, 50, 2, "ncclKernel_AllReduce", 20), gpu(101, 110, 3)]
+    assert after(tmp_path, *events, asked="communication=gone") == 110
+    assert after(tmp_path, *events, asked="compute=gone") == 50  # now it is on the path
+
+
+def test_batches_that_are_there_at_once(tmp_path):
+    events = [launch(0, 1), gpu(4, 10, 1), fetching(12, 30), launch(35, 2), gpu(38, 40, 2)]
+    assert after(tmp_path, *events, asked="loader=gone") == 40 - 18
+    assert after(tmp_path, *events, asked="loader=3") == 40 - 12
+
+
+def test_a_host_that_does_not_wait_for_results(tmp_path):
+    events = [launch(0, 1), gpu(4, 40, 1), waiting(3, 42), launch(60, 2), gpu(65, 70, 2)]
+    assert after(tmp_path, *events, asked="waits=gone") == 46  # the work of 36, and of 5, a gap of 1: 4 + 36 + 1 + 5
+    assert after(tmp_path, *events, asked="kernel:gemm=gone") == 4 + 2 + 18 + 5
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ("network=2", "no such part; there are loader, host"),
+        ("communication=0", "is no factor"),
+        ("communication=fast", "is no factor"),
+        ("waits=2", "waits takes =gone only"),
+        ("communication", "no such part"),
+        ("kernel:=2", "no such part"),
+    ],
+)
+def test_what_cannot_be_asked(asked, said):
+    with pytest.raises(UsageError, match=said):
+        change_of(asked)
+
+
+def test_a_kernel_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="no kernel has this in its name"):
+        after(tmp_path, launch(0, 1), gpu(4, 10, 1), asked="kernel:conv=2")
+
+
+def test_what_is_asked_by_itself_is_what_the_capture_has(tmp_path):
+    capture = captured(tmp_path, launch(0, 1), gpu(4, 10, 1), fetching(12, 30), launch(35, 2), gpu(38, 40, 2, "add"))
+    line = timeline_of(capture, capture.events)
+    asked = [change.what for change in usual(line)]
+    parts = ("fetching batches", "the host's own work")
+    assert asked == [*(f"{part} took no time" for part in parts), "gemm took 1/2", "add took 1/2"]
+    assert walked(line).by_kind()["loader"] == 18_000
