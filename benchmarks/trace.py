@@ -9,6 +9,9 @@ children from the first byte on, and memory is the most that it held. `PYTHON` h
 pandas 2.3.
 
 Asked for are a fifteenth of HTA's CPU time on captures of over 30 MB, a fortieth on eight small ranks, half its memory.
+
+Then 125, 250, 500 and 1,000 ranks, made of the eight of dlrm by giving each a number of its own, are read on all cores:
+time has to grow with their number, and memory must not.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from _machine import about, stolen_s
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = "paceline.benchmark.trace/1"
 LARGE_BYTES = 30_000_000
+COUNTS = (125, 250, 500, 1000)
 ASKED = {"large": 15.0, "ranks": 40.0, "memory": 2.0}
 
 _MEASURED = """
@@ -65,6 +69,22 @@ for file in files_in([Path(sys.argv[1])]):
 done(began)
 """
 )
+MANY = (
+    _MEASURED
+    + """
+import time
+from pathlib import Path
+from paceline.traces.many import files_in, read_all
+from paceline.traces.summary import Wanted
+if __name__ == "__main__":
+    began, begun = cpu(), time.perf_counter()
+    traces = read_all(files_in([Path(sys.argv[1])]), Wanted())
+    wall = time.perf_counter() - begun
+    assert len(traces.ranks) == int(sys.argv[2]), traces.problems
+    usage = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(json.dumps({"wall_s": wall, "cpu_s": cpu() - began, "peak_bytes": usage[0], "peak_reader_bytes": usage[1]}))
+"""
+)
 HTA = (
     _MEASURED
     + """
@@ -97,6 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
                     runs[tool].append(measured(pythons[tool], scripts[tool], folder))
             result["captures"][name] = {"ranks": len(list(folder.iterdir())), **row(size, runs)}
             print(f"{name}: {said(result['captures'][name])}", flush=True)
+        result["many"] = many(options.captures / "dlrm8", Path(place))
     result["stolen_s"] = stolen_s() - begun
     file = options.out / f"trace-{result['date']}.json"
     options.out.mkdir(parents=True, exist_ok=True)
@@ -126,6 +147,31 @@ def captures(folder: Path, place: Path) -> list[tuple[str, Path, int]]:
             own.mkdir()
             (own / path.name).symlink_to(path.resolve())
             found.append((own.name, own, len(gzip.decompress(path.read_bytes()))))
+    return found
+
+
+def many(source: Path, place: Path) -> list[dict[str, Any]]:
+    """Read more and more ranks, each copy of a real one with a number of its own."""
+    texts = [path.read_text() for path in sorted(source.glob("rank*.json"))]
+    script = place / "many.py"  # a file: processes that read side by side begin by importing it
+    script.write_text(MANY)
+    folder, found = place / "many", []
+    folder.mkdir()
+    for count in COUNTS:
+        for number in range(len(list(folder.iterdir())), count):
+            text = texts[number % len(texts)].replace(f'"rank": {number % len(texts)}', f'"rank": {number}')
+            (folder / f"rank{number}.json.gz").write_bytes(gzip.compress(text.encode(), 1))
+        done = subprocess.run(
+            [sys.executable, str(script), str(folder), str(count)],
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=True,
+        )
+        found.append({"ranks": count, **json.loads(done.stdout.splitlines()[-1])})
+        one = found[-1]
+        peaks = f"{one['peak_bytes'] / 1e6:.0f} MB, {one['peak_reader_bytes'] / 1e6:.0f} MB a reader"
+        print(f"{count} ranks: {one['wall_s']:.1f} s, {one['cpu_s']:.1f} s of CPU, {peaks}", flush=True)
     return found
 
 

@@ -42,6 +42,9 @@ def test_a_folder_of_ranks(tmp_path, eight):
     assert [one["last_rank"] for one in found["collectives"]] == [7, 7, 7, 7, 7, 5, 5, 4]
     assert [one["rank"] for one in found["stragglers"]] == [7, 5]
     assert found["problems"] == []
+    waited = [rank["waiting_for_peers_us"] for rank in found["ranks"]]
+    assert sum(waited) == pytest.approx(sum(one["waited_us"] for one in found["collectives"]))
+    assert waited[7] < min(waited[:7])  # it is the one that is waited for
     assert "rank 7 comes last in 5 of 8" in done.stdout
     assert "idle 49 %" in done.stdout
     assert "wrote trace.json" in done.stderr + done.stdout

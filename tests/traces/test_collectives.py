@@ -21,6 +21,7 @@ def test_the_last_to_come_is_waited_for():
     (one,) = found.collectives
     assert (one.last, one.ranks, one.skew_ns, one.transfer_ns) == (1, 3, 4 * MS, 1 * MS)
     assert one.waited_ns == (4 + 3) * MS
+    assert found.waited_ns == {0: 4 * MS, 1: 0, 2: 3 * MS}
     assert not found.problems
     assert not found.offsets_ns
 

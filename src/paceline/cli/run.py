@@ -11,6 +11,15 @@ from paceline.cli.files import to_html, to_json, to_markdown
 from paceline.cli.price import by_instance, by_number
 from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
+from paceline.errors import UsageError
+from paceline.observe.probe.capture import steps_of
+
+
+def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Check what `--profile` was given."""
+    if given is not None and steps_of(given) is None:
+        raise UsageError(f"--profile {given!r} names no steps; give the first and the last, such as --profile 10:13")
+    return given
 
 
 @click.command(
@@ -36,7 +45,11 @@ from paceline.cli.watch import Request, watch
 @by_number
 @by_instance
 @click.option("--target-loss", type=float, metavar="LOSS", help="Say when this loss was reached.")
-@click.option("--profile/--no-profile", default=True, help="Take a short profiler window once in the run.")
+@click.option(
+    "--profile", "captured", callback=_steps, metavar="FIRST:LAST",
+    help="Capture these steps of every rank, counted from 0, and analyse them as `paceline trace` does.",
+)  # fmt: skip
+@click.option("--no-profile", "profile", flag_value=False, default=True, help="Take no short profiler window.")
 @click.option(
     "--fail-on",
     type=click.Choice(["never", "critical", "warning"]),

@@ -44,6 +44,7 @@ class Request:
     instance: str | None
     target_loss: float | None
     profile: bool
+    captured: str | None  # steps, such as "10:13"
     fail_on: str
     quiet: bool
 
@@ -73,6 +74,10 @@ def watch(request: Request) -> int:
         quiet=request.quiet,
     )
     diagnosis = present(folder, outputs)
+    if request.captured is not None:
+        from paceline.cli.captured import present_captures
+
+        present_captures(folder, request.captured, quiet=request.quiet)
     failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
     return 1 if failed else ending.exit_code
 
@@ -112,6 +117,7 @@ def _supervised(request: Request, program: list[str], folder: Path, recipe: Reci
     environment = watched_environment(folder, os.environ)
     environment |= applied(recipe) if recipe is not None else {}
     environment["PACELINE_PROFILE"] = "1" if request.profile else "0"
+    environment["PACELINE_CAPTURE"] = request.captured or ""
     started: list[Any] = []
 
     def start(pid: int) -> None:

@@ -94,6 +94,7 @@ TICKS_FILE = "ticks.bin"
 NOTES_FILE = "notes.jsonl"
 SUMMARY_FILE = "summary.json"
 PROFILE_FILE = "profile-asked"
+CAPTURES_DIR = "captures"  # of torch's profiler, where steps were chosen to be captured
 WARNED_FILE = "warned"
 RANKS_DIR = "ranks"
 WORKERS_DIR = "workers"

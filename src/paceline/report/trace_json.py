@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.explain.model import Finding
@@ -32,7 +32,7 @@ def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | N
     return {
         "schema": SCHEMA,
         "files": list(traces.files),
-        "ranks": [_rank(rank) for rank in traces.ranks],
+        "ranks": [_rank(rank, traces.matched.waited_ns) for rank in traces.ranks],
         "collectives": [_collective(one) for one in traces.matched.collectives],
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
@@ -65,8 +65,9 @@ def _change(change: KernelChange) -> Json:
     }
 
 
-def _rank(rank: RankTrace) -> Json:
+def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
     parts = rank.breakdown
+    waited = waited_ns.get(rank.rank) if rank.rank is not None else None
     return {
         "rank": rank.rank,
         "source": rank.source,
@@ -82,6 +83,7 @@ def _rank(rank: RankTrace) -> Json:
         "communication_us": parts.communication_ns / 1e3,
         "exposed_communication_us": parts.exposed_communication_ns / 1e3,
         "overlap_us": parts.overlap_ns / 1e3,
+        "waiting_for_peers_us": _us(waited),
         "copy_us": parts.copy_ns / 1e3,
         "exposed_copy_us": parts.exposed_copy_ns / 1e3,
         "idle_causes_us": {

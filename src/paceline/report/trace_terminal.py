@@ -226,7 +226,9 @@ def waiting(traces: Traces) -> list[str]:
     if not collectives:
         return []
     waited = units.seconds(sum(one.waited_ns for one in collectives) / 1e9)
+    longest, waited_ns = max(traces.matched.waited_ns.items(), key=lambda item: (item[1], -item[0]))
     found = [f"ranks wait {waited} for each other in {len(collectives)} collectives, added up over ranks"]
+    found.append(f"rank {longest} waits longest, {units.seconds(waited_ns / 1e9)} in all")
     for one in traces.stragglers:
         caused = f"{units.seconds(one.caused_ns / 1e9)} ({units.percent(one.share)} of it)"
         found.append(f"rank {one.rank} comes last in {one.last_in} of {one.of}, and is waited for {caused}")

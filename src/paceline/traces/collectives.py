@@ -73,6 +73,7 @@ class Matched:
 
     collectives: Sequence[Collective]
     offsets_ns: Mapping[int, int]  # by which the clock of a rank was moved
+    waited_ns: Mapping[int, int]  # of each rank: in collectives, until the last one had come
     problems: Sequence[str]
 
 
@@ -98,6 +99,7 @@ def matched(calls: Mapping[int, Sequence[Call]]) -> Matched:
             by_key[call.kind, call.group].setdefault(rank, []).append(call)
     offsets = _offsets(by_key)
     problems, found = [], []
+    waited: dict[int, int] = defaultdict(int)
     for (kind, group), ranks in by_key.items():
         counts = {len(own) for own in ranks.values()}
         if len(counts) > 1:
@@ -105,11 +107,16 @@ def matched(calls: Mapping[int, Sequence[Call]]) -> Matched:
             problems.append(
                 f"{named}: ranks have between {min(counts)} and {max(counts)} of them: the first ones are matched"
             )
-        if len(ranks) > 1:
-            found += [_collective(kind, group, number, ranks, offsets) for number in range(min(counts))]
+        for number in range(min(counts) if len(ranks) > 1 else 0):
+            starts = {rank: own[number].start_ns + offsets.get(rank, 0) for rank, own in ranks.items()}
+            found.append(_collective(kind, group, number, ranks, starts, offsets))
+            arrived = max(starts.values())
+            for rank, start in starts.items():
+                waited[rank] += arrived - start
     return Matched(
         collectives=sorted(found, key=lambda one: one.start_ns),
         offsets_ns={rank: offset for rank, offset in offsets.items() if offset},
+        waited_ns=dict(waited),
         problems=problems,
     )
 
@@ -130,10 +137,14 @@ def _offsets(by_key: Mapping[tuple[str, str], Mapping[int, Sequence[Call]]]) -> 
 
 
 def _collective(
-    kind: str, group: str, number: int, ranks: Mapping[int, Sequence[Call]], offsets: Mapping[int, int]
+    kind: str,
+    group: str,
+    number: int,
+    ranks: Mapping[int, Sequence[Call]],
+    starts: Mapping[int, int],
+    offsets: Mapping[int, int],
 ) -> Collective:
     own = {rank: calls[number] for rank, calls in ranks.items()}
-    starts = {rank: call.start_ns + offsets.get(rank, 0) for rank, call in own.items()}
     ends = [call.end_ns + offsets.get(rank, 0) for rank, call in own.items()]
     last = max(starts, key=lambda rank: (starts[rank], rank))
     arrived = starts[last]

@@ -87,7 +87,7 @@ def _end(begun_cpu: int, _: Any) -> None:
         now = perf_counter_ns()
         gate.put((now, BACKWARD + 1, thread_time_ns() - begun_cpu if begun_cpu else None))
         if gate.window is not None and not optimizers.described:
-            gate.window()
+            gate.window(0)
     except Exception as error:
         guard.fault(error, "backward probe")
 

@@ -70,7 +70,8 @@ class Gate:
         self.rank: tuple[int, int] | None = None  # rank and world size, once a process group is made
         self.frames_wanted = 6  # so many more forwards and backwards shall bring their stack
         self.scribe_started = False
-        self.window: Callable[[], None] | None = None  # called at each step end while a profiler window is due
+        # called at each step end while a profiler window is due, with the optimizer's id (0: the program has none)
+        self.window: Callable[[int], None] | None = None
         self.start_scribe: Callable[[], None] = lambda: None
         self.take_loss: Callable[[Any], Any] | None = None  # reads a loss that is on a GPU, later
 

@@ -35,7 +35,7 @@ def patch(torch: Any) -> None:
         if not compiling() and get_ident() == gate.owner:
             gate.put((perf_counter_ns(), OPTIMIZER + 1, id(optimizer)))
             if gate.window is not None:
-                gate.window()
+                gate.window(id(optimizer))
 
     # Never taken back: a thread may be on its way through torch's list of hooks. Switched off, they do nothing.
     register_optimizer_step_pre_hook(before)

@@ -17,6 +17,7 @@ from typing import Any
 from paceline.observe.probe import fetchers, guard, loaders, optimizers, process
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
+from paceline.observe.probe.capture import Capture
 from paceline.observe.probe.files import Appender, replace_json
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
@@ -48,7 +49,7 @@ class Scribe:
     """The record of this process, while it is being written."""
 
     def __init__(
-        self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: OperatorWindow | None
+        self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: OperatorWindow | Capture | None
     ) -> None:
         self._window = window
         self._folder = folder
@@ -212,8 +213,8 @@ class Scribe:
     def _note_window(self) -> None:
         """Write what the profiler window showed, once it has ended."""
         found = self._window.take() if self._window is not None else None
-        if found is not None:
-            self.note("window", **found)
+        if found is not None and self._window is not None:
+            self.note(self._window.kind, **found)
 
     # -- writing ------------------------------------------------------------------------------------
 

@@ -53,12 +53,24 @@ def _patch_torch(torch: Any) -> None:
     unread.keep_from_compiler(torch)
     if presence.has_gpu(torch):
         precision.patch(torch)
-    if os.environ.get("PACELINE_PROFILE", "1") != "0":
-        _state["window"] = window.OperatorWindow(torch)
-        window.patch(torch, _state["window"])
+    _make_window(torch)
+    if "window" in _state:
+        window.patch(torch, _end_window)
     _beside("patch", torch)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     atexit.register(_at_exit)
+
+
+def _make_window(torch: Any) -> None:
+    """Have chosen steps captured, or some steps looked at, or none."""
+    from paceline.observe.probe import capture, window
+
+    steps = capture.steps_of(os.environ.get("PACELINE_CAPTURE", ""))
+    if steps is not None:
+        folder = os.path.join(_state["run_dir"], layout.CAPTURES_DIR)
+        _state["window"] = capture.Capture(torch, folder, steps)
+    elif os.environ.get("PACELINE_PROFILE", "1") != "0":
+        _state["window"] = window.OperatorWindow(torch)
 
 
 def _beside(moment: str, *arguments: Any) -> None:
@@ -89,6 +101,8 @@ def _start_scribe() -> None:
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
         guard.on_fault(lambda reason: _note_fault(scribe, reason))
         scribe.start()
+        if "window" in _state:
+            _state["window"].at_start()
         sidecar.start_if_alone(_state["run_dir"], _state["host"])
     except Exception as error:
         guard.fault(error, "recorder")
@@ -148,7 +162,7 @@ def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 def _silence() -> None:
     """Have moments noted no more; a profiler window that is open ends on its own thread, at the next step end."""
     gate.silence()
-    gate.window = _end_window
+    gate.window = lambda optimizer: _end_window()
     if get_ident() == gate.owner:
         _end_window()
 
@@ -168,8 +182,9 @@ def _before_fork() -> None:
     scribe = _state.get("scribe")
     if scribe is not None:
         scribe.stop()
-    if get_ident() == gate.owner:
-        _end_window()  # a child would inherit the open profiler, and never close it
+    window = _state.get("window")
+    if get_ident() == gate.owner and window is not None and window.ends_at_fork:
+        _end_window()
     _state["generation"] += 1
 
 
@@ -196,6 +211,8 @@ def _in_child() -> None:
     gate.owner = threading.get_ident()
     if guard.faulted():
         gate.silence()
+    elif "window" in _state and not _state["window"].ends_at_fork:
+        _make_window(_state["torch"])  # should it train, it has steps of its own
 
 
 @_harmless("at exit")

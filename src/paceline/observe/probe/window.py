@@ -8,6 +8,7 @@ the device has passed them all. If the program starts a profiler of its own mean
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -21,6 +22,9 @@ _NEVER_ABOVE_S = 20.0  # a step so long is not slowed down for our sake
 
 class OperatorWindow:
     """The profiler window of this process: begun and ended by the training thread, read by the scribe."""
+
+    kind = "window"  # of the note that says what came of it
+    ends_at_fork = True  # a child would inherit the open profiler, and never close it
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -56,7 +60,10 @@ class OperatorWindow:
         self.steps = 0
         return True
 
-    def at_step_end(self) -> None:
+    def at_start(self) -> None:
+        """Do nothing: steps have to settle first."""
+
+    def at_step_end(self, optimizer: int) -> None:
         """Begin at the first step end, count the others, and end at the last. Runs on the training thread."""
         try:
             if self.begun_ns is None:
@@ -138,7 +145,7 @@ def _enable(state: str, *, shapes: bool) -> None:
     _enable_profiler_legacy(ProfilerConfig(wanted, shapes, False, False, shapes, False, _ExperimentalConfig(), ""))
 
 
-def patch(torch: Any, window: OperatorWindow) -> None:
+def patch(torch: Any, give_way: Callable[[], None]) -> None:
     """Give way when the program starts a profiler of its own."""
     owner = torch.autograd.profiler
     for name in ("_prepare_profiler", "_enable_profiler"):
@@ -147,10 +154,7 @@ def patch(torch: Any, window: OperatorWindow) -> None:
             continue
 
         def giving_way(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            try:
-                window.end()
-            except Exception as error:
-                guard.fault(error, "profiler window")
+            give_way()
             return _original(*args, **kwargs)
 
         guard.replace(owner, name, giving_way)

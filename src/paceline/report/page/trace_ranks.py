@@ -48,6 +48,7 @@ def ranks(traces: Traces) -> Markup:
         ("Span", "num"),
         ("Idle", "num"),
         ("GPU events", "num"),
+        ("Waits for others", "num"),
         ("Idle because of", ""),
     )
     return section(
@@ -55,7 +56,7 @@ def ranks(traces: Traces) -> Markup:
         "Ranks",
         element("p", text, class_="quiet") if text else None,
         legend(list(NAMES.values())),
-        table(heads, (_row(rank) for rank in chosen), class_="ranks"),
+        table(heads, (_row(rank, traces.matched.waited_ns) for rank in chosen), class_="ranks"),
         *(element("p", line) for line in _waited_for(traces)),
     )
 
@@ -71,10 +72,12 @@ def unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
     return [rank for rank in ranks if id(rank) in chosen]
 
 
-def _row(rank: RankTrace) -> list[str | Markup]:
+def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
     own = rank.breakdown
     if not own.span_ns:
-        return [title_of(rank), units.MISSING, units.MISSING, units.MISSING, f"{own.events:,}", ""]
+        return [title_of(rank), *[units.MISSING] * 3, f"{own.events:,}", units.MISSING, ""]
+    waited = waited_ns.get(rank.rank) if rank.rank is not None else None
+    waits = units.seconds(waited / 1e9) if waited is not None else units.MISSING
     share = units.percent(own.idle_ns / own.span_ns)
     return [
         title_of(rank),
@@ -82,6 +85,7 @@ def _row(rank: RankTrace) -> list[str | Markup]:
         units.seconds(own.span_ns / 1e9),
         share,
         f"{own.events:,}",
+        waits,
         _cause(rank),
     ]
 

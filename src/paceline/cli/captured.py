@@ -1,0 +1,59 @@
+"""What did the steps that ``paceline run --profile`` captured show? As ``paceline trace`` says it, and a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from paceline.errors import PacelineError
+from paceline.record import layout
+
+PAGE = "trace.html"  # in the run's folder
+
+
+def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
+    """Explain the captures of a run. A fault of ours is one line: the program's result stands."""
+    captures = sorted((folder / layout.CAPTURES_DIR).glob("*.json"))
+    if not captures:
+        click.echo(f"paceline: no capture of steps {steps} was taken: {_why(folder)}", err=True)
+        return
+    try:
+        _present(folder, captures, quiet)
+    except (PacelineError, OSError) as error:
+        click.echo(f"paceline: the captures could not be explained: {error}", err=True)
+    except Exception as error:
+        click.echo(f"paceline: the captures could not be explained ({type(error).__name__}: {error})", err=True)
+        if os.environ.get("PACELINE_DEBUG"):
+            raise
+
+
+def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
+    from rich.console import Console
+
+    from paceline.cli.outputs import write_text
+    from paceline.explain.traced import findings_in
+    from paceline.report.trace_html import to_html
+    from paceline.report.trace_terminal import render_traces
+    from paceline.traces.gallery import gallery_of
+    from paceline.traces.many import read_all
+    from paceline.traces.summary import Wanted
+
+    traces = read_all(captures, Wanted(launchers=True, path=True))
+    findings = findings_in(traces)
+    write_text(folder / PAGE, to_html(traces, findings, gallery_of(traces)))
+    if not quiet:
+        render_traces(traces, findings, Console(stderr=True))
+        click.echo(f"paceline: captures in {folder / layout.CAPTURES_DIR}, their page in {folder / PAGE}", err=True)
+
+
+def _why(folder: Path) -> str:
+    """Return why there is none, as far as a process said so."""
+    from paceline.record.read import read_run
+
+    for rank in read_run(folder).ranks:
+        for note in rank.noted("capture"):
+            if note.get("failed"):
+                return str(note["failed"])
+    return "no rank came to the first of them"
