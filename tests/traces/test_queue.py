@@ -33,6 +33,12 @@ def test_a_few_late_launches_are_no_stretch(tmp_path):
     assert queue(tmp_path, *events).stretches == 0  # the first is none
 
 
+def test_long_work_leaves_the_host_time(tmp_path):
+    events = [e for i in range(20) for e in (launch(500 * i, i), gpu(500 * i + 5, 500 * i + 205, i))]
+    found = queue(tmp_path, *events)
+    assert (found.late, found.stretches) == (19, 0)
+
+
 def test_without_launches_nothing_is_known(tmp_path):
     assert queue(tmp_path, gpu(0, 5, 1)) == NOTHING
 

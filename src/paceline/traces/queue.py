@@ -1,8 +1,8 @@
 """How far is the host ahead of the GPU? How long launched work waits until it begins, and how much of it waits.
 
 Work is queued from the start of its launch to its own start. A launch that finds nothing queued, while the GPU has
-nothing to do, is late: the GPU waits for the host. Where many in a row are, the stretch is launch-bound: work of a few
-microseconds each, launched one by one, keeps no GPU busy.
+nothing to do, is late: the GPU waits for the host. Where many in a row are, and their work is short, the stretch is
+launch-bound: work of a few microseconds each, launched one by one, keeps no GPU busy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from paceline.traces.intervals import Ns
 from paceline.traces.launched import NONE_NS, launched_at
 from paceline.traces.model import GpuEvents, Launches
 
-IN_A_ROW = 8  # late launches that make a stretch
+IN_A_ROW = 8  # late launches of short work that make a stretch
+SHORT_NS = 100_000  # longer work leaves the host the time for ten launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,8 @@ def queue_of(events: GpuEvents, launches: Launches) -> Queue:
         return NOTHING
     delays = np.maximum(events.start_ns[known] - at[known], 0)  # clocks of host and GPU differ by a microsecond or so
     waiting = _waiting(at[known], events.start_ns[known])
-    late, begins, ends = _late(events, at)
-    stretches = _runs(late)
+    late, short, begins, ends = _late(events, at)
+    stretches = _runs(late & short)
     return Queue(
         launched=int(known.sum()),
         delay_median_ns=int(np.median(delays)),
@@ -69,13 +70,13 @@ def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
     return waiting
 
 
-def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], Ns, Ns]:
-    """Return of events in order whether the GPU waited for their launch, since when, and when they end."""
+def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Ns, Ns]:
+    """Return of events in order whether the GPU waited for their launch, are short, since when, and when they end."""
     order = np.argsort(events.start_ns, kind="stable")
     starts, ends, at = events.start_ns[order], events.end_ns[order], at[order]
     free = np.append(starts[:1], np.maximum.accumulate(ends)[:-1])  # when all before had ended
     late = (at != NONE_NS) & (at >= free) & (starts > free)
-    return late, np.minimum(free, starts), ends
+    return late, ends - starts < SHORT_NS, np.minimum(free, starts), ends
 
 
 def _runs(late: NDArray[np.bool_]) -> list[tuple[int, int]]:
