@@ -80,6 +80,20 @@ def test_numbers_that_are_too_large_or_none(tmp_path):
     assert "1 are lost" in found.problems[0]
 
 
+@pytest.mark.parametrize("ts, dur", [("1e300", 5), ("-9e17", 5), ("10", "1e300")])
+def test_times_that_no_clock_shows_are_left_out(tmp_path, ts, dur):
+    text = text_of([*TEN, kernel(123456, 654321)]).replace("123456", ts).replace("654321", str(dur))
+    found = read(tmp_path, text)
+    assert broken_down(found.events).span_ns == 95_000
+    assert "1 GPU events have times that no clock shows" in found.problems[0]
+
+
+def test_half_of_a_surrogate_pair_is_no_text(tmp_path):
+    found = read(tmp_path, text_of([*TEN, kernel(100, 5, name="HERE")]).replace("HERE", r"a\ud83db"))
+    assert len(found.events) == 11
+    assert "a?b" in found.events.names
+
+
 def test_durations_below_zero_count_as_nothing(tmp_path):
     found = read(tmp_path, text_of([*TEN, kernel(100, -3)]))
     assert broken_down(found.events).compute_ns == 50_000

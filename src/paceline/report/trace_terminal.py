@@ -172,7 +172,9 @@ def _launches(rank: RankTrace) -> str:
     delays = (
         f"{units.seconds(queue.delay_median_ns / 1e9)}, one in twenty over {units.seconds(queue.delay_high_ns / 1e9)}"
     )
-    said = f"{queue.launched:,}, work begins after a median of {delays}; {queue.waiting_median} queued (median), at most "
+    said = (
+        f"{queue.launched:,}, work begins after a median of {delays}; {queue.waiting_median} queued (median), at most "
+    )
     said += f"{queue.waiting_most:,}; the GPU waits for {queue.late:,}"
     if not queue.stretches or not span:
         return said

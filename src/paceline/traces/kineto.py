@@ -30,6 +30,8 @@ GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Mem
 _COPY_CATEGORIES = GPU_CATEGORIES - {"kernel", "Kernel"}
 _EXACT_US = 2.0**41  # times below are exact to a quarter of a nanosecond as doubles
 _TOO_LARGE = 1 << 63
+_LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
+_LAST = Decimal(_LAST_US)
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
@@ -97,10 +99,18 @@ def read(path: Path) -> Capture:
         file, events, problems = _decoded(path, content.document)
         problems = [*content.problems, *problems]
         gpu = [event for event in events if event.cat in GPU_CATEGORIES]
+        wild = [event for event in gpu if not _is_possible(event)]
+        if wild:
+            problems.append(f"{path}: {len(wild):,} GPU events have times that no clock shows, and are left out")
+            gpu = [event for event in gpu if _is_possible(event)]
         negative = sum(event.dur is not None and event.dur < 0 for event in gpu)
         if negative:
             problems.append(f"{path}: {negative:,} GPU events end before they begin, and count as empty")
         return _capture(path, file, events, gpu, problems)
+
+
+def _is_possible(event: Any) -> bool:
+    return abs(event.ts) < _LAST_US and (event.dur is None or event.dur < _LAST_US)
 
 
 def _decoded(path: Path, data: bytes) -> tuple[_File, Sequence[Any], list[str]]:
@@ -141,7 +151,7 @@ def _converted(event: dict[str, Any]) -> _Event | None:
     for fields in (own, {key: value for key, value in own.items() if key != "args"}):
         try:
             found = msgspec.convert(fields, _Event, strict=False)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, OverflowError):
             continue
         return found if math.isfinite(found.ts) and math.isfinite(found.dur or 0.0) else None
     return None
@@ -289,7 +299,8 @@ def _steps(events: Sequence[Any]) -> list[Step]:
 def nanoseconds(microseconds: Sequence[float | Decimal]) -> Ns:
     """Return times in whole nanoseconds; of doubles the whole microseconds apart, which they hold exactly."""
     if microseconds and isinstance(microseconds[0], Decimal):
-        return np.fromiter((round(us * 1000) for us in microseconds), np.int64, len(microseconds))
-    values = np.asarray(microseconds, np.float64)
+        exact = (round(min(max(us, -_LAST), _LAST) * 1000) for us in microseconds)
+        return np.fromiter(exact, np.int64, len(microseconds))
+    values = np.clip(np.asarray(microseconds, np.float64), -_LAST_US, _LAST_US)
     whole = np.floor(values)
     return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)

@@ -17,6 +17,7 @@ from typing import Any
 
 _BEGIN = re.compile(r'(?<=[\[,])\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|id|s|bp|args)"\s*:')
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _LENIENT = json.JSONDecoder(strict=False)
 _TEXT = r'"{}"\s*:\s*"(.*?)"\s*(?:,\s*"(?:ph|name|cat|ts|pid|tid|dur|id|args)"\s*:|\}}|$)'
 _NUMBER = r'"{}"\s*:\s*(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)'
@@ -66,8 +67,16 @@ def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
             event = _LENIENT.raw_decode(attempt)[0]
         except (ValueError, RecursionError):
             continue
-        return (event if isinstance(event, dict) else None), guessed
+        if not isinstance(event, dict):
+            return None, guessed
+        return (_spoken(event) if _SURROGATE.search(attempt) else event), guessed
     return _fields(chunk), True
+
+
+def _spoken(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event whose texts are Unicode: halves of surrogate pairs are none, and become question marks."""
+    spoken: dict[str, Any] = json.loads(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace"))
+    return spoken
 
 
 def _fields(chunk: str) -> dict[str, Any] | None:
