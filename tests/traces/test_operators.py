@@ -92,3 +92,11 @@ def test_each_way_adds_up_to_the_time_of_all_gpu_events(file):
     for launchers in (found.operators, found.modules, found.lines):
         assert sum(one.total_ns for one in launchers) == found.total_ns
     assert found.operators[0].name != UNKNOWN
+
+
+def test_older_profilers_tell_the_stack_with_the_operator(tmp_path):
+    """Before PyTorch 1.12 operators carried their callers, the innermost first; there were no Python functions."""
+    stack = "/env/site-packages/torch/nn/functional.py(1847): linear;/home/me/train.py(31): step;/home/me/train.py(90)"
+    operator = on_host(0, 20, "aten::addmm", "Operator", **{"Call stack": stack})
+    path = written(tmp_path, [operator, launch(5, 1), kernel(10, 20, correlation=1)])
+    assert [line.name for line in launchers_in(path).lines] == ["/home/me/train.py(31): step"]

@@ -15,6 +15,7 @@ from paceline.report.trace_path import path_lines
 from paceline.report.trace_terminal import HEADS, KERNEL_HEADS, cells, kernel_rows, waiting
 from paceline.traces.contrast import contrasted
 from paceline.traces.many import Traces
+from paceline.traces.unusual import unusual
 
 _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 _MOST_RANKS = 16
@@ -26,7 +27,7 @@ def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | No
     parts = [
         _title(traces, findings),
         escape(about(traces)),
-        _table(HEADS, [cells(rank) for rank in traces.ranks[:_MOST_RANKS]]),
+        _table(HEADS, [cells(rank) for rank in unusual(traces.ranks, _MOST_RANKS)]),
         _more(len(traces.ranks) - _MOST_RANKS),
         _list(changed),
         *(finding_part(one) for one in findings),

@@ -8,6 +8,7 @@ from paceline import units
 from paceline.report.words import count
 from paceline.traces.path import PathSummary
 from paceline.traces.summary import RankTrace
+from paceline.traces.unusual import unusual
 
 NAMES = {
     "compute": "compute", "communication": "communication", "copy": "copies", "host": "the host's own work",
@@ -20,15 +21,18 @@ _SHOWN = 0.005  # of the path
 
 def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
     """Say what the critical path of each rank is made of, and what changes would bring."""
-    found = [(rank, rank.path) for rank in ranks if rank.path is not None]
-    lines = []
-    for rank, path in found[:_MOST_RANKS]:
-        lines.append(f"critical path{_of(rank)}: {_parts(path)}")
-        lines += [f"  kernel on it: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
-        lines += [f"  if {_cut(one.what)}: {_outcome(one.before_ns, one.after_ns)}" for one in path.what_if]
-    return lines + (
-        [f"critical paths of {len(found) - _MOST_RANKS} more, in the JSON"] if len(found) > _MOST_RANKS else []
-    )
+    known = [rank for rank in ranks if rank.path is not None]
+    lines = [line for rank in unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
+    left = len(known) - _MOST_RANKS
+    return [*lines, f"critical paths of {left:,} more ranks, in the JSON"] if left > 0 else lines
+
+
+def _of_rank(rank: RankTrace, path: PathSummary | None) -> list[str]:
+    if path is None:
+        return []
+    kernels = [f"  kernel on it: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
+    changes = [f"  if {_cut(one.what)}: {_outcome(one.before_ns, one.after_ns)}" for one in path.what_if]
+    return [f"critical path{_of(rank)}: {_parts(path)}", *kernels, *changes]
 
 
 def _of(rank: RankTrace) -> str:

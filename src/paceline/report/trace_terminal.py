@@ -27,6 +27,7 @@ from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
 from paceline.traces.summary import RankTrace
+from paceline.traces.unusual import unusual
 
 PREFIX = "paceline: "
 MAX_RANKS, MAX_KERNELS, MAX_PROBLEMS = 16, 10, 8
@@ -53,11 +54,11 @@ def render_traces(traces: Traces, findings: Sequence[Finding], console: Console,
 
 
 def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[str | Text]:
-    shown = traces.ranks[:MAX_RANKS]
+    shown = unusual(traces.ranks, MAX_RANKS)
     found = [f"window: {_window(traces)}", *told]
     found += [", ".join(f"{head} {cell}" for head, cell in zip(HEADS, cells(rank), strict=True)) for rank in shown]
     found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
-    found += _more(len(traces.ranks) - len(shown))
+    found += _left_out(traces, shown)
     for row in kernel_rows(traces.ranks):
         found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(KERNEL_HEADS, row, strict=True)))
     found += [f"waiting: {text}" for text in waiting(traces)]
@@ -70,9 +71,9 @@ def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[
 
 
 def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: int) -> list[str | Text]:
-    shown = traces.ranks[:MAX_RANKS]
+    shown = unusual(traces.ranks, MAX_RANKS)
     ranks = _table(HEADS, [cells(rank) for rank in shown])
-    ranks += [Text(f"  {text}", style="dim") for text in _more(len(traces.ranks) - len(shown))]
+    ranks += [Text(f"  {text}", style="dim") for text in _left_out(traces, shown)]
     idle = [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
     late = [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
     blocks = [
@@ -242,6 +243,11 @@ def waiting(traces: Traces) -> list[str]:
             "so that collectives end together"
         )
     return found
+
+
+def _left_out(traces: Traces, shown: Sequence[RankTrace]) -> list[str]:
+    left = len(traces.ranks) - len(shown)
+    return [f"and {left:,} ranks that differ less from the median, in the JSON"] if left else []
 
 
 def _more(count: int) -> list[str]:

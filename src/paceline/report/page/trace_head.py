@@ -11,10 +11,11 @@ from paceline.explain.traced import verdict_of
 from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, sentence
-from paceline.report.page.trace_ranks import NAMES, part_bar, parts_of
+from paceline.report.page.trace_ranks import NAMES, part_bar
 from paceline.report.page.verdict import MAX_PROBLEMS, Fact, facts
 from paceline.traces import WINDOWS
 from paceline.traces.many import Traces
+from paceline.traces.unusual import shares_of
 
 _MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
 
@@ -59,7 +60,7 @@ def _devices(traces: Traces) -> str:
 
 def _hero(traces: Traces) -> Markup | None:
     """Draw the mean over ranks as one bar."""
-    each = [parts_of(rank) for rank in traces.ranks if rank.breakdown.span_ns]
+    each = [shares_of(rank) for rank in traces.ranks if rank.breakdown.span_ns]
     if not each:
         return None
     parts = {name: mean(one[name] for one in each) for name in NAMES}

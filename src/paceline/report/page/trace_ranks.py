@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping
 
 from paceline import units
 from paceline.report import words
@@ -12,6 +11,7 @@ from paceline.report.page.markup import Markup, element, section, table
 from paceline.traces.gallery import title_of
 from paceline.traces.many import Traces
 from paceline.traces.summary import RankTrace
+from paceline.traces.unusual import shares_of, unusual
 
 MAX_ROWS = 24
 # Parts of a span with the class of their colour; they add up to it.
@@ -21,13 +21,6 @@ NAMES: Mapping[str, tuple[str, str]] = {
     "copy": ("transfer", "exposed copies"),
     "idle": ("idle", "idle"),
 }
-
-
-def parts_of(rank: RankTrace) -> dict[str, float]:
-    """Return the shares of a rank's span; all zero where it has none."""
-    own = rank.breakdown
-    parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
-    return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(NAMES, parts, strict=True)}
 
 
 def part_bar(parts: Mapping[str, float], *, named: bool = False) -> Markup:
@@ -61,17 +54,6 @@ def ranks(traces: Traces) -> Markup:
     )
 
 
-def unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
-    """Return as many ranks, in order: those whose parts are furthest from the median's."""
-    if len(ranks) <= most:
-        return list(ranks)
-    each = {id(rank): parts_of(rank) for rank in ranks}
-    usual = {name: median(parts[name] for parts in each.values()) for name in NAMES}
-    apart = {key: sum(abs(parts[name] - usual[name]) for name in NAMES) for key, parts in each.items()}
-    chosen = {id(rank) for rank in sorted(ranks, key=lambda rank: -apart[id(rank)])[:most]}
-    return [rank for rank in ranks if id(rank) in chosen]
-
-
 def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
     own = rank.breakdown
     if not own.span_ns:
@@ -81,7 +63,7 @@ def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
     share = units.percent(own.idle_ns / own.span_ns)
     return [
         title_of(rank),
-        part_bar(parts_of(rank)),
+        part_bar(shares_of(rank)),
         units.seconds(own.span_ns / 1e9),
         share,
         f"{own.events:,}",
