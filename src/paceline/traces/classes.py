@@ -25,6 +25,7 @@ _COMMUNICATION = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_PARTS = ("ccl", "shmem", "deep_ep", "node", "multimem", "reduce", "gather", "all_to", "alltoall")
 _HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 
@@ -58,7 +59,11 @@ def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -
     """
     if is_copy or _COPIES.match(name):
         return COPY
-    return COMMUNICATION if is_collective or _COMMUNICATION.search(name) else COMPUTE
+    if is_collective:
+        return COMMUNICATION
+    lower = name.lower()
+    likely = any(part in lower for part in _PARTS)  # most names have none of them, and the pattern is slow
+    return COMMUNICATION if likely and _COMMUNICATION.search(name) else COMPUTE
 
 
 def hta_class_of(name: str) -> int:

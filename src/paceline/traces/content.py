@@ -5,6 +5,9 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+from isal import isal_zlib
 
 from paceline.errors import RecordError
 
@@ -12,6 +15,7 @@ _GZIP = b"\x1f\x8b"
 _WITH_HEADER = 31  # gzip's header and trailer, for zlib
 _CHUNK_BYTES = 1 << 22
 _HEAD_BYTES = 1 << 10
+_FAULT = cast(type[Exception], isal_zlib.error)  # its stub takes the class for an instance
 _MARK = b"\xef\xbb\xbf"  # that a text is UTF-8
 
 
@@ -44,13 +48,28 @@ def content_of(path: Path) -> Content:
     except OSError as error:
         raise NotACapture(f"{path} cannot be read: {error.strerror or error}") from error
     content = _unpacked(path, data) if data[:2] == _GZIP else Content(data=data)
-    if not content.data.strip():
+    if not content.data[:_HEAD_BYTES].strip() and not content.data.strip():
         raise NotACapture(f"{path} is empty" if not content.problems else f"{content.problems[0]}: nothing is left")
     return content
 
 
 def _unpacked(path: Path, packed: bytes) -> Content:
-    """Unpack one or several gzip members in a row."""
+    """Unpack one or several gzip members in a row, each at once where nothing is wrong, which is the rule."""
+    parts, rest = [], packed
+    try:
+        while rest[:2] == _GZIP:
+            member = isal_zlib.decompressobj(_WITH_HEADER)
+            parts.append(member.decompress(rest))
+            if not member.eof:
+                return _piece_by_piece(path, packed)
+            rest = member.unused_data
+    except _FAULT:
+        return _piece_by_piece(path, packed)
+    return Content(data=parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _piece_by_piece(path: Path, packed: bytes) -> Content:
+    """Unpack as far as it goes."""
     parts: list[bytes] = []
     while packed[:2] == _GZIP:
         member = zlib.decompressobj(_WITH_HEADER)

@@ -1,17 +1,11 @@
-"""Kineto JSON, as PyTorch's profiler writes it, plain or gzipped, to a capture.
-
-Times come as microseconds with up to three decimals. Below 2^41 us a double holds them to a quarter of a nanosecond;
-what is larger and not whole (microseconds since 1970 with decimals) is read once more as decimal numbers.
-"""
+"""A capture of PyTorch's profiler: which of its events ran on the GPU, launched that, waited for it, or mark a step."""
 
 from __future__ import annotations
 
 import gc
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +13,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.traces.chrome import Document, Rows, categories_of, decoded, rows_of, salvage
 from paceline.traces.classes import class_of, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.collectives import Call, item_bytes, kind_of
-from paceline.traces.content import NotACapture, content_of
-from paceline.traces.intervals import Ns, Union, union_of
+from paceline.traces.content import content_of
+from paceline.traces.intervals import Union, union_of
 from paceline.traces.model import COMMUNICATION, Capture, GpuEvents, Host, Launches, Step
-from paceline.traces.salvage import salvaged
 
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _COPY_CATEGORIES = GPU_CATEGORIES - {"kernel", "Kernel"}
-_EXACT_US = 2.0**41  # times below are exact to a quarter of a nanosecond as doubles
+_LAUNCHING = re.compile("runtime|driver", re.IGNORECASE)  # categories of calls that launch work, or wait for it
+_ANNOTATION = "user_annotation"
+_NO_MARKS = frozenset({"python_function", "gpu_user_annotation", "overhead", "Trace"})
 _TOO_LARGE = 1 << 63
-_LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
-_LAST = Decimal(_LAST_US)
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
-class _Args(msgspec.Struct):
+class _Args(msgspec.Struct, gc=False):
+    """Of GPU events."""
+
     stream: int | str | None = None
     correlation: int | None = None
     device: int | None = None
@@ -48,44 +44,10 @@ class _Args(msgspec.Struct):
     dtype: str | None = None
 
 
-class _Event(msgspec.Struct):
-    name: str = ""
-    cat: str = ""
-    ts: float = 0.0
-    dur: float | None = None
-    args: _Args | None = None
+class _CallArgs(msgspec.Struct, gc=False):
+    """Of calls that launch work."""
 
-
-class _ExactEvent(msgspec.Struct):
-    name: str = ""
-    cat: str = ""
-    ts: Decimal = Decimal(0)
-    dur: Decimal | None = None
-    args: _Args | None = None
-
-
-class _Distributed(msgspec.Struct):
-    rank: int | None = None
-    world_size: int | None = None
-
-
-class _Device(msgspec.Struct):
-    id: int | None = None
-    name: str | None = None
-
-
-class _File(msgspec.Struct):
-    events: list[_Event] | None = msgspec.field(name="traceEvents", default=None)
-    distributed: _Distributed | None = msgspec.field(name="distributedInfo", default=None)
-    devices: list[_Device] = msgspec.field(name="deviceProperties", default_factory=list)
-
-
-class _ExactFile(msgspec.Struct):
-    events: list[_ExactEvent] = msgspec.field(name="traceEvents", default_factory=list)
-
-
-_FILE = msgspec.json.Decoder(_File)
-_EXACT_FILE = msgspec.json.Decoder(_ExactFile)
+    correlation: int | None = None
 
 
 def read(path: Path) -> Capture:
@@ -95,66 +57,12 @@ def read(path: Path) -> Capture:
         NotACapture: It is none, or nothing of it could be read.
     """
     content = content_of(path)
+    text = content.document
     with _no_collection():
-        file, events, problems = _decoded(path, content.document)
-        problems = [*content.problems, *problems]
-        gpu = [event for event in events if event.cat in GPU_CATEGORIES]
-        wild = [event for event in gpu if not _is_possible(event)]
-        if wild:
-            problems.append(f"{path}: {len(wild):,} GPU events have times that no clock shows, and are left out")
-            gpu = [event for event in gpu if _is_possible(event)]
-        negative = sum(event.dur is not None and event.dur < 0 for event in gpu)
-        if negative:
-            problems.append(f"{path}: {negative:,} GPU events end before they begin, and count as empty")
-        return _capture(path, file, events, gpu, problems)
-
-
-def _is_possible(event: Any) -> bool:
-    return abs(event.ts) < _LAST_US and (event.dur is None or event.dur < _LAST_US)
-
-
-def _decoded(path: Path, data: bytes) -> tuple[_File, Sequence[Any], list[str]]:
-    try:
-        file = _FILE.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _salvaged(path, data, error)
-    if file.events is None:
-        raise NotACapture(f"{path} is no profiler capture: it has no traceEvents")
-    if any(_is_inexact(event) for event in file.events if event.cat in GPU_CATEGORIES):
-        return file, _EXACT_FILE.decode(data).events, []
-    return file, file.events, []
-
-
-def _salvaged(path: Path, data: bytes, error: Exception) -> tuple[_File, Sequence[Any], list[str]]:
-    """Read what can be read of a file that is no JSON as it should be."""
-    found = salvaged(data)
-    if not found.events:
-        raise NotACapture(f"{path} is no profiler capture that could be read: {error}") from error
-    try:
-        file = msgspec.convert(found.top, _File, strict=False)
-    except msgspec.ValidationError:
-        file = _File()
-    events = [event for each in found.events if (event := _converted(each)) is not None]
-    lost = found.lost + len(found.events) - len(events)
-    said = f"{path}: damaged ({error}); {len(events):,} events are read"
-    if found.repaired:
-        said += f", {found.repaired:,} of them repaired"
-    if lost:
-        where = f", the first at character {found.first_lost:,}" if found.first_lost is not None else ""
-        said += f", {lost:,} are lost{where}"
-    return file, events, [said]
-
-
-def _converted(event: dict[str, Any]) -> _Event | None:
-    """Return the fields of an event that count, its arguments only where they are usable; None without a time."""
-    own = {key: event[key] for key in ("name", "cat", "ts", "dur", "args") if event.get(key) is not None}
-    for fields in (own, {key: value for key, value in own.items() if key != "args"}):
         try:
-            found = msgspec.convert(fields, _Event, strict=False)
-        except (msgspec.ValidationError, OverflowError):
-            continue
-        return found if math.isfinite(found.ts) and math.isfinite(found.dur or 0.0) else None
-    return None
+            return _capture(path, decoded(path, text), content.problems)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _capture(path, salvage(path, text, error), content.problems)
 
 
 @contextmanager
@@ -169,30 +77,84 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _is_inexact(event: _Event) -> bool:
-    """Say whether decimals of a time may have been lost; where durations have some, times had them too."""
-    return abs(event.ts) >= _EXACT_US and not (event.ts.is_integer() and (event.dur or 0.0).is_integer())
-
-
-def _capture(path: Path, file: _File, events: Sequence[Any], gpu: Sequence[Any], problems: Sequence[str]) -> Capture:
-    told = file.distributed or _Distributed()
-    devices = {e.args.device for e in gpu if e.args is not None and e.args.device is not None}
-    device = min(devices, default=None)
-    names = {one.id: one.name for one in file.devices}
-    gpu_events = _gpu_events(gpu)
+def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture:
+    gpu, calls, marks = _by_use(document)
+    args, unusable = _read_args(gpu.args, _Args)
+    call_args, more = _read_args(calls.args, _CallArgs)
+    told = document.top.distributed
+    device = min((one.device for one in args if one.device is not None), default=None)
+    names = {one.id: one.name for one in document.top.devices}
+    events = _gpu_events(gpu, args)
     return Capture(
         source=str(path),
-        rank=told.rank if told.rank is not None else _rank_in(path.name),
-        world=told.world_size,
+        rank=told.rank if told is not None and told.rank is not None else _rank_in(path.name),
+        world=told.world_size if told is not None else None,
         gpu=names.get(device),
         device=device,
-        events=gpu_events,
-        launches=_launches(events),
-        steps=_steps(events),
-        host=_host(events),
-        calls=_calls(gpu, gpu_events),
-        problems=problems,
+        events=events,
+        launches=_launches(calls, call_args),
+        steps=_steps(marks),
+        host=_host(marks, calls),
+        calls=_collectives(gpu, args, events),
+        problems=[*problems, *document.problems, *_faults(path, gpu, unusable + more)],
     )
+
+
+def _by_use(document: Document) -> tuple[Rows, Rows, Rows]:
+    """Return what ran on the GPU, the calls of its runtime, and ranges on the host that may be steps or batches."""
+    categories = categories_of(document)
+    kinds = set(categories)
+    gpu, calls = kinds & GPU_CATEGORIES, {kind for kind in kinds if _LAUNCHING.search(kind)}
+    marks = kinds & {_ANNOTATION} or kinds - gpu - calls - _NO_MARKS  # older profilers have no category for them
+    return (
+        rows_of(document, categories, gpu),
+        rows_of(document, categories, calls),
+        rows_of(document, categories, marks),
+    )
+
+
+def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
+    """Say what is wrong with events that were read."""
+    found = []
+    if gpu.wild:
+        found.append(f"{path}: {gpu.wild:,} GPU events have times that no clock shows, and are left out")
+    negative = int((gpu.lasted_ns < 0).sum())
+    if negative:
+        found.append(f"{path}: {negative:,} GPU events end before they begin, and count as empty")
+    if unusable:
+        found.append(f"{path}: the arguments of {unusable:,} events are not what they should be")
+    return found
+
+
+def _read_args(texts: Sequence[msgspec.Raw], kind: type[Any]) -> tuple[list[Any], int]:
+    """Return the arguments of events, empty ones where there are none, and how many are not what they should be."""
+    decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+    whole = [text or b"{}" for text in texts]
+    try:
+        return decoder.decode(b"[" + b",".join(whole) + b"]"), 0
+    except msgspec.DecodeError:
+        found = [_usable(text, kind, decoder) for text in whole]
+        return [args for args, _ in found], sum(not fits for _, fits in found)
+
+
+def _usable(text: bytes | msgspec.Raw, kind: type[Any], decoder: msgspec.json.Decoder[Any]) -> tuple[Any, bool]:
+    """Return those of some arguments that are what they should be, and whether all are."""
+    try:
+        return decoder.decode(b"[" + text + b"]")[0], True
+    except msgspec.DecodeError:
+        pass
+    try:
+        known = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        known = None
+    found = kind()
+    for field in msgspec.structs.fields(kind):
+        try:
+            value = known.get(field.encode_name) if isinstance(known, dict) else None
+            setattr(found, field.name, msgspec.convert(value, field.type, strict=False))
+        except msgspec.ValidationError:
+            continue
+    return found, False
 
 
 def _rank_in(name: str) -> int | None:
@@ -200,69 +162,64 @@ def _rank_in(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _gpu_events(gpu: Sequence[Any]) -> GpuEvents:
+def _gpu_events(gpu: Rows, args: Sequence[_Args]) -> GpuEvents:
     places: dict[str, int] = {}
-    name = np.fromiter((places.setdefault(e.name, len(places)) for e in gpu), np.int32, len(gpu))
-    start = nanoseconds([e.ts for e in gpu])
+    name = np.array([places.setdefault(each, len(places)) for each in gpu.names], np.int32)
+    names = list(places)
     return GpuEvents(
-        start_ns=start,
-        end_ns=start + nanoseconds([e.dur or 0 for e in gpu]),
-        class_=_classes(gpu),
+        start_ns=gpu.start_ns,
+        end_ns=gpu.start_ns + gpu.lasted_ns,
+        class_=_classes(gpu, args, name, names),
         name=name,
-        stream=_column(gpu, "stream"),
-        correlation=_column(gpu, "correlation"),
-        names=list(places),
+        stream=_column([one.stream for one in args]),
+        correlation=_column([one.correlation for one in args]),
+        names=names,
     )
 
 
-def _classes(gpu: Sequence[Any]) -> NDArray[np.uint8]:
-    known: dict[tuple[str, str, bool], int] = {}
-    found = np.empty(len(gpu), np.uint8)
-    for place, event in enumerate(gpu):
-        key = event.name, event.cat, event.args is not None and event.args.collective is not None
-        if key not in known:
-            known[key] = class_of(event.name, is_copy=event.cat in _COPY_CATEGORIES, is_collective=key[2])
-        found[place] = known[key]
-    return found
+def _classes(gpu: Rows, args: Sequence[_Args], name: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the class of each event; each kind of them is looked at once."""
+    copies = np.array([category in _COPY_CATEGORIES for category in gpu.categories], bool)
+    collective = np.array([one.collective is not None for one in args], bool)
+    kinds, place = np.unique(name.astype(np.int64) * 4 + copies * 2 + collective, return_inverse=True)
+    known = [class_of(names[k >> 2], is_copy=bool(k & 2), is_collective=bool(k & 1)) for k in kinds.tolist()]
+    return np.array(known, np.uint8)[place]
 
 
-def _host(events: Sequence[Any]) -> Host:
-    loader, serial = _ranges(events, is_loader), _ranges(events, is_serial_loader)
+def _host(marks: Rows, calls: Rows) -> Host:
+    fetches = _named(marks, is_loader)
+    loader, serial = _covered(fetches), _covered(_named(fetches, is_serial_loader))
     return Host(
         loader=loader,
         loader_is_serial=2 * serial.length_ns > loader.length_ns if loader.length_ns else None,
-        synchronising=_ranges(events, is_synchronising),
+        synchronising=_covered(_named(calls, is_synchronising)),
     )
 
 
-def _ranges(events: Sequence[Any], chosen: Callable[[str], bool]) -> Union:
-    """Return where events of some names are, on whatever thread."""
-    known: dict[str, bool] = {}
-    own = []
-    for event in events:
-        name = event.name
-        if name not in known:
-            known[name] = chosen(name)
-        if known[name] and event.dur is not None:
-            own.append(event)
-    starts = nanoseconds([event.ts for event in own])
-    return union_of(starts, starts + nanoseconds([event.dur for event in own]))
+def _named(rows: Rows, chosen: Callable[[str], object]) -> Rows:
+    """Return rows of some names that took time; a name is looked at once."""
+    names = {name for name in set(rows.names) if chosen(name)}
+    return rows.where(np.array([name in names for name in rows.names], bool) & rows.timed)
 
 
-def _calls(gpu: Sequence[Any], events: GpuEvents) -> list[Call]:
+def _covered(rows: Rows) -> Union:
+    """Return where rows are, on whatever thread."""
+    return union_of(rows.start_ns, rows.start_ns + rows.lasted_ns)
+
+
+def _collectives(gpu: Rows, args: Sequence[_Args], events: GpuEvents) -> list[Call]:
     """Return the collectives among GPU events."""
     return [
-        _call(gpu[place], int(events.start_ns[place]), int(events.end_ns[place]))
+        _call(gpu.names[place], args[place], int(events.start_ns[place]), int(events.end_ns[place]))
         for place in np.flatnonzero(events.class_ == COMMUNICATION).tolist()
     ]
 
 
-def _call(event: Any, start_ns: int, end_ns: int) -> Call:
-    args = event.args or _Args()
+def _call(name: str, args: _Args, start_ns: int, end_ns: int) -> Call:
     numbers = max((n for n in (args.given, args.got) if n is not None), default=None)
     width = item_bytes(args.dtype)
     return Call(
-        kind=kind_of(args.collective or event.name),
+        kind=kind_of(args.collective or name),
         group=args.group or "",
         start_ns=start_ns,
         end_ns=max(start_ns, end_ns),
@@ -271,36 +228,26 @@ def _call(event: Any, start_ns: int, end_ns: int) -> Call:
     )
 
 
-def _column(events: Sequence[Any], key: str) -> NDArray[np.int64]:
-    values = (getattr(e.args, key) if e.args is not None else None for e in events)
-    return np.fromiter((v if isinstance(v, int) and abs(v) < _TOO_LARGE else -1 for v in values), np.int64, len(events))
+def _column(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return numbers, -1 where there is none that fits."""
+    try:
+        return np.array([-1 if value is None else value for value in values], np.int64)
+    except (ValueError, TypeError, OverflowError):
+        known = (v if isinstance(v, int) and abs(v) < _TOO_LARGE else -1 for v in values)
+        return np.fromiter(known, np.int64, len(values))
 
 
-def _launches(events: Sequence[Any]) -> Launches:
-    host = [e for e in events if e.args is not None and e.args.correlation is not None and e.cat not in GPU_CATEGORIES]
-    start = nanoseconds([e.ts for e in host])
+def _launches(calls: Rows, args: Sequence[_CallArgs]) -> Launches:
+    launching = np.array([one.correlation is not None for one in args], bool)
     return Launches(
-        start_ns=start,
-        end_ns=start + nanoseconds([e.dur or 0 for e in host]),
-        correlation=_column(host, "correlation"),
+        start_ns=calls.start_ns[launching],
+        end_ns=(calls.start_ns + calls.lasted_ns)[launching],
+        correlation=_column([one.correlation for one in args])[launching],
     )
 
 
-def _steps(events: Sequence[Any]) -> list[Step]:
-    marked = [e for e in events if e.dur is not None and e.name.startswith("ProfilerStep") and STEP.match(e.name)]
-    starts = nanoseconds([e.ts for e in marked])
-    ends = starts + nanoseconds([e.dur for e in marked])
-    return [
-        Step(name=e.name, start_ns=int(start), end_ns=int(end))
-        for e, start, end in zip(marked, starts, ends, strict=True)
-    ]
-
-
-def nanoseconds(microseconds: Sequence[float | Decimal]) -> Ns:
-    """Return times in whole nanoseconds; of doubles the whole microseconds apart, which they hold exactly."""
-    if microseconds and isinstance(microseconds[0], Decimal):
-        exact = (round(min(max(us, -_LAST), _LAST) * 1000) for us in microseconds)
-        return np.fromiter(exact, np.int64, len(microseconds))
-    values = np.clip(np.asarray(microseconds, np.float64), -_LAST_US, _LAST_US)
-    whole = np.floor(values)
-    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+def _steps(marks: Rows) -> list[Step]:
+    own = _named(marks, STEP.match)
+    ends = own.start_ns + own.lasted_ns
+    times = zip(own.names, own.start_ns.tolist(), ends.tolist(), strict=True)
+    return [Step(name=name, start_ns=start, end_ns=end) for name, start, end in times]
