@@ -141,13 +141,14 @@ def decoded(path: Path, text: bytes) -> Document:
         NotACapture: It is JSON, but none.
         msgspec.DecodeError: It is damaged.
     """
+    kind: type[_Complete | _Untagged] = _Complete
     try:
         file = _FILE.decode(text)
     except msgspec.ValidationError:
-        file = _UNTAGGED_FILE.decode(text)
+        file, kind = _UNTAGGED_FILE.decode(text), _Untagged
     if file.events is None:
         raise NotACapture(f"{path} is no profiler capture: it has no traceEvents")
-    own = [event for event in file.events if type(event) in (_Complete, _Untagged)]
+    own = [event for event in file.events if type(event) is kind]
     return Document(top=file, events=own)
 
 
@@ -243,7 +244,8 @@ def _are_inexact(ts: NDArray[np.float64], dur: NDArray[np.float64]) -> bool:
 def _numbers(values: _Microseconds) -> NDArray[np.float64]:
     """Return doubles, 0 where there is none."""
     found = np.array(values, np.float64)  # what is None becomes NaN
-    return np.nan_to_num(found, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
+    found[np.isnan(found)] = 0.0
+    return found
 
 
 def nanoseconds(microseconds: _Microseconds) -> Ns:

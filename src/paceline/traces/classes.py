@@ -7,6 +7,7 @@ of inference servers, expert-parallel libraries (DeepEP), NVSHMEM, MSCCL, gloo.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
 
@@ -26,6 +27,7 @@ _COMMUNICATION = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _PARTS = ("ccl", "shmem", "deep_ep", "node", "multimem", "reduce", "gather", "all_to", "alltoall")
+_KEPT = 1 << 14
 _HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 
@@ -49,6 +51,7 @@ def is_serial_loader(name: str) -> bool:
     return is_loader(name) and "_SingleProcess" in name
 
 
+@lru_cache(_KEPT)  # ranks run the same kernels
 def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -> int:
     """Return the class of an event.
 

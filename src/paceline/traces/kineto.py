@@ -50,6 +50,10 @@ class _CallArgs(msgspec.Struct, gc=False):
     correlation: int | None = None
 
 
+_ARGS = msgspec.json.Decoder(list[_Args])
+_CALL_ARGS = msgspec.json.Decoder(list[_CallArgs])
+
+
 def read(path: Path) -> Capture:
     """Read a capture; of a damaged one what can be read, with what could not among its problems.
 
@@ -79,8 +83,8 @@ def _no_collection() -> Iterator[None]:
 
 def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture:
     gpu, calls, marks = _by_use(document)
-    args, unusable = _read_args(gpu.args, _Args)
-    call_args, more = _read_args(calls.args, _CallArgs)
+    args, unusable = _read_args(gpu.args, _ARGS)
+    call_args, more = _read_args(calls.args, _CALL_ARGS)
     told = document.top.distributed
     device = min((one.device for one in args if one.device is not None), default=None)
     names = {one.id: one.name for one in document.top.devices}
@@ -126,18 +130,17 @@ def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
     return found
 
 
-def _read_args(texts: Sequence[msgspec.Raw], kind: type[Any]) -> tuple[list[Any], int]:
+def _read_args(texts: Sequence[msgspec.Raw], decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], int]:
     """Return the arguments of events, empty ones where there are none, and how many are not what they should be."""
-    decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
     whole = [text or b"{}" for text in texts]
     try:
         return decoder.decode(b"[" + b",".join(whole) + b"]"), 0
     except msgspec.DecodeError:
-        found = [_usable(text, kind, decoder) for text in whole]
+        found = [_usable(text, decoder) for text in whole]
         return [args for args, _ in found], sum(not fits for _, fits in found)
 
 
-def _usable(text: bytes | msgspec.Raw, kind: type[Any], decoder: msgspec.json.Decoder[Any]) -> tuple[Any, bool]:
+def _usable(text: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, bool]:
     """Return those of some arguments that are what they should be, and whether all are."""
     try:
         return decoder.decode(b"[" + text + b"]")[0], True
@@ -147,8 +150,8 @@ def _usable(text: bytes | msgspec.Raw, kind: type[Any], decoder: msgspec.json.De
         known = msgspec.json.decode(text)
     except msgspec.DecodeError:
         known = None
-    found = kind()
-    for field in msgspec.structs.fields(kind):
+    (found,) = decoder.decode(b"[{}]")
+    for field in msgspec.structs.fields(type(found)):
         try:
             value = known.get(field.encode_name) if isinstance(known, dict) else None
             setattr(found, field.name, msgspec.convert(value, field.type, strict=False))

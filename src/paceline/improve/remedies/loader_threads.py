@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.explain.supply import Supply
@@ -73,9 +74,11 @@ def _waits(loader: LoaderBreakdown) -> bool:
 
 
 def _predicted(supply: Supply, loader: LoaderBreakdown, threads: int) -> Gain:
-    """Threads that wait do what workers do; whether others let the interpreter go is not known."""
-    gain = supply.gain_with(max(threads, loader.makers))
-    return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * gain.high * supply.warmer))
+    """Threads that wait do what workers do, and hand nothing over; whether others free the interpreter is not known."""
+    makers = max(threads, loader.makers)
+    gain, unburdened = supply.gain_with(makers), replace(supply, hand_over_s=0.0).gain_with(makers)
+    high = max(gain.high, unburdened.high)
+    return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * high * supply.warmer))
 
 
 REMEDY = Remedy(id="loader.threads", page=PAGE, candidates=_candidates)
