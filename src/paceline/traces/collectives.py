@@ -17,8 +17,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import median
 
 _KINDS = (
     ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
@@ -129,10 +128,10 @@ def _offsets(by_key: Mapping[tuple[str, str], Mapping[int, Sequence[Call]]]) -> 
             continue
         for number in range(min(map(len, ranks.values()))):
             ends = {rank: own[number].end_ns for rank, own in ranks.items()}
-            middle = float(np.median(list(ends.values())))
+            middle = median(ends.values())
             for rank, end in ends.items():
                 late[rank].append(end - middle)
-    moved = {rank: -round(float(np.median(each))) for rank, each in late.items()}
+    moved = {rank: -round(median(each)) for rank, each in late.items()}
     return moved if any(abs(offset) > _SHARED_CLOCK_NS for offset in moved.values()) else dict.fromkeys(moved, 0)
 
 

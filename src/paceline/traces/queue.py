@@ -7,6 +7,7 @@ launch-bound: work of a few microseconds each, launched one by one, keeps no GPU
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,14 +53,20 @@ def queue_of(events: GpuEvents, launches: Launches) -> Queue:
     stretches = _runs(late & short)
     return Queue(
         launched=int(known.sum()),
-        delay_median_ns=int(np.median(delays)),
-        delay_high_ns=int(np.percentile(delays, 95)),
-        waiting_median=int(np.median(waiting)),
+        delay_median_ns=_quantile(delays, 0.5),
+        delay_high_ns=_quantile(delays, 0.95),
+        waiting_median=_quantile(waiting, 0.5),
         waiting_most=int(waiting.max()),
         late=int(late.sum()),
         stretches=len(stretches),
         bound_ns=sum(int(ends[last] - begins[first]) for first, last in stretches),
     )
+
+
+def _quantile(values: NDArray[np.int64], share: float) -> int:
+    """Return the number that a share of them does not exceed."""
+    place = max(0, math.ceil(share * len(values)) - 1)
+    return int(np.partition(values, place)[place])
 
 
 def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
