@@ -12,7 +12,7 @@ from paceline.cli import group
 from paceline.cli.settings import options_of, settings_file, settings_map
 from paceline.errors import UsageError
 
-FILE = '[run]\nprice = 2.5\ntarget_loss = 0.5\ndir = "kept"\nprofile = false\n[compare]\ntolerance = "3%"\n'
+FILE = '[run]\nprice = 2.5\ntarget_loss = 0.5\ndir = "kept"\nno_profile = true\n[compare]\ntolerance = "3%"\n'
 
 
 def config(place: Path, *arguments: str, **environment: str) -> dict[str, list[str]]:
@@ -26,7 +26,8 @@ def config(place: Path, *arguments: str, **environment: str) -> dict[str, list[s
 def test_defaults(tmp_path: Path) -> None:
     found = config(tmp_path)
     assert found["run.price"] == ["not set", "default"]
-    assert found["run.profile"] == ["yes", "default"]
+    assert found["run.profile"] == ["not set", "default"]
+    assert found["run.no_profile"] == ["no", "default"]
     assert found["compare.tolerance"] == ["0.05", "default"]
 
 
@@ -37,7 +38,7 @@ def test_flag_beats_variable_beats_file(tmp_path: Path) -> None:
     assert found["run.price"] == ["4.0", "--price"]
     assert found["run.target_loss"] == ["0.1", "PACELINE_RUN_TARGET_LOSS"]
     assert found["run.dir"] == ["kept", str(file)]
-    assert found["run.profile"] == ["no", str(file)]
+    assert found["run.no_profile"] == ["yes", str(file)]
     assert not any(name.startswith("compare") for name in found)
 
 

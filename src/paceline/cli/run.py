@@ -18,7 +18,10 @@ from paceline.observe.probe.capture import steps_of
 def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
     """Check what `--profile` was given."""
     if given is not None and steps_of(given) is None:
-        raise UsageError(f"--profile {given!r} names no steps; give the first and the last, such as --profile 10:13")
+        raise UsageError(
+            f"--profile {given!r} names no steps; give the first and the last, such as --profile 10:13, "
+            "or --no-profile to take no profiler window"
+        )
     return given
 
 
@@ -49,7 +52,7 @@ def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     "--profile", "captured", callback=_steps, metavar="FIRST:LAST",
     help="Capture these steps of every rank, counted from 0, and analyse them as `paceline trace` does.",
 )  # fmt: skip
-@click.option("--no-profile", "profile", flag_value=False, default=True, help="Take no short profiler window.")
+@click.option("--no-profile", is_flag=True, help="Take no short profiler window.")
 @click.option(
     "--fail-on",
     type=click.Choice(["never", "critical", "warning"]),

@@ -43,7 +43,7 @@ class Request:
     price: float | None
     instance: str | None
     target_loss: float | None
-    profile: bool
+    no_profile: bool
     captured: str | None  # steps, such as "10:13"
     fail_on: str
     quiet: bool
@@ -116,7 +116,7 @@ def _warn(text: str) -> None:
 def _supervised(request: Request, program: list[str], folder: Path, recipe: Recipe | None) -> Ending:
     environment = watched_environment(folder, os.environ)
     environment |= applied(recipe) if recipe is not None else {}
-    environment["PACELINE_PROFILE"] = "1" if request.profile else "0"
+    environment["PACELINE_PROFILE"] = "0" if request.no_profile else "1"
     environment["PACELINE_CAPTURE"] = request.captured or ""
     started: list[Any] = []
 

@@ -49,7 +49,7 @@ class Capture:
         if self._first == 0:
             self._guarded(self._begin)
 
-    def at_step_end(self, optimizer: int) -> None:
+    def at_step_end(self, optimizer: int = 0) -> None:
         """Count a step; begin and end where it is time. Runs on the training thread."""
         self._which = optimizer if self._which is None else self._which
         if optimizer != self._which:

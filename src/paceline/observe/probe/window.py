@@ -63,7 +63,7 @@ class OperatorWindow:
     def at_start(self) -> None:
         """Do nothing: steps have to settle first."""
 
-    def at_step_end(self, optimizer: int) -> None:
+    def at_step_end(self, optimizer: int = 0) -> None:
         """Begin at the first step end, count the others, and end at the last. Runs on the training thread."""
         try:
             if self.begun_ns is None:
