@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain.facts import Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Gain, Remedy
+from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, worker_threads
 
@@ -18,10 +18,6 @@ end of every operation wait for the slowest.
 
 Compute threads (torch's, over all ranks on the host, or those of the loader's workers) exceed the cores we may
 use, and the training thread was ready but without a CPU for at least a tenth of the time it wanted one.
-
-The gain lies between a fifth of the time in which threads had no CPU and twice as many times as there are threads
-for a core: how long others spin for the one that has none is not seen. Four threads on two cores ran 2.6 to 3.0
-times as fast with two, in `benchmarks/tune_programs/crowded.py`.
 
 ## What helps
 
@@ -42,7 +38,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     here = sum(r.record.host == facts.first.record.host for r in facts.ranks)
     right = max(1, int(cores // here))
-    gain = _gain(share, threads / cores)
+    gain = gain_of_removing(share, 0.2, 1.0)
     return Finding(
         code="HOST001",
         name="cpu-oversubscribed",
@@ -69,16 +65,6 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"{threads} compute threads share {cores:g} cores",
     )
-
-
-def _gain(share: float, crowding: float) -> Gain:
-    """Return what the right number may bring: at most twice the crowding, since threads wait for those that are off.
-
-    A piece of work that is shared out is done when the last of its threads is; where that one waits for its turn on a
-    core, the others spin. How often that happens is not seen in how long threads wait.
-    """
-    found = gain_of_removing(share, 0.2, 1.0)
-    return Gain(low=found.low, high=max(found.high, 2 * crowding))
 
 
 def _in_ranks(facts: Facts) -> tuple[int, float]:

@@ -54,12 +54,21 @@ def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
     """Return how many threads to try, what to expect of them, and why; as many as now where nothing speaks for more."""
     cores = situation.cores
     if crowded := situation.finding("HOST001"):
-        return cores, crowded.gain, crowded.summary
+        return cores, _relieved(crowded.gain, now / cores), crowded.summary
     if small := situation.finding("COMP002"):
         return 1, None, small.summary
     if situation.finding("COMP001") and 0 < now < cores:
         return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} cores compute"
     return now, None, ""
+
+
+def _relieved(gain: Gain | None, crowding: float) -> Gain | None:
+    """Return what fewer threads may bring: up to twice as much as there are threads for a core.
+
+    Work that is shared out is done when its last thread is; where that one waits for a core, the others spin, and how
+    long they do is not seen in how long threads had no core.
+    """
+    return None if gain is None else Gain(low=gain.low, high=max(gain.high, 2 * crowding))
 
 
 REMEDY = Remedy(id="compute.threads", page=PAGE, candidates=_candidates)
