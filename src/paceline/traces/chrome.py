@@ -157,18 +157,27 @@ def categories_of(document: Document) -> list[str]:
     return list(map(_CATEGORY, document.events))
 
 
-def rows_of(document: Document, categories: Sequence[str], kinds: Collection[str]) -> Rows:
-    """Return the events of some categories as columns.
+def chosen(document: Document, categories: Sequence[str], kinds: Sequence[Collection[str]]) -> list[list[Any]]:
+    """Return the events of some categories, for each of several kinds that have none in common.
 
     Args:
         document: With the events.
         categories: Of each, as `categories_of` gives them.
-        kinds: The categories that are wanted.
+        kinds: The categories that make each.
+    """
+    number = {category: place for place, kind in enumerate(kinds) for category in kind}
+    of_each = {category: number.get(category, len(kinds)) for category in set(categories)}
+    column = np.fromiter(map(of_each.__getitem__, categories), np.int8, len(categories))
+    events = document.events
+    return [[events[at] for at in np.flatnonzero(column == place).tolist()] for place in range(len(kinds))]
+
+
+def rows_of(events: Sequence[Any]) -> Rows:
+    """Return events as columns.
 
     Raises:
         msgspec.DecodeError: A time is no number.
     """
-    events = list(compress(document.events, map(kinds.__contains__, categories)))
     ts, dur = _times(list(map(_TS, events)), list(map(_DUR, events)))
     possible = np.maximum(np.abs(_numbers(ts)), _numbers(dur)) < _LAST_US
     rows = Rows(

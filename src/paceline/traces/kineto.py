@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.traces.chrome import Document, Rows, categories_of, decoded, rows_of, salvage
+from paceline.traces.chrome import Document, Rows, categories_of, chosen, decoded, rows_of, salvage
 from paceline.traces.classes import class_of, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.collectives import Call, item_bytes, kind_of
 from paceline.traces.content import content_of
@@ -110,11 +110,8 @@ def _by_use(document: Document) -> tuple[Rows, Rows, Rows]:
     kinds = set(categories)
     gpu, calls = kinds & GPU_CATEGORIES, {kind for kind in kinds if _LAUNCHING.search(kind)}
     marks = kinds & {_ANNOTATION} or kinds - gpu - calls - _NO_MARKS  # older profilers have no category for them
-    return (
-        rows_of(document, categories, gpu),
-        rows_of(document, categories, calls),
-        rows_of(document, categories, marks),
-    )
+    of_gpu, of_calls, of_marks = map(rows_of, chosen(document, categories, (gpu, calls, marks)))
+    return of_gpu, of_calls, of_marks
 
 
 def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
@@ -199,9 +196,9 @@ def _host(marks: Rows, calls: Rows) -> Host:
     )
 
 
-def _named(rows: Rows, chosen: Callable[[str], object]) -> Rows:
+def _named(rows: Rows, wanted: Callable[[str], object]) -> Rows:
     """Return rows of some names that took time; a name is looked at once."""
-    names = {name for name in set(rows.names) if chosen(name)}
+    names = {name for name in set(rows.names) if wanted(name)}
     return rows.where(np.array([name in names for name in rows.names], bool) & rows.timed)
 
 
