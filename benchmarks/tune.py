@@ -203,7 +203,7 @@ def again(case: Case, before: dict[str, Any], options: argparse.Namespace, folde
     recipe, fastest = before["tune"]["recipe"], finalists(cells)
     commands = contestants(case, recipe, fastest, None, folder / "final", fastest_s)
     runs, best, last = decided(case, fastest, commands, options.rounds, folder / "final")
-    same = invariants(case, safety_of(recipe, before["tune"]["trials"]), runs, folder / "final")
+    same = invariants(case, before["invariants"]["class"], runs, folder / "final")
     return {**before, "grid": {**before["grid"], "best": best}, **last, "invariants": same}
 
 
