@@ -195,7 +195,7 @@ def version_of(python: str) -> str:
 
 
 def row(size: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Return medians, and how many times less CPU and memory it takes than HTA."""
+    """Return medians, and how many times less CPU and memory it takes than HTA, in pairs of one round."""
     found: dict[str, Any] = {"bytes": size, "runs": runs}
     for key in ("cpu_s", "peak_bytes"):
         found[key] = {
@@ -203,10 +203,19 @@ def row(size: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
             for tool, some in runs.items()
         }
     for key, name in (("cpu_s", "less_cpu"), ("peak_bytes", "less_memory")):
-        hta, own = found[key]["hta"], found[key]["paceline"]
-        found[name] = hta / own if hta and own else None
-    found["floor_share"] = found["cpu_s"]["floor"] / found["cpu_s"]["paceline"]
+        found[name] = in_pairs(runs["hta"], runs["paceline"], key)
+    found["floor_share"] = in_pairs(runs["floor"], runs["paceline"], "cpu_s")
     return found
+
+
+def in_pairs(ones: list[dict[str, float]], others: list[dict[str, float]], key: str) -> float | None:
+    """Return how many times as much the ones take, as the median over rounds; None where one of them failed.
+
+    Both of a round ran within a minute, at about the same speed of the machine.
+    """
+    if not all(key in one for one in [*ones, *others]):
+        return None
+    return statistics.median(one[key] / other[key] for one, other in zip(ones, others, strict=True))
 
 
 def said(one: dict[str, Any]) -> str:
