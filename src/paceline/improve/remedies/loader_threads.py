@@ -14,7 +14,9 @@ from paceline.improve.situation import Situation
 
 _SPARE = 2.0
 _WORTH = 1.02
-_UNBURDENED = 1.1  # nothing is pickled, sent and unpacked any more, by processes that wanted cores too
+# Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays two searches
+# measured 1.43 and 1.62 where the model without this said 1.28 (benchmarks/tune_programs/volumes.py).
+_UNBURDENED = 1.25
 
 PAGE = """
 Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
