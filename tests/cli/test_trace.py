@@ -106,6 +106,21 @@ def test_without_gpu_events_there_is_no_verdict(tmp_path):
     assert "the profiler saw no GPU" in done.stdout
 
 
+def test_no_file_takes_two_results(tmp_path):
+    done = trace(tmp_path, CAPTURES / "diff_test.json.gz", "--json", "out", "--markdown", tmp_path / "out")
+    assert done.returncode == 2
+    assert "cannot write two results to" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--html", "--perfetto"])
+def test_a_full_disk_is_one_line(tmp_path, option):
+    done = trace(tmp_path, CAPTURES / "diff_test.json.gz", option, "/dev/full")
+    assert done.returncode == 2
+    assert "cannot write /dev/full" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_folder_without_captures(tmp_path):
     done = trace(tmp_path, tmp_path)
     assert done.returncode == 2
@@ -144,3 +159,12 @@ def test_who_launched_the_work(tmp_path):
         assert all(one["launches"] > 0 or one["name"] == "not known" for one in rank[key])
     assert any(one["name"].startswith("vllm/") for one in rank["lines"])
     assert re.search(r"operator: [0-9.]+ % of GPU time", done.stdout)
+
+
+def test_what_would_be_faster_says_by_how_much_and_products_are_in_plain_numbers(tmp_path):
+    done = trace(tmp_path, CAPTURES / "b200_eager.json.gz", "--critical-path", "--operators")
+    halved = [line for line in done.stdout.splitlines() if "took 1/2: " in line]
+    assert len(halved) == 3  # the kernels that take most, whose names are long
+    assert all(re.search(r"1/2: [0-9.]+x as fast", line) for line in halved)
+    assert "product: " in done.stdout
+    assert not re.search(r"\de[+-]\d", done.stdout)

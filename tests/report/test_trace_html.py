@@ -70,7 +70,7 @@ def test_names_are_text(tmp_path: Path) -> None:
 
 def test_without_gpu_events_there_is_no_picture(tmp_path: Path) -> None:
     captured(tmp_path, host("aten::mm", 0, 3))
-    traces = read_all([tmp_path / "made.json"], Wanted(path=True), 1)
+    traces = read_all([tmp_path / "made.json"], Wanted(launchers=True, path=True), 1)
     page = tmp_path / "page.html"
     page.write_text(to_html(traces, findings_in(traces), gallery_of(traces)))
     assert sections(page) == ["ranks"]

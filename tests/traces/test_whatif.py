@@ -10,7 +10,8 @@ from tests.traces.making import by_chance, captured, fetching, gpu, launch, wait
 from paceline.errors import UsageError
 from paceline.traces.changes import change_of, usual
 from paceline.traces.critical import timeline_of, walked
-from paceline.traces.summary import captures_of
+from paceline.traces.many import read_all
+from paceline.traces.summary import Wanted, captures_of
 from paceline.traces.whatif import Change, Replay
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -93,9 +94,17 @@ def test_what_cannot_be_asked(asked, said):
         change_of(asked)
 
 
-def test_a_kernel_that_is_not_there(tmp_path):
-    with pytest.raises(UsageError, match="no kernel has this in its name"):
-        after(tmp_path, launch(0, 1), gpu(4, 10, 1), asked="kernel:conv=2")
+def test_a_kernel_that_some_rank_has_is_asked_of_all(tmp_path):
+    """A rank without it stays as it was; a name that none has is refused."""
+    captured(tmp_path, launch(0, 1), gpu(4, 10, 1), name="rank0.json")
+    captured(tmp_path, launch(0, 1), gpu(4, 10, 1), launch(5, 2), gpu(10, 30, 2, "conv"), name="rank1.json")
+    files = [tmp_path / "rank0.json", tmp_path / "rank1.json"]
+    traces = read_all(files, Wanted(path=True, what_if=("kernel:conv=2",)), 1)
+    (without,), (with_it,) = (rank.path.what_if for rank in traces.ranks)
+    assert without.after_ns == without.before_ns
+    assert with_it.after_ns == with_it.before_ns - 10_000
+    with pytest.raises(UsageError, match="no kernel has 'norm' in its name"):
+        read_all(files, Wanted(path=True, what_if=("kernel:norm=2",)), 1)
 
 
 def test_what_is_asked_by_itself_is_what_the_capture_has(tmp_path):

@@ -28,7 +28,7 @@ def to_html(diagnosis: Diagnosis) -> str:
     return document(
         f"{diagnosis.verdict}: paceline {diagnosis.run_id}",
         header(diagnosis),
-        problems(diagnosis),
+        problems(diagnosis.problems, "Parts of the record could not be read:"),
         element("main", *sections),
         footer(diagnosis),
         script=asset("report.js"),

@@ -12,11 +12,12 @@ from paceline.explain.model import Finding
 from paceline.report.page.findings import listed
 from paceline.report.page.markup import element
 from paceline.report.page.shell import asset, document
-from paceline.report.page.trace_head import header, problems, said
+from paceline.report.page.trace_head import header, said
 from paceline.report.page.trace_path import path
 from paceline.report.page.trace_ranks import ranks
 from paceline.report.page.trace_tables import against, collectives, kernels, launchers
 from paceline.report.page.trace_timeline import timeline
+from paceline.report.page.verdict import problems
 from paceline.traces.gallery import Gallery
 from paceline.traces.many import Traces
 
@@ -45,7 +46,7 @@ def to_html(traces: Traces, findings: Sequence[Finding], gallery: Gallery | None
     return document(
         f"{told}: paceline trace",
         header(traces, findings),
-        problems(traces),
+        problems(traces.problems, "What could not be read, or does not fit together:"),
         element("main", *sections),
         element("footer", element("p", made)),
         style=asset("trace.css"),

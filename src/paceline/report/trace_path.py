@@ -15,7 +15,8 @@ NAMES = {
     "loader": "fetching batches", "launch": "launches on their way", "gap": "between pieces of GPU work",
     "return": "calls coming back from waiting", "unknown": "not known",
 }  # fmt: skip
-_MOST_RANKS, _MOST_KERNELS, _NAME_WIDTH = 4, 5, 60
+_MOST_RANKS, _MOST_KERNELS = 4, 5
+_NAME_WIDTH, _NAME_END = 60, 16
 _SHOWN = 0.005  # of the path
 
 
@@ -63,4 +64,5 @@ def _outcome(before_ns: int, after_ns: int) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"
+    """Shorten a long name in its middle: what is said of it stands at its end."""
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1 - _NAME_END]}…{name[-_NAME_END:]}"

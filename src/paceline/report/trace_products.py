@@ -43,13 +43,17 @@ def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
     one = _added(same)
     gpu = match_gpu(gpu_name) if gpu_name is not None else None
     roof = roof_of(one, gpu) if gpu is not None else None
-    reached = f"{one.flops_per_s / 1e12:.1f} TFLOP/s" if one.flops_per_s is not None else "n/a"
+    reached = f"{_tera(one.flops_per_s)} TFLOP/s" if one.flops_per_s is not None else units.MISSING
     if roof is not None:
-        near = f"{units.percent(roof.share)} of the {roof.flops_per_s / 1e12:.3g} that {roof.bound} allows"
+        near = f"{units.percent(roof.share)} of the {_tera(roof.flops_per_s)} that {roof.bound} allows"
     else:
         near = f"the peak of {gpu_name or 'its GPU'} for {one.format} is not known"
     time, calls = units.seconds(one.total_ns / 1e9), count(one.calls, "call")
     return f"product: {time}, {calls}, {one.format}: {reached}, {near}: {one.name} {_shapes(one)}"
+
+
+def _tera(flops_per_s: float) -> str:
+    return units.significant(flops_per_s / 1e12)
 
 
 def _added(same: Sequence[Product]) -> Product:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,6 +14,7 @@ from paceline.explain.model import Finding
 from paceline.explain.traced import verdict_of
 from paceline.report.terminal import encodable
 from paceline.report.trace_contrast import contrast_lines
+from paceline.report.trace_idle import idle_text
 from paceline.report.trace_launchers import launcher_lines
 from paceline.report.trace_path import path_lines
 from paceline.report.trace_products import product_lines
@@ -22,11 +22,10 @@ from paceline.report.words import count, number_list, printable
 from paceline.report.words import gain as gain_in_words
 from paceline.traces import WINDOWS
 from paceline.traces.contrast import contrasted
-from paceline.traces.idle import MICRO_NS
-from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
 from paceline.traces.summary import RankTrace
+from paceline.traces.totals import kernels_over, share_of
 from paceline.traces.unusual import unusual
 
 PREFIX = "paceline: "
@@ -35,7 +34,6 @@ HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed com
 KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
 _NAME_WIDTH = 72
 _LEAST_WIDTH = 40
-_SHOWN = 0.01  # of idle time
 _MAX_EVIDENCE = 3
 
 
@@ -54,10 +52,10 @@ def render_traces(traces: Traces, findings: Sequence[Finding], console: Console,
 
 
 def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[str | Text]:
-    shown = unusual(traces.ranks, MAX_RANKS)
+    shown = _shown(traces)
     found = [f"window: {_window(traces)}", *told]
     found += [", ".join(f"{head} {cell}" for head, cell in zip(HEADS, cells(rank), strict=True)) for rank in shown]
-    found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
+    found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := idle_text(rank.idle))]
     found += _left_out(traces, shown)
     for row in kernel_rows(traces.ranks):
         found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(KERNEL_HEADS, row, strict=True)))
@@ -71,10 +69,10 @@ def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[
 
 
 def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: int) -> list[str | Text]:
-    shown = unusual(traces.ranks, MAX_RANKS)
+    shown = _shown(traces)
     ranks = _table(HEADS, [cells(rank) for rank in shown])
     ranks += [Text(f"  {text}", style="dim") for text in _left_out(traces, shown)]
-    idle = [f"idle of {_named(rank)}: {text}" for rank in shown if (text := _idle(rank))]
+    idle = [f"idle of {_named(rank)}: {text}" for rank in shown if (text := idle_text(rank.idle))]
     late = [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
     blocks = [
         [Text(f"paceline  {_window(traces)}", style="bold")],
@@ -105,6 +103,8 @@ def _wrapped(texts: Sequence[str], width: int, *, style: str = "", first: str | 
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+    if not rows:
+        return []
     widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
     last = len(heads) - 1
     found = []
@@ -115,6 +115,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 
 
 # -- what is said --------------------------------------------------------------------------------------
+
+
+def _shown(traces: Traces) -> list[RankTrace]:
+    """Return the ranks that get a row: none where no GPU did anything, which the verdict says already."""
+    return unusual(traces.ranks, MAX_RANKS) if any(rank.breakdown.events for rank in traces.ranks) else []
 
 
 def _window(traces: Traces) -> str:
@@ -147,24 +152,6 @@ def _named(rank: RankTrace) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else f"GPU {rank.device}" if rank.device is not None else "it"
 
 
-def _idle(rank: RankTrace) -> str:
-    """Say what the GPU was idle for, the largest part first; empty where it was not."""
-    idle = rank.idle
-    parts = {
-        "fetching batches": idle.loader_ns,
-        "calls that wait for the GPU": idle.synchronising_ns,
-        "the host launching work": idle.host_ns,
-        "work on its way, or waiting for other work": idle.device_ns,
-        "not known": idle.unknown_ns,
-    }
-    shown = sorted((ns, name) for name, ns in parts.items() if ns >= _SHOWN * idle.total_ns and ns > 0)[::-1]
-    if not shown:
-        return ""
-    causes = ", ".join(f"{name} {units.percent(ns / idle.total_ns)}" for ns, name in shown)
-    micro = units.percent(idle.micro_ns / idle.total_ns)
-    return f"{causes}; {micro} in gaps below {units.seconds(MICRO_NS / 1e9)} ({idle.gaps:,} gaps)"
-
-
 def _launches(rank: RankTrace) -> str:
     """Say how far the host is ahead of the GPU; empty where no launch is in the capture."""
     queue, span = rank.queue, rank.breakdown.span_ns
@@ -185,26 +172,18 @@ def _launches(rank: RankTrace) -> str:
 
 def kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
     """Return rows of the kernels that take most over all ranks."""
-    own: dict[str, list[Kernel]] = defaultdict(list)
-    for rank in ranks:
-        for kernel in rank.kernels:
-            own[kernel.name].append(kernel)
-    totals = {name: sum(kernel.total_ns for kernel in some) for name, some in own.items()}
-    everything = sum(totals.values())
-    found: list[tuple[str, ...]] = []
-    for name in sorted(totals, key=lambda name: -totals[name])[:MAX_KERNELS]:
-        count = sum(kernel.count for kernel in own[name])
-        found.append(
-            (
-                CLASSES[own[name][0].class_],
-                f"{count:,}",
-                units.seconds(totals[name] / 1e9),
-                units.seconds(totals[name] / count / 1e9),
-                units.percent(totals[name] / everything) if everything else "n/a",
-                name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…",
-            )
+    found = kernels_over(ranks)
+    return [
+        (
+            CLASSES[one.class_],
+            f"{one.count:,}",
+            units.seconds(one.total_ns / 1e9),
+            units.seconds(one.mean_ns / 1e9),
+            units.percent(share_of(one.total_ns, found)),
+            one.name if len(one.name) <= _NAME_WIDTH else one.name[: _NAME_WIDTH - 1] + "…",
         )
-    return found
+        for one in found[:MAX_KERNELS]
+    ]
 
 
 def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
@@ -247,7 +226,7 @@ def waiting(traces: Traces) -> list[str]:
 
 def _left_out(traces: Traces, shown: Sequence[RankTrace]) -> list[str]:
     left = len(traces.ranks) - len(shown)
-    return [f"and {left:,} ranks that differ less from the median, in the JSON"] if left else []
+    return [f"and {left:,} ranks that differ less from the median, in the JSON"] if left and shown else []
 
 
 def _more(count: int) -> list[str]:

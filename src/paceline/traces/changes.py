@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from paceline.traces.model import CLASSES, COMMUNICATION, COPY
 from paceline.traces.whatif import Change, Lasting, as_it_was
 
 GONE = "gone"
+_KERNEL = "kernel:"
 PARTS = ("loader", "host", "waits", *CLASSES, "kernel:NAME")
 _NAMES = {"loader": "fetching batches", "host": "the host's own work", "copy": "copies"}
 _LARGEST, _TWICE = 3, 2.0
@@ -25,7 +26,7 @@ def change_of(text: str) -> Change:
         UsageError: There is no such part, or no such factor; the message says what there is.
     """
     part, _, factor = text.rpartition("=")
-    known = part in ("loader", "host", "waits", *CLASSES) or (part.startswith("kernel:") and part != "kernel:")
+    known = part in ("loader", "host", "waits", *CLASSES) or (part.startswith(_KERNEL) and part != _KERNEL)
     gone = factor.strip() == GONE
     if not known or (part == "waits" and not gone):
         raise UsageError(
@@ -33,7 +34,7 @@ def change_of(text: str) -> Change:
             f"or ={GONE}; waits takes ={GONE} only"
         )
     share = _left(text, factor)
-    said = f"{_NAMES.get(part, part.removeprefix('kernel:'))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
+    said = f"{_NAMES.get(part, part.removeprefix(_KERNEL))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
     if part == "loader":
         return Change(what=said, loader=share)
     if part == "host":
@@ -42,7 +43,20 @@ def change_of(text: str) -> Change:
         return Change(what="no call waited for the GPU", waits=False)
     if part in CLASSES:
         return Change(what=said, lasting=_of_class(CLASSES.index(part), share))
-    return Change(what=said, lasting=_of_names(part.removeprefix("kernel:"), share))
+    return Change(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
+
+
+def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse to ask of kernels that no rank has.
+
+    Raises:
+        UsageError: No kernel has the name, or the part of it.
+    """
+    known = set(names)
+    for text in asked:
+        part = text.rpartition("=")[0].removeprefix(_KERNEL)
+        if text.startswith(_KERNEL) and not any(part in name for name in known):
+            raise UsageError(f"--what-if {text}: no kernel has {part!r} in its name")
 
 
 def usual(line: Timeline) -> list[Change]:
@@ -87,10 +101,7 @@ def _of_class(class_: int, share: float) -> Lasting:
 
 def _of_names(part: str, share: float) -> Lasting:
     def chosen(line: Timeline) -> np.ndarray:
-        named = np.array([part in name for name in line.names], bool)
-        if not named[line.name].any():
-            raise UsageError(f"--what-if kernel:{part}: no kernel has this in its name")
-        return named[line.name]
+        return np.array([part in name for name in line.names], bool)[line.name]
 
     return lambda line: _scaled(line, chosen, share)
 

@@ -10,6 +10,7 @@ in the capture, nothing is known. The five parts add up to the idle time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,17 @@ class Idle:
     def total_ns(self) -> int:
         """All of it."""
         return self.micro_ns + self.macro_ns
+
+    @property
+    def causes_ns(self) -> Mapping[str, int]:
+        """The five parts by their names; they add up to it."""
+        return {
+            "loader": self.loader_ns,
+            "synchronising": self.synchronising_ns,
+            "host": self.host_ns,
+            "device": self.device_ns,
+            "unknown": self.unknown_ns,
+        }
 
 
 def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:

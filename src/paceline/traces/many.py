@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from paceline.errors import UsageError
+from paceline.traces.changes import check_kernels
 from paceline.traces.collectives import Matched, matched
 from paceline.traces.content import NotACapture
 from paceline.traces.stragglers import Straggler, stragglers
@@ -85,12 +86,14 @@ def read_all(files: Sequence[Path], wanted: Wanted, processes: int | None = None
 
     Raises:
         NotACapture: Nothing of any file could be read.
+        UsageError: A kernel is asked for that no rank has.
     """
     found = list(_read(files, partial(_packed, wanted=wanted), processes or len(os.sched_getaffinity(0))))
     broken = [one.problem for one in found if one.problem is not None]
     ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
     if not ranks:
         raise NotACapture("; ".join(broken))
+    check_kernels(wanted.what_if, (kernel.name for rank in ranks for kernel in rank.kernels))
     together = {rank.rank: rank.calls for rank in ranks if rank.rank is not None}
     fitted = matched(together)
     return Traces(

@@ -12,7 +12,7 @@ from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, sentence
 from paceline.report.page.trace_ranks import NAMES, part_bar
-from paceline.report.page.verdict import MAX_PROBLEMS, Fact, facts
+from paceline.report.page.verdict import Fact, facts
 from paceline.traces import WINDOWS
 from paceline.traces.many import Traces
 from paceline.traces.unusual import shares_of
@@ -98,14 +98,3 @@ def _facts(traces: Traces, findings: Sequence[Finding]) -> list[Fact]:
         count = words.count(len(traces.matched.collectives), "collective")
         found.append(("Ranks waiting for each other", units.seconds(waited), f"added up over ranks, in {count}"))
     return found
-
-
-def problems(traces: Traces) -> Markup | None:
-    """Say what could not be read; it limits everything below."""
-    if not traces.problems:
-        return None
-    items = [element("li", problem) for problem in traces.problems[:MAX_PROBLEMS]]
-    more = len(traces.problems) - MAX_PROBLEMS
-    if more > 0:
-        items.append(element("li", f"and {more:,} more"))
-    return element("aside", element("p", "What could not be read, or does not fit together:"), element("ul", *items))

@@ -8,6 +8,7 @@ from paceline import units
 from paceline.report import words
 from paceline.report.page.chart import legend, stacked
 from paceline.report.page.markup import Markup, element, section, table
+from paceline.report.trace_idle import main_cause
 from paceline.traces.gallery import title_of
 from paceline.traces.many import Traces
 from paceline.traces.summary import RankTrace
@@ -48,7 +49,7 @@ def ranks(traces: Traces) -> Markup:
         "ranks",
         "Ranks",
         element("p", text, class_="quiet") if text else None,
-        legend(list(NAMES.values())),
+        legend(list(NAMES.values())) if any(rank.breakdown.span_ns for rank in chosen) else None,
         table(heads, (_row(rank, traces.matched.waited_ns) for rank in chosen), class_="ranks"),
         *(element("p", line) for line in _waited_for(traces)),
     )
@@ -68,21 +69,8 @@ def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
         share,
         f"{own.events:,}",
         waits,
-        _cause(rank),
+        main_cause(rank.idle),
     ]
-
-
-def _cause(rank: RankTrace) -> str:
-    idle = rank.idle
-    causes = {
-        "fetching batches": idle.loader_ns,
-        "calls that wait": idle.synchronising_ns,
-        "the host": idle.host_ns,
-        "work on its way": idle.device_ns,
-        "not known": idle.unknown_ns,
-    }
-    name, ns = max(causes.items(), key=lambda item: item[1])
-    return f"{name} {units.percent(ns / idle.total_ns)}" if idle.total_ns and ns else ""
 
 
 def _waited_for(traces: Traces) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from paceline import units
 from paceline.report import words
@@ -14,7 +13,8 @@ from paceline.traces.contrast import Contrast, contrasted
 from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
-from paceline.traces.operators import UNKNOWN, Launcher, Launchers
+from paceline.traces.operators import Launcher
+from paceline.traces.totals import LAUNCHER_KINDS, kernels_over, launchers_over, share_of
 
 _KERNELS, _LAUNCHERS, _CHANGES, _COLLECTIVES = 30, 15, 20, 30
 _COLOURS = ("forward", "communication", "transfer")
@@ -22,15 +22,9 @@ _COLOURS = ("forward", "communication", "transfer")
 
 def kernels(traces: Traces) -> Markup | None:
     """List the kernels that take most over all ranks."""
-    own: dict[str, list[Kernel]] = defaultdict(list)
-    for rank in traces.ranks:
-        for kernel in rank.kernels:
-            own[kernel.name].append(kernel)
-    totals = {name: sum(one.total_ns for one in some) for name, some in own.items()}
-    everything = sum(totals.values())
-    if not everything:
+    found = kernels_over(traces.ranks)
+    if not any(one.total_ns for one in found):
         return None
-    first = sorted(totals, key=lambda name: (-totals[name], name))[:_KERNELS]
     heads = (
         ("Kernel", ""),
         ("Class", ""),
@@ -44,59 +38,37 @@ def kernels(traces: Traces) -> Markup | None:
         "kernels",
         "Kernels",
         *(element("p", line, class_="quiet") for line in product_lines(traces.ranks)[:1]),
-        table(heads, (_kernel(own[name], totals[name] / everything) for name in first), class_="kernels"),
-        _more(len(totals) - len(first), "kernel"),
+        table(heads, (_kernel(one, share_of(one.total_ns, found)) for one in found[:_KERNELS]), class_="kernels"),
+        _more(len(found) - _KERNELS, "kernel"),
     )
 
 
-def _kernel(same: Sequence[Kernel], share: float) -> list[str | Markup]:
-    calls, total = sum(one.count for one in same), sum(one.total_ns for one in same)
-    longest = max(one.max_ns for one in same)
-    times = [units.seconds(ns / 1e9) for ns in (total / calls, longest, total)]
-    bar = element("div", meter(share, _COLOURS[same[0].class_]), element("small", units.percent(share)), class_="share")
-    return [element("code", same[0].name), CLASSES[same[0].class_], f"{calls:,}", *times, bar]
+def _kernel(one: Kernel, share: float) -> list[str | Markup]:
+    times = [units.seconds(ns / 1e9) for ns in (one.mean_ns, one.max_ns, one.total_ns)]
+    bar = element("div", meter(share, _COLOURS[one.class_]), element("small", units.percent(share)), class_="share")
+    return [element("code", one.name), CLASSES[one.class_], f"{one.count:,}", *times, bar]
 
 
 def launchers(traces: Traces) -> Markup | None:
     """List operators, modules and lines that launched the work, and products with what they reached."""
-    known = [rank.launchers for rank in traces.ranks if rank.launchers is not None]
-    if not known:
-        return None
-    kinds: tuple[tuple[str, Callable[[Launchers], Sequence[Launcher]]], ...] = (
-        ("Operators", lambda found: found.operators),
-        ("Modules", lambda found: found.modules),
-        ("Lines", lambda found: found.lines),
-    )
-    made = [
-        _launched(title, [list(of(one)) for one in known], open_=place == 0) for place, (title, of) in enumerate(kinds)
-    ]
-    products = product_lines(traces.ranks)[1:]
-    listed = (
-        details("Products of matrices", element("ul", *(element("li", line) for line in products)), class_="products")
-        if products
-        else None
-    )
-    return section("launchers", "Who launched the work", *made, listed)
+    kinds = launchers_over(traces.ranks)
+    made = [_launched(LAUNCHER_KINDS[kind], found, open_=kind == "operator") for kind, found in kinds.items()]
+    products = [element("li", line) for line in product_lines(traces.ranks)[1:]]
+    if products:
+        made.append(details("Products of matrices", element("ul", *products), class_="products"))
+    return section("launchers", "Who launched the work", *made) if made else None
 
 
-def _launched(title: str, each: Sequence[Sequence[Launcher]], *, open_: bool) -> Markup | None:
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for one in (one for own in each for one in own):
-        totals[one.name][0] += one.launches
-        totals[one.name][1] += one.total_ns
-    everything = sum(ns for _, ns in totals.values())
-    if set(totals) <= {UNKNOWN} or not everything:
-        return None
-    first = sorted(totals, key=lambda name: (-totals[name][1], name))[:_LAUNCHERS]
+def _launched(title: str, found: Sequence[Launcher], *, open_: bool) -> Markup:
     heads = ((title, ""), ("Launches", "num"), ("GPU time", "num"), ("Of it", "num"))
     rows = (
         [
-            element("code", name),
-            f"{totals[name][0]:,}",
-            units.seconds(totals[name][1] / 1e9),
-            units.percent(totals[name][1] / everything),
+            element("code", one.name),
+            f"{one.launches:,}",
+            units.seconds(one.total_ns / 1e9),
+            units.percent(share_of(one.total_ns, found)),
         ]
-        for name in first
+        for one in found[:_LAUNCHERS]
     )
     return details(title, table(heads, rows, class_="kernels"), open_=open_)
 

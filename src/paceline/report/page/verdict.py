@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline import units
 from paceline.explain.model import Diagnosis
 from paceline.report import words
@@ -98,12 +100,12 @@ def _use(diagnosis: Diagnosis) -> list[Fact]:
     return found
 
 
-def problems(diagnosis: Diagnosis) -> Markup | None:
-    """Say what of the record could not be read; it limits everything below."""
-    if not diagnosis.problems:
+def problems(found: Sequence[str], title: str) -> Markup | None:
+    """Say what could not be read; it limits everything below."""
+    if not found:
         return None
-    items = [element("li", problem) for problem in diagnosis.problems[:MAX_PROBLEMS]]
-    more = len(diagnosis.problems) - MAX_PROBLEMS
+    items = [element("li", problem) for problem in found[:MAX_PROBLEMS]]
+    more = len(found) - MAX_PROBLEMS
     if more > 0:
         items.append(element("li", f"and {more:,} more"))
-    return element("aside", element("p", "Parts of the record could not be read:"), element("ul", *items))
+    return element("aside", element("p", title), element("ul", *items))

@@ -1,0 +1,58 @@
+"""What took the time over all ranks? Kernels and launchers of the same name, added up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from paceline.traces.kernels import Kernel
+from paceline.traces.operators import UNKNOWN, Launcher
+from paceline.traces.summary import RankTrace
+
+# Of each kind of launcher, what one is called, what many are called.
+LAUNCHER_KINDS: Mapping[str, str] = {"operator": "Operators", "module": "Modules", "line": "Lines"}
+
+
+def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
+    """Return the kernels of all ranks, what takes most first."""
+    own: dict[str, list[Kernel]] = defaultdict(list)
+    for rank in ranks:
+        for kernel in rank.kernels:
+            own[kernel.name].append(kernel)
+    added = [
+        Kernel(
+            name=name,
+            class_=same[0].class_,
+            count=sum(one.count for one in same),
+            total_ns=sum(one.total_ns for one in same),
+            max_ns=max(one.max_ns for one in same),
+        )
+        for name, same in own.items()
+    ]
+    return sorted(added, key=lambda kernel: (-kernel.total_ns, kernel.name))
+
+
+def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
+    """Return operators, modules and lines of all ranks, what takes most first, of the kinds that are known."""
+    known = [rank.launchers for rank in ranks if rank.launchers is not None]
+    found = {
+        "operator": _added(one for each in known for one in each.operators),
+        "module": _added(one for each in known for one in each.modules),
+        "line": _added(one for each in known for one in each.lines),
+    }
+    return {kind: some for kind, some in found.items() if any(one.name != UNKNOWN for one in some)}
+
+
+def share_of(total_ns: int, among: Sequence[Kernel] | Sequence[Launcher]) -> float:
+    """Return which share of what these took together so many nanoseconds are; 0 where they took none."""
+    return total_ns / (sum(one.total_ns for one in among) or 1)
+
+
+def _added(found: Iterable[Launcher]) -> list[Launcher]:
+    launches: dict[str, int] = defaultdict(int)
+    totals: dict[str, int] = defaultdict(int)
+    for one in found:
+        launches[one.name] += one.launches
+        totals[one.name] += one.total_ns
+    added = [Launcher(name=name, launches=launches[name], total_ns=totals[name]) for name in totals]
+    return sorted(added, key=lambda one: (-one.total_ns, one.name))
