@@ -6,6 +6,7 @@ time in which it went. A sleep goes on while its process is stopped, so slices a
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import threading
@@ -23,7 +24,8 @@ SLICE_S = 1.0
 class _Turn:
     """One program, with a clock that stands while it is stopped."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    def __init__(self, command: Sequence[str], folder: Path, line: re.Pattern[str]) -> None:
+        self._line = line
         self._errors = folder / f"errors-{time.monotonic_ns()}.txt"
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
@@ -81,7 +83,7 @@ class _Turn:
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
-            if found := LINE.match(line):
+            if found := self._line.match(line):
                 self._lines.append((time.monotonic(), int(found[1]), found[2]))
 
     def _signal(self, number: signal.Signals) -> None:
@@ -92,8 +94,22 @@ class _Turn:
                     one.send_signal(number)
 
 
-def in_turn(commands: Mapping[str, Sequence[str]], folder: Path, limit_s: float = LIMIT_S) -> dict[str, Clocked]:
+def in_turn(
+    commands: Mapping[str, Sequence[str]],
+    folder: Path,
+    limit_s: float = LIMIT_S,
+    *,
+    line: re.Pattern[str] = LINE,
+    slice_s: float = SLICE_S,
+) -> dict[str, Clocked]:
     """Run programs in turn, each to its end.
+
+    Args:
+        commands: Of each program, by its name.
+        folder: Where they run.
+        limit_s: Of each, on average.
+        line: Of the lines that count: a number, and what is told with it.
+        slice_s: Of a turn.
 
     Raises:
         RunFailed: One of them failed, or took too long.
@@ -102,12 +118,12 @@ def in_turn(commands: Mapping[str, Sequence[str]], folder: Path, limit_s: float 
     turns: dict[str, _Turn] = {}
     try:
         for name, command in commands.items():
-            turns[name] = _Turn(command, folder)
+            turns[name] = _Turn(command, folder, line)
             turns[name].stop()
         going = dict(turns)
         while going:
             for name in list(going):
-                if going[name].go(SLICE_S):
+                if going[name].go(slice_s):
                     del going[name]
             if time.monotonic() - begun > limit_s * len(commands):
                 raise RunFailed(f"{', '.join(going)}: not over after {limit_s:.0f} s each")

@@ -70,6 +70,15 @@ def test_kept_workers_would_shift_the_shuffle_if_nothing_were_drawn_for_them(ran
     assert ran(kept).out != ran(shuffled(2)).out
 
 
+def test_samples_checked_beside_training_leave_its_random_numbers_alone(ran):
+    """Sample 4 is made once more while the first batch trains: what dropout drew since must not be drawn again."""
+    slow = "__import__('time').sleep({4: 0.45}.get(index, 0.1 * (index < 4)))"
+    source = shuffled(0, draws=slow).replace("shuffle=True", "shuffle=False").replace("range(3)", "range(1)")
+    bare, changed = ran(source), ran(source, {"loader": {"threads": 2, "cache": True}})
+    assert (changed.code, changed.out) == (0, bare.out), changed.err
+    assert "loader.cache" in changed.held
+
+
 def test_samples_that_are_another_each_time_are_not_kept(ran):
     source = shuffled(0, draws="index = index + 0 * torch.rand(1).item() + torch.rand(1).item()").replace(
         "index % 3", "int(index) % 3"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,11 +89,15 @@ def processes_below(folder: Path) -> dict[int, str]:
     return found
 
 
-def gone(folder: Path, within_s: float = 60.0) -> bool:
+def comes_true(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
     deadline = time.monotonic() + within_s
-    while processes_below(folder) and time.monotonic() < deadline:
+    while not (true := condition()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not processes_below(folder)
+    return true
+
+
+def gone(folder: Path) -> bool:
+    return comes_true(lambda: not processes_below(folder))
 
 
 def begun(folder: Path, *command: str, said: str) -> subprocess.Popen[str]:
@@ -141,7 +146,8 @@ def test_an_interrupted_search_ends_with_its_result(folder):
 @pytest.mark.parametrize("signals", [5 * [signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
 def test_no_process_is_left_of_a_race(folder, signals):
     process = begun(folder, "conducts.py", said="begun")
-    assert "T" in processes_below(folder).values()
+    # A stop is on its way until the process gets the processor once more.
+    assert comes_true(lambda: "T" in processes_below(folder).values())
     for number in signals:
         os.kill(process.pid, number)
         time.sleep(0.01)

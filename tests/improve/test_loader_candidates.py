@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.explain.build import RunFolder, loader, meter, plain
+from tests.explain.build import RunFolder, histogram, loader, meter, plain
 
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import candidates
@@ -45,3 +45,19 @@ def test_from_threads_on_more_threads_are_tried_and_no_workers(tmp_path):
 
 def test_from_workers_on_twice_as_many_are_tried(tmp_path):
     assert 4 in proposed(tmp_path, "loader.workers", num_workers=2)
+
+
+def test_a_queue_for_slow_batches_and_one_of_more_workers_which_draw_other_numbers(tmp_path):
+    rows = plain(121, wait=0.1)
+    for number in range(5, 121, 12):
+        rows[number] = {**rows[number], "data_wait": 60}
+    counts = meter(60, 0.020, 0.001, histogram=histogram(*[0.008] * 57, *[0.3] * 3), draws_random=True)
+    run = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader(num_workers=2)]}, cores=0.3)
+    for number in range(2):
+        run.worker(number, counts)
+    situation = Situation(run=run.gauges().facts().run, recipe={})
+    found = [one for one in candidates(situation) if one.remedy == "loader.prefetch"]
+    assert {one.safety for one in found if "num_workers" in one.recipe["loader"]} == {"semantic"}
+    assert all(one.recipe["loader"]["prefetch_factor"] > 2 for one in found)
+    said = [remedy.change for remedy in situation.finding("DATA008").remedies if remedy.id == "loader.prefetch"]
+    assert len(said) == len(found)

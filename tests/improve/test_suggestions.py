@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,13 @@ def test_saves_in_loops_are_found_where_no_line_is_named():
 def test_a_line_in_one_of_two_files_of_a_name_is_not_guessed():
     sources = [script("print(1)", "a/train.py"), script("print(1)", "b/train.py")]
     assert suggestions([finding("COMP003", "in main (train.py:6)"), finding("DATA001", "(train.py:6)")], sources) == []
+
+
+def test_shards_are_shown_where_a_loader_is_made():
+    text = "import torch.utils.data as tud\nloader = tud.DataLoader(photos)\nother = make(photos)\n"
+    plain = finding("DATA007", "9 small reads a sample")
+    shards = Remedy(id="loader.shards", safety="exact", change="paceline data convert SRC DEST")
+    (found,) = suggestions(
+        [replace(plain, remedies=[*plain.remedies, shards])], [Source(path=Path("train.py"), text=text)]
+    )
+    assert (found.where, found.text, found.diff) == ("train.py:2", "paceline data convert SRC DEST", None)

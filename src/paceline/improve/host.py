@@ -1,4 +1,4 @@
-"""How much CPU time have some processes had, and how much all of the host together?"""
+"""How much CPU time have some processes had?"""
 
 from __future__ import annotations
 
@@ -25,15 +25,3 @@ def _of(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def host_busy_s() -> float:
-    """Return the CPU seconds that processes have had since the host started, and what was taken from it meanwhile.
-
-    The latter ("stolen") is what other guests had of a virtual machine's cores while something here wanted to run.
-    """
-    with open("/proc/stat", encoding="ascii") as file:
-        fields = [int(x) for x in file.readline().split()[1:]]
-    user, nice, system = fields[:3]
-    stolen = fields[7] if len(fields) > 7 else 0
-    return (user + nice + system + stolen) / _TICKS

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import msgspec
@@ -56,6 +58,8 @@ def append(path: Path, outcome: Outcome) -> None:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("a+b", buffering=0) as file:
+        with suppress(OSError):  # a file system without locks: at worst there is an empty line
+            flock(file, LOCK_EX)  # else what another has written half looks torn; closing lets go of it
         end = file.seek(0, 2)
         file.seek(max(0, end - 1))
         torn = end > 0 and file.read(1) != b"\n"

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.errors import PacelineError
+from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
-from paceline.improve.host import cpu_seconds, host_busy_s, spent
+from paceline.improve.host import cpu_seconds, spent
 from paceline.improve.interrupts import held_back
 from paceline.improve.kin import kin
 from paceline.improve.recipe import Recipe

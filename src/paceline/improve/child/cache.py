@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 from paceline.improve.child import held
 from paceline.improve.child.digest import digest
+from paceline.improve.child.threads import beside_training
 
 _CHECKED = 3  # samples that are made twice before any is trusted to stay the same
 _SHARE = 0.4  # of the memory that is available now, at most
@@ -67,14 +69,13 @@ class _Kept:
         return sample
 
     def _check(self, index: Any, sample: Any) -> None:
-        """Make a sample once more, with the random numbers put back behind it."""
-        numpy = sys.modules.get("numpy")
-        states = self._torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
+        """Make a sample once more; the random numbers that were drawn for that are put back.
+
+        Beside the training thread they are left: what it draws meanwhile (dropout) would be drawn twice.
+        """
+        put_back = _nothing if beside_training() else _random_numbers(self._torch)
         same = digest(self._dataset[index]) == digest(sample)
-        self._torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        if numpy:
-            numpy.random.set_state(states[2])
+        put_back()
         self._checked += 1
         if not same:
             self.usable = False
@@ -82,6 +83,25 @@ class _Kept:
             held.refused("loader.cache", "a sample is another each time it is made")
         elif self._checked == _CHECKED:
             held.took("loader.cache", f"samples of {type(self._dataset).__name__} are kept in memory")
+
+
+def _nothing() -> None:
+    pass
+
+
+def _random_numbers(torch: Any) -> Callable[[], None]:
+    """Return what puts the random numbers of torch, Python and numpy back to where they are now."""
+    numpy = sys.modules.get("numpy")
+    of_torch, of_python = torch.get_rng_state(), random.getstate()
+    of_numpy = numpy.random.get_state() if numpy else None
+
+    def put_back() -> None:
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+        if numpy:
+            numpy.random.set_state(of_numpy)
+
+    return put_back
 
 
 def size_of(sample: Any) -> int:

@@ -7,6 +7,7 @@ nothing copied between processes. The sampler is asked in the training thread, s
 from __future__ import annotations
 
 import functools
+import threading
 from collections import deque
 from typing import Any
 
@@ -14,6 +15,7 @@ from paceline.improve.child import held
 from paceline.observe.probe import loaders
 
 _AHEAD = 2  # batches per thread that are made before they are asked for
+_NAME = "paceline-fetch"
 
 
 def patch(torch: Any, threads: int) -> None:
@@ -41,13 +43,18 @@ def patch(torch: Any, threads: int) -> None:
     iterator._next_data = _next_data
 
 
+def beside_training() -> bool:
+    """Return whether the caller is a thread that makes batches while the training thread goes on."""
+    return threading.current_thread().name.startswith(_NAME)
+
+
 class _Ahead:
     """The batches of one epoch, made ahead."""
 
     def __init__(self, iterator: Any, threads: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="paceline-fetch")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=_NAME)
         self._fetch = iterator._dataset_fetcher.fetch
         self._next_index = iterator._next_index
         self._most = _AHEAD * threads

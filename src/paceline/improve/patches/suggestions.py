@@ -1,4 +1,4 @@
-"""What at the user's own lines would help, and is not injected or written? Asking, logging and saving in every step.
+"""What at the user's own lines would help, and is not injected or written? Asking, logging, saving; reading many files.
 
 Findings name the lines. Only what is plainly safe to show as a diff is shown so: an expression of its own line that is
 done every n-th step, and a sum that is kept as a tensor. The rest is a sentence.
@@ -19,6 +19,7 @@ EVERY = 50  # steps
 _LINE = re.compile(r"\(([^()]+\.py):(\d+)\)")
 _BY_LINE = ("COMP003", "RUN006")
 _SAVES = "RUN001"
+_SHARDS = "loader.shards"  # other data, and another loader: what comes out is not what comes out now
 _SAVERS = ("torch.save", "save_file", "save_model")
 
 
@@ -52,6 +53,9 @@ def _places(finding: Finding, sources: Sequence[Source]) -> Iterator[tuple[Sourc
     elif finding.code == _SAVES:
         for source in sources:
             yield from ((source, line) for line in _saves_in_loops(source))
+    elif any(remedy.id == _SHARDS for remedy in finding.remedies):
+        for source in sources:
+            yield from ((source, line) for line in _loaders(source))
 
 
 def _saves_in_loops(source: Source) -> list[int]:
@@ -60,9 +64,21 @@ def _saves_in_loops(source: Source) -> list[int]:
     return sorted({call.lineno for call in calls if ast.unparse(call.func).endswith(_SAVERS)})
 
 
+def _loaders(source: Source) -> list[int]:
+    """Return the lines where loaders are made."""
+    calls = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Call)]
+    return sorted({call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == "DataLoader"})
+
+
+def _change(finding: Finding) -> str:
+    """Return what a finding suggests at a line."""
+    shards = [remedy for remedy in finding.remedies if remedy.id == _SHARDS]
+    return (shards or finding.remedies)[-1 if finding.code == _SAVES else 0].change
+
+
 def _at(finding: Finding, source: Source, line: int) -> Suggestion:
     changed = _changed(source, line)
-    text = finding.remedies[-1 if finding.code == _SAVES else 0].change
+    text = _change(finding)
     diff = diff_of(Patch(before=[source], after=[changed], stays=())) if changed is not None else None
     return Suggestion(finding=finding.code, where=f"{source.path}:{line}", text=text, diff=diff)
 
