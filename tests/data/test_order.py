@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.data.chance import key_of, numbers, permutation
 from paceline.data.order import Order, Shuffle
-from paceline.data.slices import Slice, after, positions, steps_left
+from paceline.data.slices import Slice, after, planned, positions, steps_left
 
 BLOCKS = st.lists(st.integers(0, 9), min_size=1, max_size=12)  # samples of each; some are empty
 SHUFFLES = st.one_of(
@@ -41,7 +41,8 @@ def test_any_position_can_be_asked_for(sizes, shuffle, data):
 def test_blocks_are_those_that_samples_lie_in(sizes, shuffle):
     order = order_of(sizes, shuffle)
     first = np.append(0, np.cumsum(sizes))[:-1]
-    needed = [int(first[first <= one][-1]) for one in every(order)]
+    ends = np.cumsum(sizes)
+    needed = [int(np.flatnonzero((first <= one) & (one < ends))[0]) for one in every(order)]
     assert order.blocks(np.arange(order.samples)) == list(dict.fromkeys(needed))
 
 
@@ -118,3 +119,22 @@ def test_as_many_steps_are_left_as_are_made(samples, world, batch, ends):
     while len(positions(samples, consumed, share)):
         made, consumed = made + 1, after(samples, consumed, share)
     assert made == promised
+
+
+SLICES = st.builds(
+    lambda world, rank, batch, ends: Slice(rank=rank % world, world=world, batch=batch, ends=ends),
+    st.integers(1, 4), st.integers(0, 3), st.integers(1, 5), st.sampled_from(["drop", "pad", "even"]),
+)  # fmt: skip
+
+
+@given(st.integers(0, 60), st.integers(0, 60), SLICES, st.integers(1, 7))
+def test_steps_planned_together_are_those_taken_one_by_one(samples, consumed, share, most):
+    consumed = min(consumed, samples)
+    one_by_one, at = [], consumed
+    for _ in range(steps_left(samples, at, share)):
+        places = positions(samples, at, share)
+        at = after(samples, at, share)
+        one_by_one.append((at, places.tolist()))
+    plans = planned(samples, consumed, share, most)
+    together = [(at, places.tolist()) for ends_at, some in plans for at, places in zip(ends_at, some)]
+    assert together == one_by_one

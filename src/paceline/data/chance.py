@@ -24,10 +24,24 @@ def key_of(*numbers: int) -> int:
 
 def numbers(key: int, count: int) -> NDArray[np.uint64]:
     """Return as many random numbers of 64 bits as are asked for."""
-    drawn = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+    return _mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
+
+
+def _mixed(drawn: NDArray[np.uint64]) -> NDArray[np.uint64]:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         drawn = (drawn ^ (drawn >> np.uint64(shift))) * np.uint64(factor)
     return drawn ^ (drawn >> np.uint64(31))
+
+
+def uniforms(key: int, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Return numbers from 0 to below 1 for each of some samples: a function of the key and its id alone.
+
+    Returns:
+        Of shape [ids, count].
+    """
+    own = _mixed(ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
+    drawn = _mixed(own[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:

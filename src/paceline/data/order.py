@@ -30,7 +30,7 @@ class Shuffle:
     """How samples are mixed."""
 
     seed: int
-    window: int = 64  # blocks whose samples are mixed with each other
+    window: int = 32  # blocks whose samples are mixed with each other
     lanes: int = 1
 
 
@@ -51,6 +51,7 @@ class Order:
         sizes = np.diff(np.append(blocks, samples))
         count = len(blocks)
         turn = permutation(key_of(self._key, _OF_BLOCKS), count) if self._key is not None else np.arange(count)
+        self._turn = turn
         self._blocks = blocks[turn]
         self._begins = np.append(0, np.cumsum(sizes[turn]))  # of blocks, in the order of reading
         lanes = shuffle.lanes if shuffle is not None else 1
@@ -65,9 +66,9 @@ class Order:
         return self._blocks[block] + places - self._begins[block]
 
     def blocks(self, positions: Numbers) -> list[int]:
-        """Return the blocks that some positions need, each once, in the order in which they are needed first."""
+        """Return the numbers of the blocks that positions need, each once, in the order in which they are needed."""
         block = np.searchsorted(self._begins, self._places(positions), side="right") - 1
-        return list(dict.fromkeys(self._blocks[block].tolist()))
+        return list(dict.fromkeys(self._turn[block].tolist()))
 
     def _bounds(self, lane: int, window: int) -> Numbers:
         """Return where the windows of a lane begin in the order of reading, and where the last one ends."""

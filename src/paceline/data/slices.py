@@ -6,6 +6,7 @@ left is the rest of the same sequence, and nothing is lost or comes twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,3 +57,31 @@ def positions(samples: int, consumed: int, share: Slice) -> Numbers:
 def after(samples: int, consumed: int, share: Slice) -> int:
     """Return how many samples all ranks have consumed once that step is done."""
     return min(samples, consumed + share.world * share.batch)
+
+
+def coming(samples: int, consumed: int, share: Slice, most: int) -> Numbers:
+    """Return the positions that a rank takes once so many samples are consumed, some of them at most."""
+    return np.arange(consumed + share.rank, min(samples, consumed + most * share.world), share.world)
+
+
+def planned(samples: int, consumed: int, share: Slice, most: int) -> Iterator[tuple[list[int], list[Numbers]]]:
+    """Yield the steps that are left, several at a time, for what is cheaper done for many.
+
+    Args:
+        samples: Of the epoch.
+        consumed: By all ranks together.
+        share: The rank.
+        most: Steps at a time.
+
+    Yields:
+        How many samples are consumed after each step, and the positions that the rank takes in it.
+    """
+    whole = share.world * share.batch
+    while steps_left(samples, consumed, share):
+        full = min(most, (samples - consumed) // whole)
+        if not full:
+            yield [after(samples, consumed, share)], [positions(samples, consumed, share)]
+            return
+        taken = np.arange(consumed + share.rank, consumed + full * whole, share.world).reshape(full, share.batch)
+        yield [consumed + whole * step for step in range(1, full + 1)], list(taken)
+        consumed += full * whole

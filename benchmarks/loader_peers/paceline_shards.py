@@ -1,0 +1,21 @@
+"""Paceline: shards, threads, crops that decode only their rows."""
+
+import subprocess
+import sys
+
+from _peer import BATCH, SIZE, main
+
+
+def prepare(source, dest):
+    subprocess.run([sys.executable, "-m", "paceline", "data", "convert", str(source), str(dest)], check=True)
+
+
+def batches(dest, workers):
+    from paceline.data.crops import RandomResizedCrop
+    from paceline.data.loader import Loader
+
+    return Loader(dest, BATCH, True, transform=RandomResizedCrop(SIZE), threads=workers)
+
+
+if __name__ == "__main__":
+    main(prepare, batches)

@@ -1,0 +1,168 @@
+"""``paceline data bench``: how fast is a data set read?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline import __version__, units
+from paceline.cli.files import check_writable, to_json
+from paceline.cli.outputs import json_text, tell_written, write_text
+
+if TYPE_CHECKING:
+    from paceline.data.measure import Around, Measured
+    from paceline.data.offer import CacheOffer
+    from paceline.data.remote.asking import Counts
+
+SCHEMA = "paceline.data-bench/1"
+
+
+@click.command(name="bench", short_help="Measure how fast a data set is read, stage by stage.")
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--size", type=click.IntRange(1), default=224, show_default=True, help="Pixels on a side of a picture.")
+@click.option(
+    "--length", type=click.IntRange(1), default=1024, show_default=True, help="Of a sample of text, in tokens."
+)
+@click.option("--threads", type=click.IntRange(0), metavar="N", help="That make batches; default: as many as pay.")
+@click.option(
+    "--decoded-cache", metavar="ram|DIR", help="Keep decoded pictures; they are, before anything is measured."
+)
+@click.option("--samples", type=click.IntRange(1), default=4096, show_default=True, help="Of a round, at most.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@to_json
+@click.argument("folder", metavar="DEST")
+def command(folder: str, **options: Any) -> int:
+    """Read a data set as training would: samples mixed, pictures cropped at random, in batches.
+
+    DEST is a folder, or the URL of one in a store; what is fetched is kept in the cache, as training does.
+    Beside each round, what decoding alone costs is measured in the same process: no loader can be faster.
+    """
+    from paceline.data.crops import RandomResizedCrop
+    from paceline.data.folders import is_url
+    from paceline.data.measure import measure
+    from paceline.data.sharded import ShardedDataset
+    from paceline.data.tokens import CONTENTS_FILE, TokenDataset
+    from paceline.data.wanted import picture_column
+
+    check_writable(options["json_file"])
+    tokens = not is_url(folder) and (Path(folder) / CONTENTS_FILE).exists()
+    dataset = TokenDataset(folder, options["length"], dtype=None) if tokens else ShardedDataset(folder)
+    pictures = isinstance(dataset, ShardedDataset) and picture_column(dataset) is not None
+    found = measure(
+        dataset,
+        RandomResizedCrop(options["size"]) if pictures else None,
+        batch_size=options["batch_size"],
+        samples=options["samples"],
+        rounds=options["rounds"],
+        threads=options["threads"],
+        decoded_cache=options["decoded_cache"],
+    )
+    remote = dataset.remote if isinstance(dataset, ShardedDataset) else None
+    for line in [*_lines(found), *([] if remote is None else [_store(remote.counts)])]:
+        click.echo(line)
+    if options["json_file"] is not None:
+        write_text(options["json_file"], json_text(_record(folder, found)))
+        tell_written(options["json_file"])
+    return 0
+
+
+def _lines(found: Measured) -> list[str]:
+    rate, cpu, limit = found.samples_per_s, found.cpu_ms_per_sample, found.decode_limit_cpu_ms
+    rounds = f"{rate.count} rounds of {found.samples:,} samples, batches of {found.batch_size}, {found.threads} threads"
+    lines = [
+        f"{rate.value:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f}; {rounds})",
+        f"{_ms(cpu.value)} of CPU a sample ({_ms(cpu.low)} to {_ms(cpu.high)})",
+    ]
+    if limit is not None and found.times_limit is not None:
+        times = found.times_limit
+        lines.append(
+            f"{times.value:.2f} times ({times.low:.2f} to {times.high:.2f}) what decoding and resizing alone take, "
+            f"{_ms(limit.value)} ({_ms(limit.low)} to {_ms(limit.high)})"
+        )
+    whole = sum(stage.cpu_s for stage in found.stages)
+    for stage in found.stages:
+        share = units.percent(stage.cpu_s / whole) if whole else units.MISSING
+        each = f"{units.seconds(stage.cpu_s)} of CPU a sample ({share}), {units.seconds(stage.wall_s)} of a thread"
+        lines.append(f"{stage.name}: {each}; {stage.samples:,} samples timed")
+    return [*lines, *_of_cache(found)]
+
+
+def _of_cache(found: Measured) -> list[str]:
+    """Say what a cache holds, or what one would cost and save."""
+    use, offer = found.cache, found.offer
+    if use is not None:
+        trouble = f"; nothing more is kept: {use.trouble}" if use.trouble else ""
+        return [f"kept in {use.where}: {use.samples:,} decoded pictures, {units.size(use.bytes)}{trouble}"]
+    if offer is None:
+        return []
+    return [
+        f"a cache of decoded pictures takes {units.size(offer.bytes)} and saves {units.seconds(offer.saves_cpu_s)} of "
+        f"{units.seconds(offer.of_cpu_s)} of CPU a sample, from the second epoch on",
+        *_where(offer),
+    ]
+
+
+def _where(offer: CacheOffer) -> list[str]:
+    free = {"ram": offer.free_memory_bytes, "disk": offer.free_disk_bytes}
+    disk = f"on a disk, if it gives {units.size(offer.disk_bytes_per_s)}/s to a thread"
+    ways = {
+        "ram": 'in memory: Loader(..., decoded_cache="ram")',
+        "disk": f'{disk}: Loader(..., decoded_cache="DIR")',
+    }
+    fitting = [f"  {ways[name]}; {units.size(free[name] or 0)} are free" for name in offer.fits]
+    return fitting or ["  which is more than 40 % of what is free, in memory and on the disk of the data set"]
+
+
+def _store(counts: Counts) -> str:
+    """Return what was asked of a store."""
+    return (
+        f"store: {units.size(counts.bytes)} in {counts.requests:,} requests, {counts.repeated:,} of them repeated; "
+        f"{counts.from_cache:,} blocks were kept here before, {counts.not_kept:,} could not be kept"
+    )
+
+
+def _ms(milliseconds: float) -> str:
+    return units.seconds(milliseconds / 1e3)
+
+
+def _record(folder: str, found: Measured) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "dataset": folder,
+        "samples": found.samples,
+        "batch_size": found.batch_size,
+        "threads": found.threads,
+        "samples_per_s": found.samples_per_s.value,
+        "cpu_ms_per_sample": found.cpu_ms_per_sample.value,
+        "decode_limit_cpu_ms": found.decode_limit_cpu_ms.value if found.decode_limit_cpu_ms is not None else None,
+        "times_decode_limit": found.times_limit.value if found.times_limit is not None else None,
+        "decoded_cache": asdict(found.cache) if found.cache is not None else None,
+        "decoded_cache_offer": asdict(found.offer) if found.offer is not None else None,
+        "intervals": {
+            name: _interval(value)
+            for name, value in (
+                ("samples_per_s", found.samples_per_s),
+                ("cpu_ms_per_sample", found.cpu_ms_per_sample),
+                ("decode_limit_cpu_ms", found.decode_limit_cpu_ms),
+                ("times_decode_limit", found.times_limit),
+            )
+            if value is not None
+        },
+        "stages": [
+            {
+                "name": stage.name,
+                "cpu_ms_per_sample": 1e3 * stage.cpu_s,
+                "wall_ms_per_sample": 1e3 * stage.wall_s,
+                "samples_timed": stage.samples,
+            }
+            for stage in found.stages
+        ],
+    }
+
+
+def _interval(value: Around) -> dict[str, float]:
+    return {"low": value.low, "high": value.high, "count": value.count}

@@ -1,0 +1,315 @@
+"""How does a data set become shards? Planned whole, each shard made by one process, and in its place when it is done.
+
+So a conversion that was interrupted goes on where it was, and what is there at the end is what was planned: samples are
+mixed once, by a seed, so that blocks that are read in one piece hold samples from everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.chance import key_of, permutation
+from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
+from paceline.data.index import DamagedData
+from paceline.data.lossless import in_intervals
+from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard, index_name
+from paceline.data.shards import crc32_of, write_shard
+from paceline.data.sources import BadSample, Source
+from paceline.errors import EnvironmentFault, UsageError
+
+PLAN_FILE = ".converting.json"
+_JPEG = ("jpg", "jpeg")
+_MIXED = 2  # what a seed is for
+_OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
+_ROOM = 1.05  # of what is written, that has to be free on the disk
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to convert."""
+
+    shard_bytes: int = 128 << 20
+    seed: int | None = 0  # by which samples are mixed; None: they stay in their order
+    verbatim: bool = False  # JPEGs as they are; else restart markers are put in, which changes no pixel
+    on_error: Literal["raise", "skip"] = "raise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """What came of it."""
+
+    contents: Contents
+    skipped: Sequence[str]  # samples that could not be read, with the reason
+    resumed: int  # shards that were there already
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """One shard to be made."""
+
+    number: int
+    path: Path
+    ids: Numbers
+    options: Options
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """One shard that was made."""
+
+    number: int
+    shard: Shard
+    skipped: Sequence[str]
+
+
+def convert(
+    source: Source, dest: Path, options: Options, processes: int, progress: Callable[[int, int], None]
+) -> Converted:
+    """Convert a data set.
+
+    Args:
+        source: What to convert.
+        dest: A folder that is new, empty, or that of the same conversion, interrupted.
+        options: How.
+        processes: That work side by side.
+        progress: Is told samples that are done, and all.
+
+    Raises:
+        UsageError: The folder holds something else.
+        BadSample: A sample cannot be read.
+        EnvironmentFault: There is no room.
+    """
+    plan = planned(source, options)
+    _begin(dest, fingerprint(source, options), sum(_sizes(source)))
+    tasks = [
+        _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
+        for number, ids in enumerate(plan)
+    ]
+    there = {task.number: found for task in tasks if (found := _finished(task)) is not None}
+    left = [task for task in tasks if task.number not in there]
+    threads = max(1, processes // max(1, len(left)))
+    made = dict(there)
+    for one in _worked(source, [replace(task, threads=threads) for task in left], processes, progress, len(source)):
+        made[one.number] = one
+    shards = [made[number].shard for number in sorted(made) if made[number].shard.samples]
+    contents = _described(source, shards, options)
+    _finish(dest, contents)
+    skipped = [text for number in sorted(made) for text in made[number].skipped]
+    return Converted(contents=contents, skipped=skipped, resumed=len(there))
+
+
+def planned(source: Source, options: Options) -> list[Numbers]:
+    """Part the numbers of all samples into shards of about the same size."""
+    count = len(source)
+    if not count:
+        raise UsageError("there are no samples to convert")
+    order = np.arange(count) if options.seed is None else permutation(key_of(options.seed, _MIXED), count)
+    ends = np.cumsum(np.array(_sizes(source), np.int64)[order] + _OVERHEAD)
+    parts = max(1, round(int(ends[-1]) / options.shard_bytes))
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
+    return [part for part in np.split(order.astype(np.int64), edges) if len(part)]
+
+
+def fingerprint(source: Source, options: Options) -> str:
+    """Return a digest of what is converted and how: the same for the same."""
+    columns = [(column.name, column.kind) for column in source.columns]
+    digest = hashlib.sha256(repr((options, columns, len(source), source.version)).encode())
+    for number in range(len(source)):
+        digest.update(f"{source.name(number)}\0{source.size(number)}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _sizes(source: Source) -> list[int]:
+    return [source.size(number) for number in range(len(source))]
+
+
+def _begin(dest: Path, mark: str, size: int) -> None:
+    """Make the folder ready, or refuse it."""
+    plan = dest / PLAN_FILE
+    if (dest / CONTENTS_FILE).exists() and not plan.exists():
+        raise UsageError(f"{dest} holds a data set of {read_contents(dest).samples:,} samples; name another folder")
+    if plan.exists():
+        if msgspec.json.decode(plan.read_bytes()).get("fingerprint") != mark:
+            raise UsageError(
+                f"{dest} holds the beginning of another conversion: the source or the options have changed since; "
+                "remove it, or name another folder"
+            )
+        return
+    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+        raise UsageError(f"{dest} is there and is not empty; name a new folder")
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(dest).free
+        if free < _ROOM * size:
+            raise EnvironmentFault(
+                f"{dest} has {free / 1e9:.1f} GB free, {size / 1e9:.1f} GB are to be written; make room"
+            )
+        plan.write_bytes(msgspec.json.encode({"fingerprint": mark}))
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name a folder elsewhere") from error
+
+
+def _finished(task: _Task) -> _Made | None:
+    """Return a shard that an earlier conversion has made; None where it has not."""
+    if not task.path.exists():
+        return None
+    beside = index_name(task.path.name)
+    try:
+        index = read_shard_index(task.path.parent, task.path.name, beside)
+        packed = (task.path.parent / beside).read_bytes()
+    except (DamagedData, OSError):
+        return None
+    names = index.names() if index.arrays["name"].size else []
+    shard = Shard(
+        file=task.path.name,
+        samples=len(names),
+        bytes=task.path.stat().st_size,
+        crc32=crc32_of(task.path),
+        index_bytes=len(packed),
+        index_crc32=zlib.crc32(packed),
+    )
+    lost = len(task.ids) - len(names)
+    skipped = [f"{lost} samples of {task.path.name}, by the conversion before"] if lost else []
+    return _Made(number=task.number, shard=shard, skipped=skipped)
+
+
+def _worked(
+    source: Source, tasks: Sequence[_Task], processes: int, progress: Callable[[int, int], None], whole: int
+) -> Iterator[_Made]:
+    """Make shards side by side, each as soon as a process is free."""
+    done = whole - sum(len(task.ids) for task in tasks)
+    progress(done, whole)
+    if processes == 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield _make(source, task, lambda count, before=done: progress(before + count, whole))  # type: ignore[misc]
+            done += len(task.ids)
+        return
+    context = get_context("spawn")
+    counter = context.Value("q", 0)
+    with ProcessPoolExecutor(
+        min(processes, len(tasks)), mp_context=context, initializer=_prepare, initargs=(source, counter)
+    ) as pool:
+        futures = {pool.submit(_made_here, task) for task in tasks}
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+                progress(min(whole, done + counter.value), whole)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+_here: tuple[Source, Synchronized[int]] | None = None  # of a process that converts
+
+
+def _prepare(source: Source, counter: Synchronized[int]) -> None:
+    global _here  # noqa: PLW0603 - a pool hands nothing else to its processes
+    _here = source, counter
+
+
+def _made_here(task: _Task) -> _Made:
+    assert _here is not None  # `_prepare` has run
+    source, counter = _here
+
+    def count(_: int) -> None:
+        with counter.get_lock():
+            counter.value += 1
+
+    return _make(source, task, count)
+
+
+def _make(source: Source, task: _Task, told: Callable[[int], None]) -> _Made:
+    """Make a shard; samples are read by threads, and written in order."""
+    skipped: list[str] = []
+
+    def samples() -> Iterator[tuple[str, str, Sample]]:
+        kept = 0
+        with ThreadPoolExecutor(task.threads) as pool:
+            for count, (number, made) in enumerate(_read(source, task, pool), 1):
+                told(count)
+                if isinstance(made, BadSample):
+                    if task.options.on_error == "raise":
+                        raise made
+                    skipped.append(str(made))
+                    continue
+                yield f"{task.number:06d}{kept:07d}", source.name(number), made
+                kept += 1
+
+    shard = write_shard(task.path, source.columns, samples())
+    return _Made(number=task.number, shard=shard, skipped=skipped)
+
+
+def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tuple[int, Sample | BadSample]]:
+    """Read samples some ahead, so that memory is bounded."""
+
+    def one(number: int) -> Sample | BadSample:
+        try:
+            return _fast(source.sample(number), source.columns, task.options)
+        except BadSample as error:
+            return error
+
+    ids, ahead = task.ids.tolist(), 4 * task.threads
+    for begin in range(0, len(ids), ahead):
+        some = ids[begin : begin + ahead]
+        yield from zip(some, pool.map(one, some), strict=True)
+
+
+def _fast(sample: Sample, columns: Sequence[Column], options: Options) -> Sample:
+    """Return a sample whose JPEGs are fast to decode."""
+    if options.verbatim:
+        return sample
+    made = dict(sample)
+    for column in columns:
+        value = sample[column.name]
+        if column.kind == "image" and isinstance(value, Payload) and value.suffix in _JPEG:
+            made[column.name] = replace(value, data=in_intervals(value.data))
+    return made
+
+
+def _described(source: Source, shards: Sequence[Shard], options: Options) -> Contents:
+    made: dict[str, str | int | bool] = {"verbatim": options.verbatim, "mixed": options.seed is not None}
+    if options.seed is not None:
+        made["seed"] = options.seed
+    samples = sum(shard.samples for shard in shards)
+    return Contents(samples=samples, columns=source.columns, shards=shards, classes=source.classes, made=made)
+
+
+def _finish(dest: Path, contents: Contents) -> None:
+    """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
+    write_contents(dest, contents, all_blocks(dest, contents))
+    for path in dest.glob(".*.part"):
+        path.unlink(missing_ok=True)
+    with_plan = dest / PLAN_FILE
+    with_plan.unlink(missing_ok=True)
+
+
+def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:
+    """Cut all shards into blocks."""
+    columns = [column.name for column in contents.columns if not column.is_number]
+    made, first = [], 0
+    for number, shard in enumerate(contents.shards):
+        made.append(blocks_of(number, first, read_shard_index(folder, shard.file, shard.index), columns))
+        first += shard.samples
+    return np.concatenate(made)
+
+
+def cores() -> int:
+    """Return the cores that this process may run on."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,72 @@
+"""What is in a data set of shards, in words?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from paceline import units
+from paceline.data.mixing import mixing_of
+from paceline.data.model import Column
+from paceline.data.order import Shuffle
+from paceline.data.sharded import ShardedDataset
+from paceline.data.tokens import TokenContents
+
+_MOST_CLASSES = 8
+_ORDER = {True: "were mixed", False: "keep their order"}
+
+
+def described(dataset: ShardedDataset) -> list[str]:
+    """Return lines about a data set: what it has, how it is cut, and its columns."""
+    contents = dataset.contents
+    size = sum(shard.bytes for shard in contents.shards)
+    lines = [
+        f"{dataset.address}: {contents.samples:,} samples, {units.size(size)}, shards: {len(contents.shards):,}",
+        f"read in {len(dataset.blocks):,} blocks; samples {_ORDER[bool(contents.made.get('mixed'))]}",
+    ]
+    lines.append(_mixing(dataset))
+    lines += [line for column in contents.columns for line in _column(dataset, column)]
+    if contents.classes:
+        shown = ", ".join(contents.classes[:_MOST_CLASSES])
+        more = ", ..." if len(contents.classes) > _MOST_CLASSES else ""
+        lines.append(f"{len(contents.classes):,} classes: {shown}{more}")
+    return lines
+
+
+def described_tokens(folder: Path, contents: TokenContents) -> list[str]:
+    """Return lines about a folder of tokens."""
+    size = contents.tokens * np.dtype(contents.dtype).itemsize
+    return [
+        f"{folder}: {contents.tokens:,} tokens of {contents.documents:,} documents, {units.size(size)}",
+        f"ids below {contents.vocabulary:,}, {contents.dtype}, of {contents.tokenizer}; {contents.end} ends a document",
+    ]
+
+
+def _mixing(dataset: ShardedDataset) -> str:
+    found = mixing_of(dataset.blocks["first"].astype(np.int64), len(dataset), Shuffle(seed=0))
+    return (
+        f"shuffled, a batch of {found.batch} is made of {found.blocks:.0f} blocks (of {found.perfect:.0f}, if all were "
+        f"mixed with all); two epochs are alike by {abs(found.epochs_alike):.2f}"
+    )
+
+
+def _column(dataset: ShardedDataset, column: Column) -> list[str]:
+    arrays = [dataset.index(number).arrays for number in range(len(dataset.contents.shards))]
+    if column.is_number:
+        values = np.concatenate([own[f"{column.name}.value"] for own in arrays])
+        return [f"{column.name} ({column.kind}): {values.min()} to {values.max()}"]
+    lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])
+    suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist())
+    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
+    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} on average"
+    if column.kind != "image":
+        return [line]
+    heights, widths = (np.concatenate([own[f"{column.name}.{key}"] for own in arrays]) for key in ("height", "width"))
+    known = heights > 0
+    if known.any():
+        line += f", {np.median(widths[known]):.0f} x {np.median(heights[known]):.0f} pixels in the median"
+    parts = np.concatenate([np.diff(own[f"{column.name}.first_interval"]) for own in arrays])
+    cut = int((parts > 0).sum())
+    return [line, f"{cut:,} of {len(parts):,} pictures can be decoded in part"]

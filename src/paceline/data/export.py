@@ -1,0 +1,112 @@
+"""How do shards become what other tools read? TFRecord, HDF5, or tars for WebDataset, each whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.model import Column
+from paceline.data.sharded import Place, ShardedDataset
+from paceline.data.tfrecord import encoded, framed
+from paceline.errors import EnvironmentFault, UsageError
+
+FORMATS = ("tfrecord", "hdf5", "webdataset")
+
+Progress = Callable[[int, int], None]
+Row = Mapping[str, bytes | int | float]
+
+
+def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -> list[Path]:
+    """Write a data set in another format.
+
+    Args:
+        dataset: What to write.
+        dest: A folder that is new or empty; of HDF5 the file.
+        kind: One of `FORMATS`.
+        progress: Is told samples that are done, and all.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        UsageError: There is something already.
+        EnvironmentFault: It cannot be written, or a package is missing.
+    """
+    if dest.exists() and (dest.is_file() or any(dest.iterdir())):
+        raise UsageError(f"{dest} is there already; name a new {'file' if kind == 'hdf5' else 'folder'}")
+    try:
+        if kind == "hdf5":
+            return [_hdf5(dataset, dest, progress)]
+        dest.mkdir(parents=True, exist_ok=True)
+        return _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name a place elsewhere") from error
+
+
+def _rows(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
+    places = [Place(shard, row) for row in range(dataset.contents.shards[shard].samples)]
+    columns = dataset.contents.columns
+    numbers = {c.name: dataset.numbers(c.name, places).tolist() for c in columns if c.is_number}
+    for row, place in enumerate(places):
+        yield {c.name: numbers[c.name][row] if c.is_number else dataset.payload(c.name, place) for c in columns}
+
+
+def _tfrecords(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]:
+    """Write a file for each shard, named as TensorFlow's are."""
+    count, done, written = len(dataset.contents.shards), 0, []
+    for shard in range(count):
+        path = dest / f"data-{shard:05d}-of-{count:05d}.tfrecord"
+        made = path.with_name(f".{path.name}.part")
+        with made.open("wb") as file:
+            for row in _rows(dataset, shard):
+                file.write(framed(encoded({name: [value] for name, value in row.items()})))  # type: ignore[misc]
+                done += 1
+                progress(done, len(dataset))
+        os.replace(made, path)
+        written.append(path)
+    return written
+
+
+def _tars(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]:
+    """Copy the shards: they are tars that WebDataset reads."""
+    done, written = 0, []
+    for shard in dataset.contents.shards:
+        made = dest / f".{shard.file}.part"
+        shutil.copyfile(dataset.folder / shard.file, made)
+        os.replace(made, dest / shard.file)
+        written.append(dest / shard.file)
+        done += shard.samples
+        progress(done, len(dataset))
+    return written
+
+
+def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
+    """Write a data set of HDF5 for each column: numbers as they are, the rest as bytes of variable length."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise EnvironmentFault("HDF5 files need h5py: pip install 'paceline[formats]'") from error
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    made = dest.with_name(f".{dest.name}.part")
+    with h5py.File(made, "w") as file:
+        own = {c.name: file.create_dataset(c.name, len(dataset), _dtype(c, h5py)) for c in dataset.contents.columns}
+        done = 0
+        for shard in range(len(dataset.contents.shards)):
+            for row in _rows(dataset, shard):
+                for name, value in row.items():
+                    own[name][done] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+                done += 1
+                progress(done, len(dataset))
+    os.replace(made, dest)
+    return dest
+
+
+def _dtype(column: Column, h5py: Any) -> Any:
+    if column.is_number:
+        return np.int64 if column.kind == "int" else np.float64
+    return h5py.vlen_dtype(np.uint8)

@@ -1,0 +1,78 @@
+"""What becomes of bad samples? The first ends the loop, or they are counted and good ones take their places."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.index import DamagedData
+
+
+class Skipped(Exception):
+    """All samples of a batch are bad."""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A sample that could not be used."""
+
+    name: str
+    why: str
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """Bad samples: the first ends the loop, or they are counted and left out."""
+
+    skip: bool
+    count: int = 0
+    first: list[Bad] = field(default_factory=list)  # a few, to be shown
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def met(self, name: str, error: Exception) -> None:
+        """Count a bad sample.
+
+        Raises:
+            DamagedData: Bad samples are not to be skipped.
+        """
+        if not self.skip:
+            raise error if isinstance(error, DamagedData) else DamagedData(f"{name}: {error}") from error
+        with self._lock:
+            self.count += 1
+            if len(self.first) < 8:
+                self.first.append(Bad(name, str(error)))
+
+
+def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | None) -> Any:
+    """Put samples together; where some were bad, good ones of the same batch take their places.
+
+    Raises:
+        Skipped: There is no good one.
+    """
+    if not made:
+        raise Skipped
+    made = [made[place % len(made)] for place in range(size)]
+    if collate is not None:
+        return collate(made)
+    from torch.utils.data import default_collate
+
+    return default_collate(made)
+
+
+def fill_gaps(values: NDArray[Any], good: NDArray[np.bool_]) -> None:
+    """Put good samples of a batch, one after the other, where bad ones were.
+
+    Raises:
+        Skipped: There is no good one.
+    """
+    if good.all():
+        return
+    if not good.any():
+        raise Skipped
+    bad = np.flatnonzero(~good)
+    values[bad] = values[np.resize(np.flatnonzero(good), len(bad))]

@@ -1,0 +1,166 @@
+"""Where does each sample of a shard lie? A NumPy archive beside the tar, with an array for each thing that is asked.
+
+Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `jpeg.Frame` has,
+``.height`` and ``.width`` and so on, 0 where it is not known, and where intervals of blocks begin that can be decoded
+alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none where there
+are none. Of a column of numbers ``<name>.value``. ``name`` holds what samples are called.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from paceline.data.jpeg import Frame, NotAJpeg, header_of, intervals_of
+from paceline.data.model import Column, Payload, Sample
+from paceline.errors import RecordError
+
+Array = NDArray[np.generic]
+_JPEG = ("jpg", "jpeg")
+_APART = "\0"  # the one character that no file's name has
+_CODE = ("utf-8", "surrogateescape")  # names of files may be any bytes
+_UNKNOWN = Frame(0, 0, 0, 0, 0, 0)
+_LARGEST = 1 << 16  # side of a PNG, in pixels, that is believed
+_DECODED = (1, 3)  # components of JPEGs that simplejpeg makes RGB of
+_WHOLE = np.empty(0, np.int32)  # of a picture that cannot be decoded in part
+
+
+# What NumPy raises where an array or an archive is damaged: it reads heads as Python, and believes the lengths in them.
+UNREADABLE = (
+    ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, OverflowError, MemoryError,
+    OSError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+class DamagedData(RecordError):
+    """A part of a data set that is not what was written; the message names the shard, and the sample if it is one."""
+
+
+@dataclass(kw_only=True)
+class _Payloads:
+    """A column of bytes, as it grows."""
+
+    offset: list[int] = field(default_factory=list)
+    length: list[int] = field(default_factory=list)
+    crc32: list[int] = field(default_factory=list)
+    suffix: list[str] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    intervals: list[NDArray[np.int32]] = field(default_factory=list)
+
+
+class Growing:
+    """An index, while its shard is written."""
+
+    def __init__(self, columns: list[Column]) -> None:
+        self._columns = columns
+        self._payloads = {column.name: _Payloads() for column in columns if not column.is_number}
+        self._numbers: dict[str, list[int | float]] = {column.name: [] for column in columns if column.is_number}
+        self._names: list[str] = []
+
+    def add(self, name: str, sample: Sample, offsets: Mapping[str, int]) -> None:
+        """Take a sample, whose bytes begin at these places of the tar."""
+        self._names.append(name)
+        for column in self._columns:
+            value = sample[column.name]
+            if not isinstance(value, Payload):
+                self._numbers[column.name].append(value)
+                continue
+            own = self._payloads[column.name]
+            own.offset.append(offsets[column.name])
+            own.length.append(len(value.data))
+            own.crc32.append(isal_zlib.crc32(value.data))
+            own.suffix.append(value.suffix)
+            if column.kind == "image":
+                frame, intervals = _picture(value)
+                own.frames.append(frame)
+                own.intervals.append(intervals)
+
+    def packed(self) -> bytes:
+        """Return the archive."""
+        arrays: dict[str, Array] = {"name": np.frombuffer(_APART.join(self._names).encode(*_CODE), np.uint8)}
+        for column in self._columns:
+            if column.is_number:
+                kind = np.int64 if column.kind == "int" else np.float64
+                arrays[f"{column.name}.value"] = np.array(self._numbers[column.name], kind)
+            else:
+                arrays |= {f"{column.name}.{key}": array for key, array in _arrays(self._payloads[column.name]).items()}
+        file = io.BytesIO()
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+        return file.getvalue()
+
+
+def _arrays(own: _Payloads) -> dict[str, Array]:
+    found: dict[str, Array] = {
+        "offset": np.array(own.offset, np.int64),
+        "length": np.array(own.length, np.int64),
+        "crc32": np.array(own.crc32, np.uint32),
+        "suffix": np.array(own.suffix, "S"),
+    }
+    if own.frames:
+        for key, values in zip(Frame._fields, zip(*own.frames, strict=True), strict=True):
+            found[key] = np.array(values, np.int32)
+        found["intervals"] = np.concatenate(own.intervals)
+        found["first_interval"] = np.cumsum([0, *map(len, own.intervals)]).astype(np.int64)
+    return found
+
+
+def _picture(value: Payload) -> tuple[Frame, NDArray[np.int32]]:
+    """Return the size of an image, 0 where it is not known, and of a JPEG what cuts it into parts."""
+    if value.suffix.lower() not in _JPEG:
+        return _frame_of_png(value.data), _WHOLE
+    try:
+        header = header_of(value.data)
+    except NotAJpeg:
+        return _UNKNOWN, _WHOLE
+    intervals = intervals_of(value.data, header) if header.components in _DECODED else None
+    return header.frame, intervals if intervals is not None else _WHOLE
+
+
+def _frame_of_png(data: bytes) -> Frame:
+    """Return the size that the head of a PNG tells (PNG specification, 11.2.1); zeros where it is none."""
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
+        return _UNKNOWN
+    width, height = struct.unpack(">II", data[16:24])
+    return _UNKNOWN._replace(height=height, width=width) if max(width, height) <= _LARGEST else _UNKNOWN
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """An index that was read."""
+
+    shard: str
+    arrays: Mapping[str, Array]
+
+    def column(self, name: str, key: str) -> Array | None:
+        """Return one array of a column; None where it is not there."""
+        return self.arrays.get(f"{name}.{key}")
+
+    def names(self) -> list[str]:
+        """Return what samples are called."""
+        return self.arrays["name"].tobytes().decode(*_CODE).split(_APART)
+
+
+def read_index(shard: str, packed: bytes) -> ShardIndex:
+    """Read an index.
+
+    Args:
+        shard: What it is of, for messages.
+        packed: The archive.
+
+    Raises:
+        DamagedData: It is none.
+    """
+    try:
+        with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
+            return ShardIndex(shard=shard, arrays={key: archive[key] for key in archive.files})
+    except UNREADABLE as error:
+        raise DamagedData(f"the index of {shard} cannot be read ({error}); convert the data set again") from error

@@ -1,0 +1,224 @@
+"""How is a JPEG cut into parts? Where its restart markers stand, and how to decode only the blocks that a crop needs.
+
+A restart marker (ITU-T T.81, B.1.1.3 and F.1.1.5.2) ends an interval of blocks whose coding depends on nothing before
+it. With some intervals, all of one length, to each row of blocks, any rectangle of intervals is a picture: the same
+header with another size, their bytes in order, their markers numbered anew, an end. Nothing is decoded and coded again,
+and every pixel is the one of the whole picture, as long as colour is not smoothed over the borders of blocks ("fancy"
+upsampling looks one pixel beyond).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from itertools import cycle
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Offsets = NDArray[np.int32]
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_SOF_SEQUENTIAL, _SOF_PROGRESSIVE, _SOF_OTHERS = {0xC0, 0xC1}, {0xC2}, set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_DRI, _SOS = 0xDD, 0xDA
+_ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
+_FIRST_RESTART, _RESTARTS = 0xD0, 8
+_MARKERS = tuple(range(_FIRST_RESTART, _FIRST_RESTART + _RESTARTS))
+_WANTED, _MOST = 3, 8  # units to an interval
+_BLOCK = 8  # lines of pixels in a block of coefficients
+
+
+class NotAJpeg(ValueError):
+    """Bytes that are no JPEG, or one that ends before its picture begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What stands before the picture."""
+
+    width: int  # pixels
+    height: int
+    components: int
+    progressive: bool
+    unit_width: int  # pixels of the blocks that are coded together
+    unit_height: int
+    interval: int  # such units between two restart markers; 0: there are none
+    height_at: int  # where the height stands, in bytes
+    body_at: int  # where the picture begins
+    scans: int  # 1 where all components are in the first scan
+
+    @property
+    def units_wide(self) -> int:
+        """Units of a row."""
+        return -(-self.width // self.unit_width)
+
+    @property
+    def units_high(self) -> int:
+        """Rows of units."""
+        return -(-self.height // self.unit_height)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether each row of units is made of whole intervals."""
+        whole = self.interval > 0 and self.units_wide % self.interval == 0
+        return whole and not self.progressive and self.scans == 1 and self.height > 0
+
+    @property
+    def frame(self) -> Frame:
+        """What has to be known to cut it."""
+        return Frame(
+            self.width, self.height, self.unit_width * self.interval, self.unit_height, self.height_at, self.body_at
+        )
+
+
+class Frame(NamedTuple):
+    """What has to be known of a picture to cut a part out of it; pixels."""
+
+    width: int
+    height: int
+    interval_width: int
+    interval_height: int
+    height_at: int  # where the height stands, in bytes; the width follows
+    body_at: int  # where the picture begins
+
+    @property
+    def across(self) -> int:
+        """Intervals of a row."""
+        return -(-self.width // self.interval_width)
+
+    @property
+    def down(self) -> int:
+        """Rows of intervals."""
+        return -(-self.height // self.interval_height)
+
+
+class Cut(NamedTuple):
+    """A rectangle of intervals: rows and columns, each the first and the first after the last."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+def header_of(data: bytes | memoryview) -> Header:
+    """Read what stands before the picture.
+
+    Raises:
+        NotAJpeg: It is none, of a kind that no common decoder reads, or cut off.
+    """
+    if bytes(data[:2]) != _START:
+        raise NotAJpeg("it does not begin with the mark of a JPEG")
+    at, interval, frame = 2, 0, None
+    while True:
+        marker, begin, end = _segment(data, at)
+        if marker in _SOF_OTHERS:
+            raise NotAJpeg(f"its coding, SOF{marker - 0xC0}, is neither baseline nor progressive")
+        if marker in _SOF_SEQUENTIAL | _SOF_PROGRESSIVE:
+            frame = (marker, begin, _frame(data, begin, end))
+        elif marker == _DRI:
+            (interval,) = struct.unpack_from(">H", data, begin)
+        elif marker == _SOS:
+            break
+        at = end
+    if frame is None:
+        raise NotAJpeg("its picture begins before its size is told")
+    kind, frame_at, (height, width, samplings) = frame
+    across, down = max(h for h, _ in samplings), max(v for _, v in samplings)
+    if len(samplings) == 1:
+        across = down = 1  # blocks of one component come one by one
+    return Header(
+        width=width,
+        height=height,
+        components=len(samplings),
+        progressive=kind in _SOF_PROGRESSIVE,
+        unit_width=_BLOCK * across,
+        unit_height=_BLOCK * down,
+        interval=interval,
+        height_at=frame_at + 1,
+        body_at=end,
+        scans=1 if data[begin] == len(samplings) else len(samplings),
+    )
+
+
+def best_interval(header: Header) -> int:
+    """Return the units that an interval should have: so that rows are made of whole ones, and a crop decodes little."""
+    divisors = [units for units in range(1, _MOST + 1) if header.units_wide % units == 0]
+    return min(divisors, key=lambda units: abs(log(units / _WANTED)))
+
+
+def intervals_of(data: bytes, header: Header) -> Offsets | None:
+    """Return where each interval begins, and where the last one ends; None where rows are not made of intervals.
+
+    What belongs to an interval ends with its marker, of the last one with the mark of the picture's end.
+    """
+    if not header.is_cut:
+        return None
+    end = data.rfind(_END)
+    if end < header.body_at:
+        return None
+    body = np.frombuffer(data, np.uint8, end - header.body_at, header.body_at)
+    marked = np.flatnonzero(body[:-1] == 0xFF)
+    second = body[marked + 1]
+    restarts = marked[(second >= _FIRST_RESTART) & (second < _FIRST_RESTART + _RESTARTS)]
+    if len(restarts) != header.units_high * header.units_wide // header.interval - 1:
+        return None
+    return (np.concatenate([[0], restarts + 2, [end - header.body_at + 2]]) + header.body_at).astype(np.int32)
+
+
+def part_alone(data: memoryview, offsets: Offsets, frame: Frame, cut: Cut) -> bytearray:
+    """Return a picture of some intervals only.
+
+    Args:
+        data: The whole file.
+        offsets: As `intervals_of` gives them.
+        frame: Of the whole picture.
+        cut: The intervals.
+    """
+    across = frame.across
+    top, bottom, left, right = cut
+    first = offsets[top * across + left : bottom * across : across].tolist()
+    rows = offsets[1:].reshape(-1, across)[top:bottom, left:right].tolist()
+    taken = [data[begin : ends[-1]] for begin, ends in zip(first, rows, strict=True)]
+    made = bytearray().join([data[: frame.body_at], *taken])
+    markers, at = cycle(_MARKERS), frame.body_at - 1
+    for begin, ends in zip(first, rows, strict=True):
+        for end, marker in zip(ends, markers):  # noqa: B905 - markers have no end
+            made[at + end - begin] = marker
+        at += ends[-1] - begin
+    made[-1] = _END[1]
+    height = min(frame.height, bottom * frame.interval_height) - top * frame.interval_height
+    width = min(frame.width, right * frame.interval_width) - left * frame.interval_width
+    made[frame.height_at : frame.height_at + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    return made
+
+
+def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """Return the marker at some place, and where what belongs to it begins and ends."""
+    try:
+        while data[at] == 0xFF and data[at + 1] == 0xFF:
+            at += 1  # fill bytes
+        if data[at] != 0xFF:
+            raise NotAJpeg(f"no marker stands at byte {at}, where one has to be")
+        marker = data[at + 1]
+        if marker in _ALONE:
+            return marker, at + 2, at + 2
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if length < 2 or at + 2 + length > len(data):
+            raise NotAJpeg(f"it ends before its picture begins, at byte {at}")
+    except (IndexError, struct.error) as error:
+        raise NotAJpeg("it ends before its picture begins") from error
+    return marker, at + 4, at + 2 + length
+
+
+def _frame(data: bytes | memoryview, begin: int, end: int) -> tuple[int, int, list[tuple[int, int]]]:
+    """Return height, width and how finely each component is sampled."""
+    try:
+        _, height, width, count = struct.unpack_from(">BHHB", data, begin)
+        samplings = [(data[begin + 7 + 3 * i] >> 4, data[begin + 7 + 3 * i] & 15) for i in range(count)]
+    except (IndexError, struct.error) as error:
+        raise NotAJpeg("its size is cut off") from error
+    if not samplings or begin + 6 + 3 * count > end or not width or not all(h and v for h, v in samplings):
+        raise NotAJpeg(f"it says that it is {width} x {height} pixels of {count} components")
+    return height, width, samplings

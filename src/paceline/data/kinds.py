@@ -1,0 +1,81 @@
+"""What kind of column do bytes belong in? By the suffix of the file that they would be."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from paceline.data.model import Column, ColumnKind, Payload
+
+PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
+TEXTS = ("txt", "json", "jsonl", "csv", "xml", "html", "caption")
+NUMBERS = ("cls", "int", "float", "index", "inx", "id")
+_SAME = {"jpeg": "jpg"}
+_MAGIC = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"BM", "bmp"), (b"\x93NUMPY", "npy"))
+_RIFF, _WEBP = b"RIFF", b"WEBP"
+
+
+def kind_of_suffix(suffix: str) -> ColumnKind:
+    """Return the kind of what a file with such a suffix holds; "int" stands for a number as text."""
+    last = suffix.lower().rpartition(".")[2]
+    if last in PICTURES:
+        return "image"
+    if last == "npy":
+        return "array"
+    if last == "float":
+        return "float"
+    if last in NUMBERS:
+        return "int"
+    return "text" if last in TEXTS else "bytes"
+
+
+def column_of_suffix(suffix: str) -> Column:
+    """Return the column that files with such a suffix make: pictures are ``image``, classes are ``label``.
+
+    A suffix of two parts, as ours are, tells its column in the first: ``caption.txt`` is ``caption``.
+    """
+    kind = kind_of_suffix(suffix)
+    first, dot, _ = suffix.rpartition(".")
+    if dot:
+        return Column(name=first.replace(".", "_"), kind=kind)
+    if kind == "image":
+        return Column(name="image", kind=kind)
+    return Column(name="label" if suffix == "cls" else suffix, kind=kind)
+
+
+def suffix_of_bytes(data: bytes) -> str:
+    """Return the suffix of a file with such content, by its first bytes; "bin" where they tell nothing."""
+    if data[:4] == _RIFF and data[8:12] == _WEBP:
+        return "webp"
+    return next((suffix for magic, suffix in _MAGIC if data.startswith(magic)), "bin")
+
+
+def plain_suffix(suffix: str) -> str:
+    """Return one spelling of suffixes that mean the same."""
+    return _SAME.get(suffix.lower(), suffix.lower())
+
+
+def array_of(value: Any) -> Payload:
+    """Return an array as NumPy writes it.
+
+    Raises:
+        ValueError: It is one of Python objects.
+    """
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise ValueError("it is an array of Python objects; arrays of numbers can be kept")
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return Payload(data=file.getvalue(), suffix="npy")
+
+
+def text_of(value: Any) -> Payload:
+    """Return text as bytes."""
+    return Payload(data=str(value).encode(), suffix="txt")
+
+
+def number_of(value: Any, column: Column) -> int | float:
+    """Return a number as its column has it."""
+    return float(value) if column.kind == "float" else int(value)

@@ -1,0 +1,47 @@
+"""How does a JPEG become one that is fast to decode, without a pixel changed? jpegtran moves its coefficients over.
+
+Progressive coding takes two to three times as long to decode; it becomes baseline. And restart markers, some to each
+row of blocks, let a crop decode only what it needs (`paceline.data.jpeg`). Coding tables made for the picture win
+more than the markers take.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+
+from paceline.data.jpeg import NotAJpeg, best_interval, header_of, intervals_of
+
+_LONG_S = 60.0
+
+
+@cache
+def jpegtran() -> str | None:
+    """Return where the program is; None where it is not installed."""
+    return shutil.which("jpegtran")
+
+
+def in_intervals(data: bytes) -> bytes:
+    """Return a JPEG with the same pixels whose parts can be decoded alone; the same bytes where that cannot be done."""
+    program = jpegtran()
+    try:
+        header = header_of(data)
+    except NotAJpeg:
+        return data
+    interval = best_interval(header)
+    if program is None or (header.interval == interval and intervals_of(data, header) is not None):
+        return data
+    command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=_LONG_S, check=False)
+        made = header_of(done.stdout) if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, NotAJpeg):
+        return data
+    # What jpegtran warns of (status 2) is a damaged picture: it stays as it is, for its reader to judge.
+    same = made is not None and (made.width, made.height, made.components) == (
+        header.width,
+        header.height,
+        header.components,
+    )
+    return done.stdout if same else data

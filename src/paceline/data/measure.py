@@ -1,0 +1,196 @@
+"""How fast is a data set read, and how close is that to what decoding alone costs? Measured in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from paceline.data.cache import CacheUse
+from paceline.data.chance import key_of, uniforms
+from paceline.data.crops import Crop
+from paceline.data.jpeg import Frame, part_alone
+from paceline.data.loader import Loader
+from paceline.data.offer import CacheOffer
+from paceline.data.pictures import Box, cut_around, libraries
+from paceline.data.report import StageCost
+from paceline.data.sharded import ShardedDataset
+from paceline.data.tokens import TokenDataset
+from paceline.data.wanted import picture_column
+
+_LIMIT_PICTURES = 512  # by which the cost of decoding alone is measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """A median of rounds, with the least and the most of them."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What reading costs."""
+
+    samples: int  # of a round
+    batch_size: int
+    threads: int
+    samples_per_s: Around
+    cpu_ms_per_sample: Around  # of the whole process
+    decode_limit_cpu_ms: Around | None  # of a picture: decoding and resizing alone; None: there are no pictures
+    times_limit: Around | None  # CPU time as a multiple of that, each round with its own
+    stages: Sequence[StageCost]
+    cache: CacheUse | None
+    offer: CacheOffer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One pass over some batches."""
+
+    samples: int
+    wall_s: float
+    cpu_s: float
+
+
+def measure(
+    dataset: ShardedDataset | TokenDataset,
+    crop: Crop | None,
+    *,
+    batch_size: int,
+    samples: int,
+    rounds: int,
+    **settings: Any,
+) -> Measured:
+    """Read a data set in several rounds, each beside a measurement of decoding alone.
+
+    Args:
+        dataset: What to read.
+        crop: What to take of pictures; None: samples as they are.
+        batch_size: Samples of a batch.
+        samples: Of a round, about; the epoch is gone through again and again.
+        rounds: How many.
+        settings: Of the loader.
+    """
+    batch_size = min(batch_size, len(dataset))
+    loader = Loader(dataset, batch_size, shuffle=True, transform=crop, ends="drop", **settings)  # whole batches
+    pictures = _limit_of(dataset, crop) if isinstance(dataset, ShardedDataset) else None
+    steps = max(1, min(len(loader), samples // batch_size))
+    read_round(
+        loader, len(loader) if settings.get("decoded_cache") else min(4, steps)
+    )  # memory is taken, caches are filled
+    loader.forget_report()
+    found: list[Round] = []
+    limits: list[float] = []
+    for _ in range(rounds):
+        found.append(read_round(loader, steps))
+        if pictures is not None:
+            limits.append(pictures(max(1, loader.threads)))
+    report = loader.report()
+    loader.close()
+    each_ms = [1e3 * one.cpu_s / one.samples for one in found]
+    return Measured(
+        samples=found[0].samples,
+        batch_size=batch_size,
+        threads=report.threads,
+        samples_per_s=around([one.samples / one.wall_s for one in found]),
+        cpu_ms_per_sample=around(each_ms),
+        decode_limit_cpu_ms=around(limits) if limits else None,
+        times_limit=around([own / limit for own, limit in zip(each_ms, limits, strict=True)]) if limits else None,
+        stages=report.stages,
+        cache=report.cache,
+        offer=report.offer,
+    )
+
+
+def read_round(loader: Loader, steps: int) -> Round:
+    """Take some batches and let go of them."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in islice(loader, steps):
+        pass
+    return Round(samples=steps * loader.batch_size, wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu)
+
+
+def around(values: Sequence[float]) -> Around:
+    """Return the median of rounds and how far they are apart."""
+    return Around(value=statistics.median(values), low=min(values), high=max(values), count=len(values))
+
+
+def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], float] | None:
+    """Prepare what decodes pictures and nothing else; it returns milliseconds of CPU for each. None: there are none.
+
+    It is called with a number of threads: as many as in the loader, for cores that share a cache or their arithmetic
+    slow each other down.
+    """
+    column = picture_column(dataset)
+    if column is None or crop is None:
+        return None
+    cut = [one for one in _pictures(dataset, column, crop) if one is not None]
+
+    def decoded(threads: int) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            spent = sum(pool.map(lambda _: _decoded(cut, crop.size), range(threads)))
+        return 1e3 * spent / (max(1, len(cut)) * threads)
+
+    return decoded
+
+
+def _decoded(cut: Sequence[_Cut], size: int) -> float:
+    """Decode pictures and resize them, and return the CPU seconds of it."""
+    jpeg, cv2 = libraries()
+    slot = np.empty((size, size, 3), np.uint8)
+    scratch = np.empty(max((one.pixels for one in cut), default=1), np.uint8)
+    begun = time.thread_time()
+    for one in cut:
+        strip = jpeg.decode_jpeg(one.data, "RGB", fastdct=True, fastupsample=True, buffer=scratch)
+        box = one.box
+        part = strip[box.top : box.top + box.height, box.left : box.left + box.width]
+        cv2.resize(part, (size, size), dst=slot, interpolation=cv2.INTER_LINEAR)
+    return time.thread_time() - begun
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A JPEG of what a crop needs, and the crop in it."""
+
+    data: bytes
+    box: Box
+    pixels: int  # bytes of it, decoded
+
+
+def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut | None]:
+    count = min(_LIMIT_PICTURES, len(dataset))
+    last = count if dataset.remote is not None else len(dataset)  # what lies together is fetched together
+    ids = np.linspace(0, last - 1, count).astype(np.int64)
+    drawn = uniforms(key_of(0), ids, crop.draws)
+    return [_cut(dataset, column, crop, number, drawn) for number in enumerate(ids)]
+
+
+def _cut(dataset: ShardedDataset, column: str, crop: Crop, number: tuple[int, Any], drawn: Any) -> _Cut | None:
+    (place,) = dataset.places(np.array([number[1]]))
+    arrays = dataset.index(place.shard).arrays
+    frame = Frame(*(int(arrays[f"{column}.{key}"][place.row]) for key in Frame._fields))
+    if not frame.height:
+        return None
+    (intervals,) = dataset.intervals(column, [place])
+    data = dataset.payload(column, place)
+    if data[:2] != b"\xff\xd8":
+        return None  # no JPEG
+    boxes = crop.boxes(np.array([frame.height]), np.array([frame.width]), drawn[number[0] : number[0] + 1])
+    box = Box(*(int(one[0]) for one in (boxes.top, boxes.left, boxes.height, boxes.width)))
+    if not len(intervals):
+        return _Cut(data, box, 3 * frame.height * frame.width)
+    cut = cut_around(frame, box, beyond=False)
+    high, wide = frame.interval_height, frame.interval_width
+    moved = box._replace(top=box.top - cut.top * high, left=box.left - cut.left * wide)
+    pixels = 3 * (cut.bottom - cut.top) * high * (cut.right - cut.left) * wide
+    return _Cut(bytes(part_alone(memoryview(data), intervals, frame, cut)), moved, pixels)

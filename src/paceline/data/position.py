@@ -1,0 +1,55 @@
+"""Where is a loader? Seed, epoch, how many samples all ranks have consumed, and what the order was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """About a hundred bytes that say all."""
+
+    seed: int
+    epoch: int
+    consumed: int  # samples of the epoch, by all ranks together
+    samples: int  # of the data set
+    window: int  # blocks whose samples are mixed with each other
+    lanes: int  # ranks for which blocks were dealt out when the order was made
+    shuffle: bool
+
+    def next_epoch(self) -> Position:
+        """Return the beginning of the next epoch."""
+        return replace(self, epoch=self.epoch + 1, consumed=0)
+
+    def state(self) -> dict[str, int | bool]:
+        """Return it as a dict."""
+        return asdict(self)
+
+
+def position_of(state: Mapping[str, Any], samples: int) -> Position:
+    """Return what a state says.
+
+    Args:
+        state: What `Position.state` returned.
+        samples: Of the data set that is there.
+
+    Raises:
+        UsageError: It is no state, or that of another data set.
+    """
+    names = [one.name for one in fields(Position)]
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise UsageError(
+            f"this is no state of a loader: it lacks {', '.join(missing)}; give what state_dict() returned"
+        )
+    if state["samples"] != samples:
+        raise UsageError(
+            f"the state is of a data set of {state['samples']:,} samples, this one has {samples:,}; "
+            "give the data set that the state was saved with"
+        )
+    numbers = {name: int(state[name]) for name in names if name != "shuffle"}
+    return Position(shuffle=bool(state["shuffle"]), **numbers)

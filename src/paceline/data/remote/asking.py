@@ -1,0 +1,162 @@
+"""What if a store is busy, silent or broken? The request is made again, each time later; what cannot get better is not.
+
+A request may take so long and no longer, so that a store that stalls cannot hold the training. Between tries the time
+doubles, less a random part: who failed together does not come back together.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from threading import Lock
+
+from paceline import units
+from paceline.data.folders import Stop, Stopped
+from paceline.data.remote.settings import RemoteSettings
+from paceline.data.remote.store import Store
+from paceline.errors import EnvironmentFault, UsageError
+
+_COMMON_BYTES = 8 << 20  # of a request, for which the limit in time stands
+_LONGEST_S = 20.0  # between two tries
+_FINAL = {*range(400, 500), 501, 505} - {408, 425, 429}  # that do not pass
+_ADVICE = {
+    "missing": "was it moved, or not copied whole?",
+    "refused": "credentials come from storage_options=, or from where the store's own tools look (AWS_PROFILE, ~/.aws)",
+    "wrong": "check URL and storage_options=",
+    "busy": "is the store up, and the network? tries= and request_s= give it longer",
+}
+_NO_USE = (ImportError, TypeError, ValueError, AttributeError, IsADirectoryError)
+
+
+class Unfetched(EnvironmentFault):
+    """A store did not give what was asked for; the message says what, why, how often it was tried, and what to do."""
+
+
+class Missing(Unfetched, UsageError):
+    """There is no such object."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What was asked of a store, and what of its cache."""
+
+    requests: int = 0
+    repeated: int = 0  # of them, because one failed
+    bytes: int = 0  # that came
+    from_cache: int = 0  # pieces that the disk had
+    not_kept: int = 0  # pieces for which the disk had no room
+
+
+class Asker:
+    """Fetches from a store, in spite of it."""
+
+    def __init__(self, store: Store, url: str, settings: RemoteSettings, counts: Counts) -> None:
+        self._store = store
+        self._url = url.rstrip("/")
+        self._settings = settings
+        self._counts = counts
+        self._lock = Lock()
+        self._chance = random.SystemRandom()  # the training's is left alone, and forked processes do not draw alike
+
+    def fetched(self, name: str, begin: int | None, end: int | None, stop: Stop) -> bytes:
+        """Fetch an object, or a part of it; less where it ends before.
+
+        Raises:
+            Missing: There is no such object.
+            Unfetched: It cannot be fetched for another reason.
+            Stopped: Nobody wants it any more.
+        """
+        begun, tries = time.monotonic(), self._settings.tries
+        asked = f"{self._url}/{name}" + ("" if begin is None else f", bytes {begin:,} to {end:,}")
+        for number in range(1, tries + 1):
+            try:
+                return self._once(name, begin, end, stop)
+            except Exception as error:
+                kind, said = kind_of(error), self._said(error, begin, end)
+                _let_go(error)
+            if kind == "beyond":
+                return b""
+            if kind == "stopped":
+                raise Stopped
+            if number == tries or kind != "busy":
+                break
+            stop.wait(self._pause(number))
+        often = f"tried {number} times in {units.seconds(time.monotonic() - begun)}; " if number > 1 else ""
+        raise (Missing if kind == "missing" else Unfetched)(f"{asked}: {said}; {often}{_ADVICE[kind]}")
+
+    def _once(self, name: str, begin: int | None, end: int | None, stop: Stop) -> bytes:
+        with self._lock:
+            self._counts.requests += 1
+        future: Future[bytes] = self._store.ask(name, begin, end)
+        with stop.ending(future):
+            try:
+                found = future.result(self._limit_s(begin, end))
+            except CancelledError as error:
+                raise Stopped from error
+        if begin is not None and end is not None and len(found) > end - begin:
+            raise ValueError(f"the server sent {len(found):,} bytes: it does not answer requests for a part of a file")
+        with self._lock:
+            self._counts.bytes += len(found)
+        return found
+
+    def _limit_s(self, begin: int | None, end: int | None) -> float:
+        asked = 0 if begin is None or end is None else end - begin
+        return self._settings.request_s * max(1.0, asked / _COMMON_BYTES)
+
+    def _pause(self, number: int) -> float:
+        """Return how long to wait after so many tries."""
+        with self._lock:
+            self._counts.repeated += 1
+        return min(_LONGEST_S, self._settings.wait_s * 2 ** (number - 1)) * self._chance.uniform(0.5, 1)
+
+    def _said(self, error: Exception, begin: int | None, end: int | None) -> str:
+        """Return what happened, in a few words."""
+        if isinstance(error, TimeoutError):
+            return f"no answer within {units.seconds(self._limit_s(begin, end))}"
+        if isinstance(error, FileNotFoundError):
+            return "there is no such object"
+        status, message = status_of(error), getattr(error, "message", "") or str(error)
+        if status is not None and str(status) not in message:
+            message = f"{status} {message}"
+        return message or type(error).__name__
+
+
+def kind_of(error: Exception) -> str:
+    """Return what an error is: "busy" may pass; "missing", "refused", "wrong", "beyond" and "stopped" do not."""
+    if isinstance(error, Stopped):
+        return "stopped"
+    status = status_of(error)
+    if status == 416:
+        return "beyond"
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return "missing"
+    if isinstance(error, PermissionError) or status in (401, 403) or "Credential" in type(error).__name__:
+        return "refused"
+    if isinstance(error, _NO_USE) or status in _FINAL:
+        return "wrong"
+    return "busy"
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Forget where an error came about: the frames of a library hold its connections for as long as they are known."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the status of HTTP that an error tells of; libraries keep it in different places."""
+    for name in ("status", "status_code", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int) and 100 <= value < 600:
+            return value
+    cause: BaseException | None = error
+    while cause is not None:  # s3fs raises errors of the system in place of botocore's
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            told = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return told if isinstance(told, int) else None
+        cause = cause.__cause__
+    return None

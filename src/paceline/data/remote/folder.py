@@ -1,0 +1,258 @@
+"""How are shards of a store read? Block by block, as the epoch wants them, through what the local disk has kept.
+
+The order of an epoch mixes blocks of all shards: a first batch has samples of some thirty shards. So what is fetched is
+a block, and not a shard (docs/decisions/0017), and held against the checksums of its samples before it is used or kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+from isal import isal_zlib
+
+from paceline.data.contents import Blocks, blocks_in, contents_in
+from paceline.data.folders import Filled, IndexOf, LostPart, Piece, Stop
+from paceline.data.index import ShardIndex, read_index
+from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, Contents, Shard
+from paceline.data.remote.asking import Asker, Counts, Missing, Unfetched
+from paceline.data.remote.cache import Cache
+from paceline.data.remote.settings import RemoteSettings, cache_folder
+from paceline.data.remote.store import FsspecStore, Store
+from paceline.errors import EnvironmentFault, UsageError
+
+_LOOKS = 2  # at bytes that are not those that were written: a wrong transfer is made right by another
+_KEPT_PIECES = 40  # in memory, of those who read sample by sample: more than are mixed with each other at a time
+_COPIED_BYTES = 8 << 20  # of a request, where a whole file is copied
+
+
+class RemoteFolder:
+    """A data set in a store."""
+
+    def __init__(self, url: str, settings: RemoteSettings, store: Store | None = None) -> None:
+        """Prepare it; nothing is fetched yet.
+
+        Args:
+            url: As fsspec has it.
+            settings: How to read it.
+            store: What gives bytes; None: fsspec.
+
+        Raises:
+            UsageError: There is no such kind of store.
+            EnvironmentFault: A package that speaks with it is not there.
+        """
+        self.address = url
+        self.settings = settings
+        self.counts = Counts()
+        self.store = store or FsspecStore(url, settings.storage_options)
+        self.asker = Asker(self.store, url, settings, self.counts)
+        self._shards: list[Shard] = []
+        self._before: list[int] = []  # bytes of the shards before each
+        self._cache: Cache | None = None
+        self._parts = _Parts()
+
+    @property
+    def cache(self) -> Cache | None:
+        """What is kept on the disk."""
+        return self._cache
+
+    def contents(self) -> Contents:
+        """Return what it says of itself.
+
+        Raises:
+            UsageError: There is none.
+            EnvironmentFault: It cannot be fetched.
+            DamagedData: It cannot be read.
+        """
+        try:
+            text = self.asker.fetched(CONTENTS_FILE, None, None, Stop())
+        except Missing as error:
+            raise UsageError(
+                f"no {CONTENTS_FILE} at {self.address}: it is no data set; `paceline data convert SRC DEST` makes one, "
+                "and any tool copies it"
+            ) from error
+        found = contents_in(text, f"{self.address}/{CONTENTS_FILE}")
+        self._shards = list(found.shards)
+        self._before = [0, *np.cumsum([shard.bytes + shard.index_bytes for shard in self._shards]).tolist()]
+        self._cache = self._opened_cache(hashlib.sha256(text).hexdigest()[:24])
+        return found
+
+    def blocks(self) -> Blocks:
+        """Return its blocks."""
+        packed = self.asker.fetched(BLOCKS_FILE, None, None, Stop())
+        return blocks_in(io.BytesIO(packed), f"{self.address}/{BLOCKS_FILE}", "a copy of it")
+
+    def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
+        """Return the index of a shard."""
+        kept = f"{number:06d}/index"
+        with self.turn(number, 0, stop):
+            packed = bytearray(shard.index_bytes)
+            if self._cache is None or not self._cache.read(kept, memoryview(packed)):
+                packed = bytearray(self._fetched_index(number, shard, stop))
+                self.keep(kept, packed)
+        return read_index(shard.file, bytes(packed))
+
+    def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
+        """Return some bytes of a piece by themselves; the pieces that were asked for last stay in memory."""
+        data = self._parts.get(piece)
+        if data is None:
+            buffer = memoryview(bytearray(piece.end - piece.begin))
+            done = RemoteReading(self, index_of).fill(piece, buffer).bytes
+            data = self._parts.put(piece, buffer[:done])
+        return data[begin - piece.begin : begin - piece.begin + length]
+
+    def reading(self, index_of: IndexOf) -> RemoteReading:
+        """Return what reads pieces."""
+        return RemoteReading(self, index_of)
+
+    def copy(self, name: str, size: int, to: Path) -> None:
+        """Copy a file of the data set as it is in the store, whatever is kept.
+
+        Raises:
+            Unfetched: It cannot be fetched.
+        """
+        with to.open("wb") as file:
+            for begin in range(0, size, _COPIED_BYTES):
+                file.write(self.asker.fetched(name, begin, min(size, begin + _COPIED_BYTES), Stop()))
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard by its number."""
+        return self._shards[number]
+
+    def turn(self, number: int, offset: int, stop: Stop) -> AbstractContextManager[None]:
+        """Return what waits until nobody else here fetches the same bytes of a shard; its index comes before them."""
+        if self._cache is None:
+            return nullcontext()
+        return self._cache.turn(self._before[number] + offset, stop, 2 * self.settings.request_s)
+
+    def keep(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        """Keep something on the disk, if that can be."""
+        if self._cache is not None and not self._cache.keep(name, data):
+            self.counts.not_kept += 1
+
+    def _fetched_index(self, number: int, shard: Shard, stop: Stop) -> bytes:
+        try:
+            for _ in range(_LOOKS):
+                packed = self.asker.fetched(shard.index, 0, shard.index_bytes, stop)
+                if isal_zlib.crc32(packed) == shard.index_crc32:
+                    return packed
+        except Unfetched as error:
+            raise LostPart(f"{shard.index}, the index of {shard.file}, cannot be fetched: {error}", number) from error
+        raise LostPart(
+            f"{self.address}/{shard.index}, the index of {shard.file}, is damaged: its checksum is not the one that "
+            "was written; copy it to the store again",
+            number,
+        )
+
+    def _opened_cache(self, dataset: str) -> Cache | None:
+        folder = cache_folder(self.settings, os.environ)
+        if folder is None:
+            return None
+        try:
+            return Cache(folder, dataset, self.settings.cache_bytes)
+        except EnvironmentFault:
+            if self.settings.cache is not None:
+                raise  # it was asked for
+            return None
+
+
+class RemoteReading:
+    """Reads pieces: from the disk, else from the store."""
+
+    def __init__(self, folder: RemoteFolder, index_of: IndexOf) -> None:
+        self._folder = folder
+        self._index_of = index_of
+        self._stop = Stop()
+        self.readers = folder.settings.requests
+
+    def fill(self, piece: Piece, into: memoryview) -> Filled:
+        """Read a piece."""
+        index = self._index_of(piece.shard, self._stop)  # it is fetched with the first piece
+        if not len(into):
+            return Filled(0, "read")
+        name = f"{piece.shard:06d}/{piece.begin}-{piece.end}"
+        if self._kept(name, into):
+            return Filled(len(into), "read")
+        folder = self._folder
+        with folder.turn(piece.shard, folder.shard(piece.shard).index_bytes + piece.begin, self._stop):
+            if self._kept(name, into):  # somebody else has fetched it
+                return Filled(len(into), "read")
+            done = self._fetch(piece, into, index)
+            if done is None:
+                folder.keep(name, into)
+        return Filled(len(into) if done is None else done, "fetch")
+
+    def stop(self) -> None:
+        """End requests, and waiting for the next try."""
+        self._stop.now()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._folder.store.release()
+
+    def _kept(self, name: str, into: memoryview) -> bool:
+        cache = self._folder.cache
+        if cache is None or not cache.read(name, into):
+            return False
+        self._folder.counts.from_cache += 1
+        return True
+
+    def _fetch(self, piece: Piece, into: memoryview, index: ShardIndex) -> int | None:
+        """Fetch a piece; return None if it is as it was written, else how many bytes there are.
+
+        Those who use samples find out which of them are damaged.
+        """
+        done = 0
+        for _ in range(_LOOKS):
+            try:
+                name = self._folder.shard(piece.shard).file
+                data = self._folder.asker.fetched(name, piece.begin, piece.end, self._stop)
+            except Unfetched as error:
+                raise LostPart(f"cannot be fetched: {error}", piece.shard, piece.begin) from error
+            done = len(data)
+            into[:done] = data
+            if done == len(into) and sound(index, piece, into):
+                return None
+        return done
+
+
+class _Parts:
+    """Pieces in memory, of a process that reads sample by sample."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Piece, memoryview] = OrderedDict()
+
+    def get(self, piece: Piece) -> memoryview | None:
+        with self._lock:
+            if piece in self._kept:
+                self._kept.move_to_end(piece)
+            return self._kept.get(piece)
+
+    def put(self, piece: Piece, data: memoryview) -> memoryview:
+        with self._lock:
+            self._kept[piece] = data
+            while len(self._kept) > _KEPT_PIECES:
+                self._kept.popitem(last=False)
+        return data
+
+
+def sound(index: ShardIndex, piece: Piece, data: memoryview) -> bool:
+    """Say whether all that samples have in a piece is what was written, by its checksums."""
+    for key, offsets in index.arrays.items():
+        if not key.endswith(".offset"):
+            continue
+        column = key.removesuffix(".offset")
+        own = np.flatnonzero((offsets >= piece.begin) & (offsets < piece.end))  # type: ignore[operator]
+        told = (index.arrays[f"{column}.{what}"][own].tolist() for what in ("offset", "length", "crc32"))
+        for offset, length, crc32 in zip(*told, strict=True):
+            begin = offset - piece.begin
+            if isal_zlib.crc32(data[begin : begin + length]) != crc32:
+                return False
+    return True

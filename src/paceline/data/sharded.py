@@ -1,0 +1,208 @@
+"""How are samples of shards found and read? By their number; each is checked against its checksum."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from paceline.data.contents import Blocks
+from paceline.data.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
+from paceline.data.index import Array, DamagedData, ShardIndex
+from paceline.data.model import Contents, shown
+from paceline.data.remote.folder import RemoteFolder
+from paceline.data.remote.settings import chosen
+from paceline.errors import UsageError
+
+Numbers = NDArray[np.int64]
+_KEPT_INDEXES = 4096  # of shards
+
+
+class Place(NamedTuple):
+    """Where a sample lies."""
+
+    shard: int
+    row: int  # in the shard
+
+
+class ShardedDataset:
+    """Shards as `paceline data convert` writes them, here or in a store. Reading is safe from several threads."""
+
+    def __init__(self, folder: str | os.PathLike[str], **remote: Any) -> None:
+        """Open a data set; only what it says of itself is read.
+
+        Args:
+            folder: Where it is: a path, or a URL that fsspec knows (``s3://bucket/photos``, ``https://...``).
+            remote: Of a URL, those of `paceline.data.remote.settings.RemoteSettings`: `cache`, `cache_bytes` and more.
+
+        Raises:
+            UsageError: There is none in the folder.
+            EnvironmentFault: The store does not answer, or a package that speaks with it is not there.
+            DamagedData: It cannot be read.
+        """
+        self._remote = remote
+        self._folder = _folder_of(folder, remote)
+        self.contents: Contents = self._folder.contents()
+        self.blocks: Blocks = self._folder.blocks()
+        sizes = [shard.samples for shard in self.contents.shards]
+        self._first = np.append(0, np.cumsum(sizes)).astype(np.int64)
+        self._locks = [threading.Lock() for _ in sizes]
+        self.indexes: dict[int, ShardIndex] = {}  # that were read, by shard
+
+    def __len__(self) -> int:
+        return self.contents.samples
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.address, self._remote)
+
+    @property
+    def address(self) -> str:
+        """Where it is, as it was given."""
+        return self._folder.address
+
+    @property
+    def folder(self) -> Path:
+        """The folder, on this machine.
+
+        Raises:
+            UsageError: It is elsewhere.
+        """
+        if not isinstance(self._folder, LocalFolder):
+            raise UsageError(f"{self.address} is not a folder of this machine, and this needs one: copy it first")
+        return self._folder.path
+
+    @property
+    def remote(self) -> RemoteFolder | None:
+        """The store that it is in; None: it is on this machine."""
+        return self._folder if isinstance(self._folder, RemoteFolder) else None
+
+    def reading(self) -> Reading:
+        """Return what reads blocks."""
+        return self._folder.reading(self.index)
+
+    def piece(self, block: int) -> Piece:
+        """Return the bytes that a block is."""
+        shard, _, begin, end = self.blocks[block].tolist()
+        return Piece(shard, begin, end)
+
+    def places(self, ids: Numbers) -> list[Place]:
+        """Return where samples lie."""
+        shards = np.searchsorted(self._first, ids, side="right") - 1
+        rows = ids - self._first[shards]
+        return list(map(Place, shards.tolist(), rows.tolist()))
+
+    def index(self, shard: int, stop: Stop | None = None) -> ShardIndex:
+        """Return the index of a shard.
+
+        Args:
+            shard: Its number.
+            stop: Ends waiting for a store.
+
+        Raises:
+            LostPart: It cannot be had.
+        """
+        found = self.indexes.get(shard)
+        if found is not None:
+            return found
+        with self._locks[shard]:
+            found = self.indexes.get(shard)
+            if found is None:
+                found = self._folder.index(shard, self.contents.shards[shard], stop or Stop())
+                for oldest in list(self.indexes)[: len(self.indexes) + 1 - _KEPT_INDEXES]:
+                    self.indexes.pop(oldest, None)
+                self.indexes[shard] = found
+        return found
+
+    def samples_in(self, block: int) -> int:
+        """Return how many samples a block has."""
+        first = self.blocks["first"]
+        after = first[block + 1] if block + 1 < len(first) else self.contents.samples
+        return int(after - first[block])
+
+    def numbers(self, name: str, places: Sequence[Place]) -> Array:
+        """Return the values of a column of numbers."""
+        return self.gathered(name, ("value",), places)["value"]
+
+    def gathered(self, name: str, keys: Sequence[str], places: Sequence[Place]) -> dict[str, Array]:
+        """Return arrays of the index at some samples, shard by shard."""
+        shards = np.array([place.shard for place in places], np.int64)
+        rows = np.array([place.row for place in places], np.int64)
+        found: dict[str, Array] = {}
+        for shard in np.unique(shards).tolist():
+            own, arrays = shards == shard, self.index(shard).arrays
+            for key in keys:
+                values = arrays[f"{name}.{key}"]
+                if key not in found:
+                    found[key] = np.empty(len(places), values.dtype)
+                found[key][own] = values[rows[own]]
+        return found
+
+    def intervals(self, name: str, places: Sequence[Place]) -> list[NDArray[np.int32]]:
+        """Return where intervals begin that can be decoded alone, of each picture of a column."""
+        own: dict[int, tuple[NDArray[np.int32], Numbers]] = {}
+        found = []
+        for shard, row in places:
+            if shard not in own:
+                arrays = self.index(shard).arrays
+                intervals, first = (arrays[f"{name}.{key}"] for key in ("intervals", "first_interval"))
+                own[shard] = intervals.astype(np.int32, copy=False), first.astype(np.int64, copy=False)
+            intervals, first = own[shard]
+            found.append(intervals[first[row] : first[row + 1]])
+        return found
+
+    def name(self, place: Place) -> str:
+        """Return what a sample is called in a message: shard, number in it, and the file that it was."""
+        shard = self.contents.shards[place.shard].file
+        try:
+            return f"{shard}, sample {place.row} ({shown(self.index(place.shard).names()[place.row])})"
+        except (DamagedData, IndexError):
+            return f"{shard}, sample {place.row}"
+
+    def file(self, shard: int) -> Path:
+        """Return the file of a shard, on this machine."""
+        return self.folder / self.contents.shards[shard].file
+
+    def checked(self, name: str, place: Place, data: memoryview, length: int, crc32: int) -> memoryview:
+        """Return the bytes of a sample, if they are those that were written.
+
+        Raises:
+            DamagedData: They are others, or there are fewer.
+        """
+        if len(data) != length:
+            raise DamagedData(f"{self.name(place)}: {name} is cut off, {len(data):,} of {length:,} bytes are there")
+        if isal_zlib.crc32(data) != crc32:
+            raise DamagedData(f"{self.name(place)}: {name} is damaged: its checksum is not the one that was written")
+        return data
+
+    def payload(self, name: str, place: Place) -> bytes:
+        """Read one value of one sample by itself.
+
+        Raises:
+            DamagedData: It is not what was written.
+        """
+        told = self.gathered(name, ("offset", "length", "crc32"), [place])
+        offset, length, crc32 = (int(values[0]) for values in told.values())
+        block = int(np.searchsorted(self.blocks["first"], self._first[place.shard] + place.row, side="right")) - 1
+        data = self._folder.part(self.piece(block), offset, length, self.index)
+        return bytes(self.checked(name, place, data, length, crc32))
+
+
+def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder:
+    """Return the folder that a path or a URL names."""
+    named = os.fspath(folder)
+    if is_url(named):
+        return RemoteFolder(named, chosen(remote))
+    if remote:
+        raise UsageError(f"{', '.join(remote)}: of data sets in a store, and {named} is a folder; give its URL")
+    return LocalFolder(Path(named.removeprefix(LOCAL)))
+
+
+def _opened(address: str, remote: dict[str, Any]) -> ShardedDataset:
+    """Return a data set that was sent to another process."""
+    return ShardedDataset(address, **remote)

@@ -1,0 +1,135 @@
+"""Arrays whose first axis is samples: files of NumPy beside each other, or the data sets of an HDF5 file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes, text_of
+from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.sources import BadSample
+from paceline.errors import EnvironmentFault, UsageError
+
+_LABELS = ("label", "labels", "target", "targets", "y")
+HDF5 = (".h5", ".hdf5", ".hdf")
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Arrays of as many samples each, by the names of their columns."""
+
+    path: Path  # a folder of .npy files, one of them, or an HDF5 file
+    classes: Sequence[str] = ()
+    version: str = ""
+
+    def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:
+        return type(self), (self.path,)  # files are opened where they are read
+
+    @cached_property
+    def _arrays(self) -> Mapping[str, Any]:
+        found = _of_hdf5(self.path) if self.path.suffix.lower() in HDF5 else _of_numpy(self.path)
+        counts = {name: len(array) for name, array in found.items()}
+        if len(set(counts.values())) != 1:
+            said = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
+            raise UsageError(
+                f"{self.path} has arrays of different lengths ({said}); all need as many rows as there are samples"
+            )
+        return found
+
+    def __len__(self) -> int:
+        return len(next(iter(self._arrays.values())))
+
+    @cached_property
+    def columns(self) -> Sequence[Column]:
+        """One for each array."""
+        return [Column(name=name, kind=_kind(array)) for name, array in self._arrays.items()]
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        sample = self.sample(0)
+        return sum(len(value.data) if isinstance(value, Payload) else 8 for value in sample.values())
+
+    def size(self, number: int) -> int:
+        """Return the bytes of the first row."""
+        return self._row_bytes
+
+    def name(self, number: int) -> str:
+        """Return the file and the row."""
+        return f"{self.path.name}[{number}]"
+
+    def sample(self, number: int) -> Sample:
+        """Read a row of each array."""
+        try:
+            rows = {name: array[number] for name, array in self._arrays.items()}
+        except (OSError, ValueError) as error:
+            raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
+        return {column.name: _value(rows[column.name], column) for column in self.columns}
+
+
+def _of_numpy(path: Path) -> dict[str, Any]:
+    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    try:
+        found = {_name(file.stem): np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read as NumPy arrays: {error}") from error
+    if any(array.ndim == 0 for array in found.values()):
+        raise UsageError(f"{path} holds a single number; an array of samples is needed")
+    return found
+
+
+def _of_hdf5(path: Path) -> dict[str, Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise EnvironmentFault("HDF5 files need h5py: pip install 'paceline[formats]'") from error
+    found: dict[str, Any] = {}
+    try:
+        file = h5py.File(path, "r")
+        file.visititems(lambda name, one: found.update({_name(name): one}) if isinstance(one, h5py.Dataset) else None)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read as HDF5: {error}") from error
+    if not found:
+        raise UsageError(f"{path} has no data sets")
+    return found
+
+
+def _name(name: str) -> str:
+    plain = name.replace("/", "_").replace(".", "_")
+    return "label" if plain.lower() in _LABELS else plain
+
+
+def _kind(array: Any) -> ColumnKind:
+    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
+        return "int"
+    if array.ndim == 1 and np.issubdtype(array.dtype, np.floating):
+        return "float"
+    if array.dtype.hasobject or array.dtype.kind in "SU":
+        first = array[0]
+        if isinstance(first, str):
+            return "text"
+        data = _bytes(first)
+        return "array" if data is None else kind_of_suffix(suffix_of_bytes(data))
+    return "array"
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Return a value of variable length as bytes; None where it is a list of other numbers."""
+    if isinstance(value, bytes | np.bytes_):
+        return bytes(value)
+    return value.tobytes() if isinstance(value, np.ndarray) and value.dtype == np.uint8 else None
+
+
+def _value(value: Any, column: Column) -> Value:
+    if column.is_number:
+        return number_of(value, column)
+    if column.kind == "text":
+        return text_of(value)
+    data = _bytes(value)
+    if column.kind in ("image", "bytes") and data is not None:
+        return Payload(data=data, suffix=suffix_of_bytes(data))
+    return array_of(value)

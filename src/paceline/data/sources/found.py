@@ -1,0 +1,69 @@
+"""What is at a path? The kind of source by the names of files, and what lists its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from paceline.data.sources import Source
+from paceline.data.sources.arrays import HDF5, Arrays
+from paceline.data.sources.image_folder import image_folder, image_table
+from paceline.data.sources.parquet import tables
+from paceline.data.sources.tfrecord import tfrecords
+from paceline.data.sources.webdataset import tars
+from paceline.errors import UsageError
+
+_OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
+    "webdataset": ((".tar",), tars),
+    "tfrecord": ((".tfrecord", ".tfrecords", ".tfrec"), tfrecords),
+    "parquet": ((".parquet", ".pq"), tables),
+}
+
+
+def source_of(path: Path, kind: str | None) -> Source:
+    """Return what is at a path.
+
+    Args:
+        path: A file, or a folder.
+        kind: images, table, webdataset, tfrecord, parquet, hdf5 or npy; None: what the names of files say.
+
+    Raises:
+        UsageError: There is nothing that can be converted.
+    """
+    if not path.exists():
+        raise UsageError(f"no file or folder {path}")
+    kind = kind or _kind(path)
+    if kind == "images":
+        return image_folder(path)
+    if kind == "table":
+        return image_table(path)
+    if kind in ("hdf5", "npy"):
+        return Arrays(path)
+    suffixes, listed = _OF_FILES[kind]
+    files = [path] if path.is_file() else _files(path, suffixes)
+    if not files:
+        raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
+    return listed(files)
+
+
+def _kind(path: Path) -> str:
+    if path.is_file():
+        if path.suffix.lower() in (*HDF5, ".npy"):
+            return "npy" if path.suffix.lower() == ".npy" else "hdf5"
+        if path.suffix.lower() == ".csv":
+            return "table"
+    for kind, (suffixes, _) in _OF_FILES.items():
+        if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
+            return kind
+    if path.is_dir():
+        return "npy" if any(path.glob("*.npy")) else "images"
+    raise UsageError(f"it cannot be told what {path} is; say it with --format")
+
+
+def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and _is(path, suffixes))
+
+
+def _is(path: Path, suffixes: Sequence[str]) -> bool:
+    """Say whether a name has one of these suffixes, at its end or before a part such as ``-00000-of-00004``."""
+    return any(path.name.endswith(suffix) or f"{suffix}-" in path.name for suffix in suffixes)

@@ -1,0 +1,144 @@
+"""Parquet files: columns of numbers, text and bytes; pictures as bytes, or with their path as Hugging Face has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes, text_of
+from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.sources import BadSample
+from paceline.errors import EnvironmentFault, UsageError
+
+_KEPT_GROUPS = 8  # groups of rows in memory
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All rows of some files."""
+
+    files: Sequence[Path]
+    classes: Sequence[str] = ()
+    version: str = ""
+
+    def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path]]]:
+        return type(self), (self.files,)
+
+    @cached_property
+    def _opened(self) -> list[Any]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise EnvironmentFault("Parquet files need pyarrow: pip install 'paceline[formats]'") from error
+        try:
+            return [pyarrow.parquet.ParquetFile(path) for path in self.files]
+        except (OSError, pyarrow.ArrowException) as error:
+            raise UsageError(f"{', '.join(map(str, self.files[:3]))} cannot be read as Parquet: {error}") from error
+
+    @cached_property
+    def _groups(self) -> tuple[list[tuple[int, int]], np.ndarray]:
+        """Return file and group of each group of rows, and the number of its first row."""
+        found, sizes = [], []
+        for number, file in enumerate(self._opened):
+            for group in range(file.num_row_groups):
+                found.append((number, group))
+                sizes.append(file.metadata.row_group(group).num_rows)
+        return found, np.append(0, np.cumsum(sizes)).astype(np.int64)
+
+    @cached_property
+    def _read(self) -> Any:
+        return lru_cache(_KEPT_GROUPS)(lambda group: self._opened[group[0]].read_row_group(group[1]))
+
+    def __len__(self) -> int:
+        return int(self._groups[1][-1])
+
+    @cached_property
+    def columns(self) -> Sequence[Column]:
+        """What the first row has."""
+        return [Column(name=_name(name), kind=_kind(value)) for name, value in self._row(0).items()]
+
+    def size(self, number: int) -> int:
+        """Return what a row has on average, uncompressed."""
+        return self._usual_bytes
+
+    @cached_property
+    def _usual_bytes(self) -> int:
+        whole = sum(f.metadata.row_group(g).total_byte_size for f in self._opened for g in range(f.num_row_groups))
+        return int(whole / max(1, len(self)))
+
+    def name(self, number: int) -> str:
+        """Return the file and the row in it."""
+        groups, first = self._groups
+        place = int(np.searchsorted(first, number, side="right")) - 1
+        return f"{self.files[groups[place][0]].name}, row {number}"
+
+    def sample(self, number: int) -> Sample:
+        """Read a row."""
+        found = {_name(name): value for name, value in self._row(number).items()}
+        return {column.name: self._value(number, column, found[column.name]) for column in self.columns}
+
+    def _row(self, number: int) -> dict[str, Any]:
+        groups, first = self._groups
+        place = int(np.searchsorted(first, number, side="right")) - 1
+        table = self._read(groups[place])
+        row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
+        return row
+
+    def _value(self, number: int, column: Column, value: Any) -> Value:
+        if value is None:
+            raise BadSample(f"{self.name(number)}: {column.name} is missing")
+        if column.is_number:
+            return number_of(value, column)
+        if column.kind == "text":
+            return text_of(value)
+        if column.kind == "array":
+            return array_of(value)
+        data = _bytes(value)
+        if data is None:
+            raise BadSample(f"{self.name(number)}: {column.name} holds no bytes")
+        return Payload(data=data, suffix=suffix_of_bytes(data))
+
+
+def tables(paths: Sequence[Path]) -> Tables:
+    """List the rows of files.
+
+    Raises:
+        UsageError: They cannot be read, or there are none.
+        EnvironmentFault: pyarrow is not installed.
+    """
+    found = Tables(list(paths))
+    if not len(found):
+        raise UsageError(f"no rows in {', '.join(map(str, paths[:3]))}")
+    return found
+
+
+def _name(name: str) -> str:
+    return name.replace("/", "_").replace(".", "_")
+
+
+def _kind(value: Any) -> ColumnKind:
+    if isinstance(value, bool | int):
+        return "int"
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, str):
+        return "text"
+    data = _bytes(value)
+    if data is not None:
+        return kind_of_suffix(suffix_of_bytes(data))
+    if isinstance(value, list):
+        return "array"
+    raise BadSample(f"a column holds {type(value).__name__}; numbers, text, bytes, pictures and lists can be kept")
+
+
+def _bytes(value: Any) -> bytes | None:
+    if isinstance(value, bytes):
+        return value
+    inside = value.get("bytes") if isinstance(value, Mapping) else None
+    return inside if isinstance(inside, bytes) else None

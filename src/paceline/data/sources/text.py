@@ -1,0 +1,100 @@
+"""Documents: a text file, each file of a folder, or each line of JSON with a field ``text``; and their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.data.tokens import ByteTokenizer, Tokenizer
+from paceline.errors import EnvironmentFault, UsageError
+
+SUFFIXES = (".txt", ".md", ".jsonl")
+_TOGETHER_BYTES = 1 << 24  # of documents that are made into tokens together
+
+
+def documents(path: Path) -> Iterator[list[str]]:
+    """Yield documents, some at a time.
+
+    Raises:
+        UsageError: There are none, or one is no text.
+    """
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    held: list[str] = []
+    size = 0
+    for text in (text for file in files for text in _of_file(file)):
+        held.append(text)
+        size += len(text)
+        if size >= _TOGETHER_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _of_file(path: Path) -> Iterator[str]:
+    try:
+        if path.suffix.lower() != ".jsonl":
+            yield path.read_text(encoding="utf-8")
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _of_line(path, number, line)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no UTF-8 text: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _of_line(path: Path, number: int, line: bytes) -> str:
+    try:
+        found = msgspec.json.decode(line)
+        text: Any = found["text"]
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise UsageError(f'{path}, line {number}: no JSON with a field "text"') from error
+    return str(text)
+
+
+class FileTokenizer:
+    """A ``tokenizer.json``, as Hugging Face's tokenizers have it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read one.
+
+        Raises:
+            EnvironmentFault: The package tokenizers is not installed.
+            UsageError: The file is no tokenizer, or has no end of text.
+        """
+        try:
+            from tokenizers import Tokenizer as Own
+        except ImportError as error:
+            raise EnvironmentFault("a tokenizer.json needs tokenizers: pip install 'paceline[text]'") from error
+        try:
+            self._own = Own.from_file(str(path))
+        except Exception as error:
+            raise UsageError(f"{path} is no tokenizer: {error}") from error
+        ends = [self._own.token_to_id(name) for name in ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")]
+        found = next((end for end in ends if end is not None), None)
+        if found is None:
+            raise UsageError(f"{path} has no token that ends a text; add one, such as <|endoftext|>")
+        self.name, self.vocabulary, self.end = path.name, int(self._own.get_vocab_size()), int(found)
+
+    def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
+        """Return the ids of each text, without marks of its beginning and end."""
+        return (one.ids for one in self._own.encode_batch(list(texts), add_special_tokens=False))
+
+
+def tokenizer_of(name: str) -> Tokenizer:
+    """Return a tokenizer: ``bytes``, or that of a file.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if name == "bytes":
+        return ByteTokenizer()
+    if not Path(name).is_file():
+        raise UsageError(f"--tokenizer {name}: give 'bytes', or the path of a tokenizer.json")
+    return FileTokenizer(Path(name))

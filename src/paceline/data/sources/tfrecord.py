@@ -1,0 +1,121 @@
+"""TFRecord files of `Example`s: each feature of one value is a column; bytes that are a picture are one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes
+from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.sources import BadSample
+from paceline.data.tfrecord import Feature, NotATFRecord, decoded, places
+from paceline.errors import UsageError
+
+_NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # as TensorFlow's own sets have
+
+
+@dataclass(frozen=True)
+class Records:
+    """All records of some files."""
+
+    files: Sequence[Path]
+    file: np.ndarray  # of each record
+    offset: np.ndarray
+    length: np.ndarray
+    classes: Sequence[str] = ()
+    version: str = ""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @cached_property
+    def columns(self) -> Sequence[Column]:
+        """What the first record has."""
+        return [Column(name=_name(key), kind=_kind(values)) for key, values in self._features(0).items()]
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a record."""
+        return int(self.length[number])
+
+    def name(self, number: int) -> str:
+        """Return the file and the record's place in it, in bytes."""
+        return f"{self.files[self.file[number]].name}, record at byte {self.offset[number]}"
+
+    def sample(self, number: int) -> Sample:
+        """Read a record."""
+        found = {_name(key): values for key, values in self._features(number).items()}
+        missing = [column.name for column in self.columns if column.name not in found]
+        if missing:
+            raise BadSample(f"{self.name(number)} has no {', '.join(missing)}, which the first record has")
+        return {column.name: self._value(number, column, found[column.name]) for column in self.columns}
+
+    def _features(self, number: int) -> dict[str, Feature]:
+        path = self.files[self.file[number]]
+        try:
+            with path.open("rb") as file:
+                data = os.pread(file.fileno(), int(self.length[number]), int(self.offset[number]))
+            return decoded(data)
+        except (OSError, NotATFRecord) as error:
+            raise BadSample(f"{self.name(number)}: {error}") from error
+
+    def _value(self, number: int, column: Column, values: Feature) -> Value:
+        if _kind(values) != column.kind:
+            raise BadSample(
+                f"{self.name(number)}: {column.name} is {_kind(values)}; in the first record it is {column.kind}"
+            )
+        if column.is_number:
+            return number_of(values[0], column)
+        first = values[0] if values else b""
+        if isinstance(first, bytes) and column.kind != "array":
+            return Payload(data=first, suffix="txt" if column.kind == "text" else suffix_of_bytes(first))
+        return array_of(np.array(values, np.float32 if isinstance(first, float) else np.int64))
+
+
+def tfrecords(paths: Sequence[Path]) -> Records:
+    """List the records of files.
+
+    Raises:
+        UsageError: One is no TFRecord file, or is damaged, or there are no records.
+    """
+    found: list[tuple[int, int, int]] = []
+    for number, path in enumerate(paths):
+        try:
+            with path.open("rb") as file:
+                found += [(number, offset, length) for offset, length in places(file)]
+        except (OSError, NotATFRecord) as error:
+            raise UsageError(f"{path} cannot be read as TFRecord: {error}") from error
+    if not found:
+        raise UsageError(f"no records in {', '.join(map(str, paths[:3]))}")
+    file_, offset, length = np.array(found, np.int64).T
+    return Records(list(paths), file_, offset, length)
+
+
+def _name(key: str) -> str:
+    return _NAMES.get(key, key.replace("/", "_").replace(".", "_"))
+
+
+def _kind(values: Feature) -> ColumnKind:
+    first = values[0] if values else b""
+    if isinstance(first, bytes) and len(values) <= 1:
+        suffix = suffix_of_bytes(first)
+        return _text_or_bytes(first) if suffix == "bin" else kind_of_suffix(suffix)
+    if isinstance(first, bytes):
+        raise BadSample(
+            f"a feature is a list of {len(values)} byte strings; lists of numbers, and single strings, can be kept"
+        )
+    if len(values) != 1:
+        return "array"
+    return "float" if isinstance(first, float) else "int"
+
+
+def _text_or_bytes(data: bytes) -> ColumnKind:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return "bytes"
+    return "text"

@@ -1,0 +1,175 @@
+"""What does a user want of a data set? Checked before anything is read, and turned into what makes batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
+from paceline.data.cache import Cache, cache_in
+from paceline.data.crops import Crop
+from paceline.data.offer import CacheOffer, cache_offer
+from paceline.data.order import Order, Shuffle
+from paceline.data.picture_batches import PictureBatches
+from paceline.data.pictures import libraries
+from paceline.data.position import Position
+from paceline.data.processes import manner_of
+from paceline.data.reach import Arrays, Reach
+from paceline.data.reachable import Reachable
+from paceline.data.settings import Settings
+from paceline.data.sharded import ShardedDataset
+from paceline.data.stages import Spent
+from paceline.data.tokens import TokenDataset
+from paceline.errors import UsageError
+
+_TRIED = 64  # samples by which it is found out how they behave
+_TOKEN_BLOCK = 512  # samples of tokens that lie together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A data set, and what is to be made of it."""
+
+    data: Any  # ShardedDataset, TokenDataset, or a Dataset of the user's own
+    transform: Crop | Callable[[Mapping[str, Any]], Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_transform: Callable[[Any, Any], Any] | None
+    exact: bool
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether it is read from shards."""
+        return isinstance(self.data, ShardedDataset)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what one process of this machine fetches from a store is there for all of them."""
+        return self.is_sharded and self.data.remote is not None and self.data.remote.cache is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether batches are gathered in one go: less work than handing them over."""
+        return isinstance(self.data, TokenDataset) and self.collate is None
+
+    @property
+    def crop(self) -> Crop | None:
+        """What is taken of each picture, where whole batches are made of pictures."""
+        return self.transform if isinstance(self.transform, Crop) else None
+
+    @property
+    def function(self) -> Callable[[Mapping[str, Any]], Any] | None:
+        """The user's function of a sample."""
+        return self.transform if not isinstance(self.transform, Crop) else None
+
+    def samples(self) -> Any:
+        """Return what gives a sample by its number."""
+        return ShardedSamples(self.data, self.function, exact=self.exact) if self.is_sharded else self.data
+
+    def order(self, at: Position) -> Order:
+        """Return the order of an epoch."""
+        shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
+        if isinstance(self.data, ShardedDataset):
+            return Order(self.data.blocks["first"].astype(np.int64), at.samples, shuffle, at.epoch)
+        size = _TOKEN_BLOCK if isinstance(self.data, TokenDataset) else 1  # each by itself: mixed as well as can be
+        return Order(np.arange(0, at.samples, size, dtype=np.int64), at.samples, shuffle, at.epoch)
+
+    def maker(self, reach: Reach, arrays: Arrays) -> Maker:
+        """Return what makes batches of shards."""
+        column = picture_column(self.data)
+        if self.crop is None or column is None:
+            return Reachable(SampleBatches(reach, self.function, self.collate, exact=self.exact), reach)
+        return Reachable(PictureBatches(reach, column, self.crop, arrays, exact=self.exact), reach)
+
+    def cache(self, where: str | None, most_bytes: int | None) -> Cache | None:
+        """Return where decoded pictures are kept; None: nowhere.
+
+        Raises:
+            UsageError: Nothing that it could keep is made.
+            EnvironmentFault: The folder cannot be used.
+        """
+        if where is None:
+            return None
+        crop, column = self.crop, picture_column(self.data) if self.is_sharded else None
+        if crop is None or column is None:
+            raise UsageError(
+                "decoded_cache= keeps pictures that a crop cuts: give RandomResizedCrop or CenterCrop as transform="
+            )
+        kind = f"{column}, exact {self.exact}, " + ("whole" if crop.draws else repr(crop))
+
+        def shapes(shard: int) -> NDArray[np.int64]:
+            arrays = self.data.index(shard).arrays
+            high, wide = (arrays[f"{column}.{key}"].astype(np.int64) for key in ("height", "width"))
+            return np.stack([high, wide], 1) if crop.draws else np.full((len(high), 2), crop.size, np.int64)
+
+        return cache_in(where, most_bytes, self.data, kind, shapes)
+
+    def offer(self, spent: Mapping[str, Spent]) -> CacheOffer | None:
+        """Return what a cache of decoded pictures would cost and save; None where none would pay."""
+        column = picture_column(self.data) if self.is_sharded else None
+        if self.crop is None or column is None:
+            return None
+        return cache_offer(self.data, column, None if self.crop.draws else self.crop.size, spent)
+
+    def maker_of_own(self, clock: Any, faults: Any) -> Maker:
+        """Return what makes batches of tokens, or of the user's own data set."""
+        if self.is_plain:
+            return TokenBatches(self.data, clock)
+        return DatasetBatches(self.data, self.collate, clock, faults)
+
+
+def checked(wanted: Wanted) -> Wanted:
+    """Return what is wanted, if it can be had.
+
+    Raises:
+        UsageError: It cannot.
+        EnvironmentFault: A package that decodes is not there.
+    """
+    if not wanted.is_sharded:
+        if wanted.transform is not None:
+            raise UsageError("transform= is for shards; a Dataset of your own transforms what it returns")
+        return wanted
+    if picture_column(wanted.data) is not None:
+        libraries()
+    elif wanted.crop is not None:
+        raise UsageError(f"{wanted.data.address} has no column of pictures; it has {columns_in_words(wanted.data)}")
+    if wanted.crop is not None and wanted.collate is not None:
+        raise UsageError("a crop makes whole batches: leave collate_fn= out, or give a function as transform=")
+    return wanted
+
+
+def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:
+    """Return how many processes make samples, in place of threads: none, unless code of the user's has a part in it.
+
+    A Dataset may open files and keep what it read last, which threads would share; it gets threads where they are
+    asked for. Those, and functions of samples, are tried first: threads suit what lets others run and draws no
+    random numbers.
+
+    Args:
+        wanted: What is to be made.
+        own: What was said of how.
+        cores: That this rank may use.
+    """
+    if isinstance(wanted.data, TokenDataset) or (wanted.is_sharded and wanted.function is None):
+        return 0
+    if own.processes is not None or own.threads == 0:
+        return own.processes or 0
+    processes = own.threads or cores
+    if not wanted.is_sharded and own.threads is None:
+        return processes
+    samples = wanted.samples()
+    ids = np.arange(min(len(samples), _TRIED), dtype=np.int64)
+    return 0 if manner_of(samples.__getitem__, ids).suits_threads else processes
+
+
+def picture_column(dataset: ShardedDataset) -> str | None:
+    """Return the name of the first column of pictures; None where there is none."""
+    return next((column.name for column in dataset.contents.columns if column.kind == "image"), None)
+
+
+def columns_in_words(dataset: ShardedDataset) -> str:
+    """Return what columns there are."""
+    return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)

@@ -1,0 +1,110 @@
+"""Text as tokens: every window of every shard, whatever it is asked by, and text that comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+from paceline.data.index import DamagedData
+from paceline.data.loader import Loader
+from paceline.data.sources.text import documents, tokenizer_of
+from paceline.data.tokens import ByteTokenizer, TokenDataset, write_tokens
+from paceline.errors import UsageError
+
+TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for number in range(40)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    batches = (TEXTS[begin : begin + 5] for begin in range(0, 40, 5))
+    write_tokens(tmp_path / "tokens", batches, ByteTokenizer(), shard_tokens=3000)
+    return tmp_path / "tokens"
+
+
+def shards_of(folder) -> list[np.ndarray]:
+    return [np.load(path) for path in sorted(folder.glob("*.npy"))]
+
+
+def test_all_text_comes_back(folder):
+    tokens = np.concatenate(shards_of(folder))
+    assert tokens.dtype == np.uint16
+    found = [
+        bytes(part[part < 256].astype(np.uint8)).decode()
+        for part in np.split(tokens, np.flatnonzero(tokens == 256) + 1)
+    ]
+    assert found == [*TEXTS, ""]
+
+
+def test_samples_are_windows_that_share_one_token(folder):
+    dataset = TokenDataset(folder, 100)
+    expected = [shard[begin : begin + 101] for shard in shards_of(folder) for begin in range(0, len(shard) - 100, 100)]
+    assert len(dataset.contents.shards) > 2
+    assert len(dataset) == len(expected)
+    assert all(np.array_equal(dataset[number], row) for number, row in enumerate(expected))
+    mixed = np.random.default_rng(0).permutation(len(dataset))
+    batch = dataset.batch(mixed)
+    assert batch.dtype == np.int64
+    assert np.array_equal(batch, np.stack(expected)[mixed])
+    assert TokenDataset(folder, 100, dtype=None).batch(mixed).dtype == np.uint16
+
+
+def test_a_loader_gives_all_of_them(folder):
+    dataset = TokenDataset(folder, 64)
+    seen = torch.cat(list(Loader(dataset, 7, True, threads=2)))
+    assert seen.shape == (len(dataset), 65)
+    assert sorted(map(tuple, seen.tolist())) == sorted(
+        tuple(dataset[number].tolist()) for number in range(len(dataset))
+    )
+
+
+def test_the_command_line(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    convert = [sys.executable, "-m", "paceline", "data", "convert", "corpus.jsonl", "tokens"]
+    done = subprocess.run(convert, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "--tokenizer bytes" in done.stderr) == (2, True)
+    done = subprocess.run([*convert, "--tokenizer", "bytes"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "of 40 documents, ids below 257, uint16, in 1 file" in done.stdout
+    assert len(TokenDataset(tmp_path / "tokens", 10)) > 0
+    data = [sys.executable, "-m", "paceline", "data"]
+    done = subprocess.run([*data, "inspect", "tokens"], cwd=tmp_path, capture_output=True, text=True)
+    assert "tokens of 40 documents" in done.stdout
+    bench = [*data, "bench", "tokens", "--length", "16", "--rounds", "2", "--json", "bench.json"]
+    done = subprocess.run(bench, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["decode_limit_cpu_ms"] is None
+    assert [stage["name"] for stage in found["stages"]] == ["read"]
+
+
+def test_a_tokenizer_of_hugging_face(tmp_path):
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<|endoftext|>": 2, "?": 3}, unk_token="?"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(tmp_path / "tokenizer.json"))
+    write_tokens(tmp_path / "tokens", iter([["a b", "b c"]]), tokenizer_of(str(tmp_path / "tokenizer.json")))
+    assert np.concatenate(shards_of(tmp_path / "tokens")).tolist() == [0, 1, 2, 1, 3, 2]
+
+
+def test_what_is_wrong(folder, tmp_path):
+    with pytest.raises(UsageError, match="there is no sample of"):
+        TokenDataset(folder, 10**6)
+    with pytest.raises(UsageError, match="give 'bytes', or the path of"):
+        tokenizer_of("gpt2")
+    with pytest.raises(UsageError, match="is not empty"):
+        write_tokens(folder, iter([["a"]]), ByteTokenizer())
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "b"}\n')
+    with pytest.raises(UsageError, match="line 2: no JSON with a field"):
+        list(documents(tmp_path / "bad.jsonl"))
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(UsageError, match="is no UTF-8 text"):
+        list(documents(tmp_path / "latin.txt"))
+    path = sorted(folder.glob("*.npy"))[1]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DamagedData, match=path.name):
+        TokenDataset(folder, 100).batch(np.array([0]))
