@@ -77,7 +77,7 @@ def test_a_failure_leaves_no_half_set(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted((EXAMPLES / "photos").glob("*.py")), ids=lambda file: file.name)
 def test_examples_are_ordinary_programs(file: Path) -> None:
     """What is watched must not need us."""
     tree = ast.parse(file.read_text(encoding="utf-8"))

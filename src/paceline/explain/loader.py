@@ -76,6 +76,7 @@ def _of_workers(run: Run, rank: Rank, numbers: Sequence[int], settings: JsonObje
         batch_s=batch_interval([t.get("histogram", []) for t in last], produce / batches),
         cpu_per_batch_s=sum(r.on_cpu_s for r in rows) / batches,
         slow_share=slow_share([t.get("histogram", []) for t in last]),
+        batch_times=batch_times([t.get("histogram", []) for t in last], produce),
         draws_random=any(t.get("draws_random") for t in last),
         read_bytes_per_s=sum(reads) / life if reads and life > 0 else None,
         hot=_hot([h for t in last for h in t.get("hot", ())]),
@@ -129,6 +130,7 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         batch_s=batch_interval([m["histogram"] for m in meters], produce / batches),
         cpu_per_batch_s=on_cpu / batches,
         slow_share=slow_share([m["histogram"] for m in meters]),
+        batch_times=batch_times([m["histogram"] for m in meters], produce),
         draws_random=any(m.get("draws_random") for m in meters),
         read_bytes_per_s=None,
         hot=_hot(hot),
@@ -165,6 +167,16 @@ def slow_share(histograms: Sequence[Sequence[int]]) -> float:
     times = total * upper * 0.75  # the middle of each bucket
     median = int(np.searchsorted(np.cumsum(total) / total.sum(), 0.5))
     return float(times[median + 3 :].sum() / times.sum())
+
+
+def batch_times(histograms: Sequence[Sequence[int]], all_s: float) -> list[tuple[int, float]]:
+    """Return how many batches took about how many seconds, so that together they took what they took."""
+    total, upper = _merged(histograms)
+    middles = 0.75 * upper
+    if not total.sum():
+        return []
+    scale = all_s / float((total * middles).sum())
+    return [(int(count), scale * float(middle)) for count, middle in zip(total, middles, strict=True) if count]
 
 
 def _hot(entries: Sequence[JsonObject], most: int = 6) -> list[HotFunction]:

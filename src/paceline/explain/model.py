@@ -100,6 +100,7 @@ class LoaderBreakdown:
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
     per_worker: Sequence[WorkerRow] = ()
     threads: int = 0  # of the training process, that make batches behind the training thread in place of workers
+    batch_times: Sequence[tuple[int, float]] = ()  # how many batches took about so many seconds
 
     @property
     def makers(self) -> int:

@@ -31,12 +31,25 @@ def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
 
 
 def hot(loader: LoaderBreakdown) -> list[Evidence]:
-    """Cite the function in which most samples were taken."""
+    """Cite the stages that the loader itself has timed, and the function in which most samples were taken."""
     if not loader.hot:
-        return []
+        return stages(loader)
     top = loader.hot[0]
     text = f"{units.percent(top.share)} of stack samples of making batches are in {top.function} ({top.count} samples)"
-    return [Evidence(text=text, value=top.share, unit="share of samples")]
+    return [*stages(loader), Evidence(text=text, value=top.share, unit="share of samples")]
+
+
+def stages(loader: LoaderBreakdown) -> list[Evidence]:
+    """Cite the slowest stage of a loader that times its own, with the others."""
+    told = loader.settings.get("stages")
+    timed = told if isinstance(told, dict) else {}
+    costs = {name: one["wall_s"] / one["samples"] for name, one in timed.items() if one["samples"]}
+    if not costs:
+        return []
+    slowest = max(costs, key=lambda name: costs[name])
+    each = ", ".join(f"{name} {units.seconds(cost)}" for name, cost in costs.items())
+    text = f"of a sample, by the loader's own clock: {each} ({timed[slowest]['samples']} samples timed)"
+    return [Evidence(text=text, value=costs[slowest], unit=f"s of a sample in {slowest}")]
 
 
 def collating(loader: LoaderBreakdown) -> list[Evidence]:

@@ -65,7 +65,7 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     shards = Remedy(
         id="loader.shards",
         safety="exact",
-        change="read large shards in sequence instead of many small requests",
+        change="paceline data convert SRC DEST: large reads in sequence instead of many small requests",
         gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
     )
     if saturated or best <= supply.workers:

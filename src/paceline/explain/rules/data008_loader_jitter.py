@@ -7,9 +7,10 @@ import numpy as np
 from paceline import units
 from paceline.explain import words
 from paceline.explain.facts import Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, LoaderBreakdown, Remedy
+from paceline.explain.queueing import Played
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, is_jitter, waiting_rank
+from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
 
 PAGE = """
 ## What it means
@@ -25,9 +26,9 @@ falls on batches that take four times the median or more. The start of an epoch 
 
 ## What helps
 
-`loader.prefetch`: a deeper queue (`prefetch_factor`) rides over single slow batches. `loader.sort_by_cost`:
-spread or bound the outsized samples. `loader.in_order`: `DataLoader(in_order=False)` lets later batches pass
-(changes the order of samples).
+`loader.prefetch`: a deeper queue (`prefetch_factor`, perhaps of more workers) rides over single slow batches.
+`loader.sort_by_cost`: spread or bound the outsized samples. `loader.in_order`: `DataLoader(in_order=False)` lets
+later batches pass (changes the order of samples).
 """
 
 
@@ -42,7 +43,6 @@ def check(facts: Facts) -> Finding | None:
     share = supply.steady_share
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
-    factor = (rank.loader.settings.get("prefetch_factor") if rank.loader else None) or 2
     text = (
         f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, one in a hundred takes "
         f"{units.seconds(slowest)} ({len(wait)} steps)"
@@ -61,12 +61,7 @@ def check(facts: Facts) -> Finding | None:
             *(words.hot(rank.loader) if rank.loader else []),
         ],
         remedies=[
-            Remedy(
-                id="loader.prefetch",
-                safety="exact",
-                change=f"DataLoader(prefetch_factor={int(str(factor)) * 4})",
-                gain=gain_of_removing(share, 0.2, 0.9),
-            ),
+            *_deeper(supply, rank.loader),
             Remedy(
                 id="loader.in_order",
                 safety="semantic",
@@ -76,6 +71,22 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"a few batches are far slower than the rest and cost {units.percent(share)} of step time",
     )
+
+
+def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:
+    """Propose the queues that would ride over the slow batches, what to try first, first."""
+    if loader is None or not loader.workers:
+        return []
+    played = Played(supply=supply, loader=loader)
+    return [
+        Remedy(
+            id="loader.prefetch",
+            safety="exact" if queue.workers == loader.workers else words.safety_of_workers(loader),
+            change=f"DataLoader(num_workers={queue.workers}, prefetch_factor={queue.factor})",
+            gain=played.gain(queue),
+        )
+        for queue in played.better()
+    ]
 
 
 RULE = Rule(code="DATA008", name="loader-jitter", page=PAGE, check=check)

@@ -160,6 +160,31 @@ def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:
     return metered
 
 
+def patch_maker(owner: Any, name: str, told: Callable[[Any, Any], tuple[int, int]]) -> None:
+    """Meter a method that makes a batch of what is asked for, in whatever thread.
+
+    Args:
+        owner: The class.
+        name: Of the method, which takes one argument.
+        told: Gives the number of the loader, and of the samples that are asked for.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def metered(self: Any, asked: Any) -> Any:
+        begun, cpu = perf_counter_ns(), thread_time_ns()
+        batch = original(self, asked)
+        try:
+            number, samples = told(self, asked)
+            meter = meters.setdefault(number, Meter())
+            meter.noted.append((perf_counter_ns() - begun, thread_time_ns() - cpu, samples))
+        except Exception as error:
+            guard.fault(error, "loader probe")
+        return batch
+
+    guard.replace(owner, name, metered)
+
+
 class _TimedCollate:
     """The fetcher's own reference to the collate function, timed. User code never sees it."""
 

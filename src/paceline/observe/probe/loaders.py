@@ -10,6 +10,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
+from weakref import ref
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import FETCH, ITER, gate
@@ -26,6 +27,8 @@ CPU_EVERY = (
     32  # fetches, of which one has its CPU time taken, and all of the first so many: that clock is a system call
 )
 UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
+_OURS = "paceline.data.loader"
+_telling: dict[int, Any] = {}  # loaders that tell what they do, weakly
 described: list[dict[str, Any]] = []  # by number
 epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of its workers), not yet written
 
@@ -49,7 +52,18 @@ def number_of(loader: Any) -> int:
     if number is None:
         number = _numbers.set(loader, len(described))
         described.append(describe(loader))
+        if type(loader).__module__ == _OURS:
+            _telling[number] = ref(loader)
     return number
+
+
+def told() -> list[dict[str, Any]]:
+    """Return what is known of all loaders; our own tell what their stages take."""
+    for number, reference in list(_telling.items()):
+        loader = reference()
+        if loader is not None:
+            described[number].update(loader.figures())
+    return described
 
 
 def describe(loader: Any) -> dict[str, Any]:
@@ -61,13 +75,14 @@ def describe(loader: Any) -> dict[str, Any]:
         "iterable": getattr(loader, "_dataset_kind", 0) == 1,  # _DatasetKind.Iterable
         "num_workers": loader.num_workers,
         "batch_size": loader.batch_size,
-        "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(loader.persistent_workers),
-        "prefetch_factor": loader.prefetch_factor,
-        "drop_last": bool(loader.drop_last),
+        "pin_memory": bool(getattr(loader, "pin_memory", False)),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
         "sampler": type(loader.sampler).__name__ if hasattr(loader, "sampler") else None,
         "collate_fn": getattr(collate, "__qualname__", type(collate).__name__),
-        "start_method": getattr(loader.multiprocessing_context, "_name", None),
+        "start_method": getattr(getattr(loader, "multiprocessing_context", None), "_name", None),
+        **({"threads": loader.threads} if getattr(loader, "threads", 0) else {}),  # of our own loader
         "epochs": 0,
     }
 

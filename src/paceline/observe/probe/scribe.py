@@ -276,7 +276,7 @@ class Scribe:
             "syncs": self.sampler.syncs.as_json() if self.sampler.syncs is not None else None,
             "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
-            "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.described)],
+            "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
         }

@@ -35,6 +35,7 @@ def begin(run_dir: str) -> None:
     actions: dict[str, Any] = {"torch": _patch_torch}
     actions |= dict.fromkeys(marks.SAVERS, marks.patch_savers)
     actions["torchdata.stateful_dataloader.stateful_dataloader"] = _patch_stateful
+    actions["paceline.data.loader"] = _patch_ours
     lazy.install(actions)
     _beside("begin")
 
@@ -84,6 +85,14 @@ def _patch_stateful(module: Any) -> None:
     from paceline.observe.probe import loaders
 
     loaders.patch_classes(_state["torch"], module.StatefulDataLoader, module._StatefulBaseDataLoaderIter)
+
+
+def _patch_ours(module: Any) -> None:
+    from paceline.observe.probe import fetchers, loaders
+
+    torch = import_module("torch")  # which its batches are made of; so torch is patched before it
+    loaders.patch_classes(torch, module.Loader, module.Batches)
+    fetchers.patch_maker(module.Loader, "_made", lambda own, step: (loaders.number_of(own), len(step[1])))
 
 
 def _start_scribe() -> None:

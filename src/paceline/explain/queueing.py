@@ -1,0 +1,110 @@
+"""How long a queue, and how many workers, ride over batches that take far longer than the rest?
+
+A loader hands batches out in order. Worker i makes batches i, i + w, i + 2w …; batch j is ordered when batch j - w·p is
+taken, with p the prefetch factor; it is taken when it is there and the step before it is over. With times of batches
+as they were measured, that says what a step takes under any w and p: checked against a grid of 20 (`jitter` in
+`benchmarks/tune_programs`), 2 workers and a factor of 8 were 1.32 times as fast in it and 1.31 times in truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from paceline.explain.model import Gain, LoaderBreakdown
+from paceline.explain.supply import Supply
+
+_PLAYED = 3000  # batches
+_SETTLED = 500  # of them, after which the queue no longer holds what it held at first
+_MOST_FACTOR, _MOST_WORKERS, _MOST_BATCHES = 64, 16, 256
+_NEAR, _WORTH = 1.01, 1.03
+_LEAST, _MOST = 0.5, 1.5  # of what is gained by the model
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Queue:
+    """What a loader keeps ready."""
+
+    workers: int
+    factor: int  # batches that each worker makes ahead
+
+    @property
+    def batches(self) -> int:
+        """All of them."""
+        return self.workers * self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A loader with workers, as its queue would do."""
+
+    supply: Supply
+    loader: LoaderBreakdown
+
+    @property
+    def now(self) -> Queue:
+        """The queue as it is."""
+        return Queue(workers=self.loader.workers, factor=int(str(self.loader.settings.get("prefetch_factor") or 2)))
+
+    @cached_property
+    def _made(self) -> list[float]:
+        """Seconds that batches take, in an order of chance that is always the same."""
+        counts, seconds = (np.array(column, float) for column in zip(*self.loader.batch_times, strict=True))
+        return [float(s) for s in np.random.default_rng(0).choice(seconds, _PLAYED, p=counts / counts.sum())]
+
+    def step_s(self, queue: Queue) -> float:
+        """Return what a step takes with a queue, or the CPU work of it on all cores where that is more."""
+        burnt = (self.supply.other_cpu_s + self.supply.make_cpu_s + self.supply.hand_over_s) / self.supply.cores
+        taken = _taken(self._made, self.supply.compute_s, queue)
+        return max(burnt, (taken[-1] - taken[_SETTLED]) / (len(taken) - 1 - _SETTLED))
+
+    def gain(self, queue: Queue) -> Gain:
+        """Return how many times as fast steps become; half of it at least, since few slow batches are seen."""
+        more = max(0.0, self.step_s(self.now) / self.step_s(queue) - 1)
+        return Gain(low=1 + _LEAST * more, high=1 + _MOST * more)
+
+    def better(self) -> list[Queue]:
+        """Return the shortest queues that come near the best, of as many workers and of more; what to try first, first.
+
+        Of two that are as fast, the shorter comes first: it needs less memory. More workers have to gain something
+        by it, time or half of the batches.
+        """
+        if not self.loader.batch_times:
+            return []
+        same = self._best(self._queues([self.now.workers]))
+        more = self._best(self._queues([2 * self.now.workers, 4 * self.now.workers]))
+        found = [q for q in (same, more) if q is not None and self.step_s(self.now) >= _WORTH * self.step_s(q)]
+        if len(found) < 2:
+            return found
+        same, more = found
+        if self.step_s(same) >= _WORTH * self.step_s(more) or same.batches >= 2 * more.batches:
+            return [more, same]
+        return [same]
+
+    def _queues(self, workers: Sequence[int]) -> list[Queue]:
+        factors = [self.now.factor * 2**power for power in range(6)]
+        found = (Queue(workers=w, factor=f) for w in workers for f in factors)
+        return [
+            q for q in found if q.workers <= _MOST_WORKERS and q.factor <= _MOST_FACTOR and q.batches <= _MOST_BATCHES
+        ]
+
+    def _best(self, queues: Iterable[Queue]) -> Queue | None:
+        """Return the smallest queue that comes near the best."""
+        steps = {queue: self.step_s(queue) for queue in queues}
+        near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
+        return min(near, key=lambda queue: (queue.batches, queue), default=None)
+
+
+def _taken(made: Sequence[float], compute_s: float, queue: Queue) -> list[float]:
+    """Return when each batch is taken."""
+    ready: list[float] = []
+    taken: list[float] = []
+    for batch, seconds in enumerate(made):
+        ordered = taken[batch - queue.batches] if batch >= queue.batches else 0.0
+        free = ready[batch - queue.workers] if batch >= queue.workers else 0.0
+        ready.append(max(ordered, free) + seconds)
+        taken.append(max(taken[-1] + compute_s, ready[-1]) if taken else ready[-1])
+    return taken
