@@ -35,6 +35,19 @@ class ProgramCommand(click.Command):
         return super().parse_args(ctx, [*args[:end], "--", *program] if program else args[:end])
 
 
+class ModelOrProgram(ProgramCommand):
+    """A command on a model or on a program: behind a script, and behind ``-m``, all is the program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Part our options from a program's; without one, options may stand anywhere."""
+        end, module = _end_of_options(self, ctx, args)
+        ctx.meta["program"] = module or (end < len(args) and args[end].endswith(".py"))
+        if ctx.meta["program"]:
+            return super().parse_args(ctx, args)
+        ctx.meta["any_command"] = False
+        return click.Command.parse_args(self, ctx, args)
+
+
 def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
     """Return how many arguments are ours, and whether the last of them name a module: what follows that is its own."""
     takes_value = {

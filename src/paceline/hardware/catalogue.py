@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from paceline.errors import UsageError
 from paceline.units import money
 
-_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
 # Product names as NVML gives them, without "NVIDIA ", "Tesla " and "GeForce " (see `_bare`). Only whole names
 # match: an H100 NVL, a laptop's RTX, a MIG slice or a vGPU profile is another device than its namesake.
@@ -66,6 +67,7 @@ class Gpu:
     memory_bytes_per_s: float
     peak_flops: Mapping[str, float]
     measured_bf16_flops: float | None  # the fastest matrix product that was published
+    measured_fp8_flops: float | None
     nvlink_bytes_per_s: float | None  # over all links, both directions; 0.0: the card has none
     pcie_generation: int
     power_w: float
@@ -104,18 +106,53 @@ def instances() -> tuple[Instance, ...]:
     return tuple(_instance(row) for row in _rows("instances.csv"))
 
 
-def find_instance(name: str) -> Instance:
+def read_instances(path: Path) -> tuple[Instance, ...]:
+    """Read a price table of one's own, with the columns of data/instances.csv.
+
+    Raises:
+        UsageError: It cannot be read, lacks a column, or has a figure that is none.
+    """
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+        return tuple(_instance(row) for row in rows)
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, csv.Error) as error:
+        raise UsageError(f"{path} is no price table ({error})") from None
+    except KeyError as error:
+        raise UsageError(f"{path} has no column {error}; docs/reference/cli.md names them") from None
+
+
+def find_instance(name: str, table: Sequence[Instance] | None = None) -> Instance:
     """Return the instance of this name, such as ``p5.48xlarge`` or ``aws/p5.48xlarge``; case does not matter.
+
+    Args:
+        name: Of the instance, with or without its provider.
+        table: Where to look; None: the table that is shipped.
 
     Raises:
         UsageError: no instance is called so; the message names the nearest ones and the way out.
     """
-    by_name = {key: each for each in instances() for key in (each.instance_type.lower(), _qualified(each).lower())}
+    known = instances() if table is None else table
+    by_name = {key: each for each in known for key in (each.instance_type.lower(), _qualified(each).lower())}
     found = by_name.get(name.strip().lower())
     if found is not None:
         return found
     near = difflib.get_close_matches(name.strip().lower(), by_name, n=3, cutoff=0.4)
     raise UsageError(_unknown_instance(name, [by_name[each] for each in near]))
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the accelerator of this name in the table, such as ``H100-SXM``; case does not matter.
+
+    Raises:
+        UsageError: none is called so; the message names the nearest ones.
+    """
+    by_name = {gpu.name.lower(): gpu for gpu in gpus()}
+    found = by_name.get(name.strip().lower())
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name.strip().lower(), by_name, n=3, cutoff=0.4)
+    choices = ", ".join(by_name[each].name for each in near) or ", ".join(gpu.name for gpu in gpus())
+    raise UsageError(f"no GPU is called {name!r}; the nearest are {choices}")
 
 
 def match_gpu(nvml_name: str) -> Gpu | None:
@@ -161,6 +198,7 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
         memory_bytes_per_s=float(row["mem_bw_gbs"]) * 1e9,
         peak_flops={each: peak for each, peak in peaks.items() if peak is not None},
         measured_bf16_flops=_scaled(row["measured_max_matmul_bf16_tflops"], 1e12),
+        measured_fp8_flops=_scaled(row["measured_max_matmul_fp8_tflops"], 1e12),
         nvlink_bytes_per_s=_scaled(row["nvlink_total_gbs"], 1e9),
         pcie_generation=int(row["pcie_gen"]),
         power_w=float(row["tdp_w"]),

@@ -1,7 +1,8 @@
 """Runs at the start of every Python process below ``paceline run``, because its folder leads PYTHONPATH.
 
-It waits for torch through ``paceline.observe.probe.start`` and then gives way to the ``sitecustomize`` that
-would have run without it. Nothing here may raise, and nothing may cost time in a process without torch.
+It waits for torch through ``paceline.observe.probe.start`` (below ``paceline plan`` through ``catch``), then gives way
+to the ``sitecustomize`` that would have run without it. Nothing here may raise, and nothing may cost time in a process
+without torch.
 """
 
 import os
@@ -11,11 +12,18 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _watch() -> None:
-    run_dir = os.environ.get("PACELINE_WATCH_DIR")
-    if not run_dir or os.environ.get("PACELINE_DISABLE", "0") not in ("", "0") or sys.version_info < (3, 11):
+    run_dir, caught = os.environ.get("PACELINE_WATCH_DIR", ""), os.environ.get("PACELINE_CATCH_FILE")
+    if not (run_dir or caught):
+        return
+    if os.environ.get("PACELINE_DISABLE", "0") not in ("", "0") or sys.version_info < (3, 11):
         return
     package = os.path.dirname(os.path.dirname(_HERE))
     _make_importable(package)
+    if caught:
+        from paceline.observe.probe import catch
+
+        catch.begin(caught)
+        return
     from paceline.observe.probe import start
 
     start.begin(run_dir)

@@ -1,0 +1,187 @@
+"""``paceline plan for``: the best layout of a model on machines, or the best machines for it."""
+
+from __future__ import annotations
+
+import os
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli.files import check_writable, to_json
+from paceline.cli.outputs import json_text, tell_written, write_text
+from paceline.cli.program import ModelOrProgram, command_line, program_of, takes_program
+from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.hardware.catalogue import Instance
+    from paceline.plan.advice import Target
+    from paceline.plan.program import Trained
+    from paceline.plan.search import Wish
+
+_NUMBERS = (
+    *("params", "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq"),
+    *("experts", "top_k", "expert_ffn"),
+)
+_FORMATS = click.Choice(["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"])
+_COUNT = click.IntRange(min=1)
+
+
+@click.command(cls=ModelOrProgram, name="for", short_help="Predict and search for a model (the verb may be left out).")
+@click.option("--params", metavar="N", help="Weights in all, such as 8b.")
+@click.option("--layers", type=_COUNT, metavar="N", help="Blocks.")
+@click.option("--hidden", type=_COUNT, metavar="N", help="Width.")
+@click.option("--heads", type=_COUNT, metavar="N", help="Attention heads.")
+@click.option("--kv-heads", type=_COUNT, metavar="N", help="Heads of keys and values, where they are fewer.")
+@click.option("--ffn", type=_COUNT, metavar="N", help="Width of the feed-forward.")
+@click.option("--gated", is_flag=True, default=None, help="The feed-forward is gated (SwiGLU).")
+@click.option("--vocab", type=_COUNT, metavar="N", help="Vocabulary.")
+@click.option("--seq", type=_COUNT, metavar="N", help="Tokens of a sample.")
+@click.option("--experts", type=_COUNT, metavar="N", help="Experts of a block.")
+@click.option("--top-k", type=_COUNT, metavar="N", help="Experts that a token reaches.")
+@click.option("--expert-ffn", type=_COUNT, metavar="N", help="Width of an expert.")
+@click.option("--gpus", metavar="NxCARD", help="Machines: 64xH100-SXM, or instances: 8xp5.48xlarge.")
+@click.option("--per-node", type=_COUNT, metavar="N", help="GPUs of a node; default 8.")
+@click.option("--network", metavar="SPEED", help="Of a node, such as 400gbps; default: what such nodes have.")
+@click.option("--catalogue", is_flag=True, help="Look at every instance of the price table instead.")
+@click.option("--region", metavar="NAME", help="With --catalogue: in this region only.")
+@click.option("--max-price", type=click.FloatRange(min=0), metavar="USD", help="With --catalogue: per hour, at most.")
+@click.option("--deadline", type=click.FloatRange(min=0), metavar="HOURS", help="With --catalogue: hours, at most.")
+@click.option("--batch", type=_COUNT, metavar="N", help="Samples of a step; default: about 4 million tokens.")
+@click.option("--micro-batch", type=_COUNT, metavar="N", help="This one only.")
+@click.option("--layout", metavar="AXES", help="This one only, such as dp=2,shard=4,tp=2.")
+@click.option("--precision", type=_FORMATS, help="Of products of matrices; default: bf16, or the program's.")
+@click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
+@click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
+@click.option("--target-samples", metavar="N", help="To train on in all, such as 1.2m.")
+@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Of all machines together, per hour.")
+@click.option(
+    "--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Write the best plan that the engine runs."
+)
+@click.option("--prices", type=click.Path(path_type=Path), metavar="FILE", help="A price table of your own (CSV).")
+@to_json
+@takes_program
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:
+    """Predict memory, time and money of training MODEL, and find the best layout or the best machines.
+
+    MODEL is a published name (llama-3-8b), a Hugging Face config.json, or module:factory, which makes it on the meta
+    device; or a program (train.py --its --flags, behind all other options), which is left at its first step.
+    Without it, give --params, --layers, --hidden.
+    """
+    check_writable(options["json_file"], options["recipe"])
+    if options["catalogue"] == (options["gpus"] is not None):
+        raise UsageError("say on what: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances")
+    subject = _subject(ctx, options)
+    return _catalogue(subject, options) if options["catalogue"] else _cluster(subject, options)
+
+
+def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Trained:
+    """Return the model that was named, or what a program was caught at."""
+    from paceline.observe.catch import catch
+    from paceline.plan.program import trained
+
+    program = program_of(ctx, options)
+    if not ctx.meta["program"]:
+        if len(program.arguments) > 1:
+            raise UsageError(f"one MODEL, and not {len(program.arguments)}: {' '.join(program.arguments)}")
+        return program.arguments[0] if program.arguments else None
+    found = trained(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
+    for line in found.told:
+        click.echo(line)
+    return found
+
+
+def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
+    from paceline.plan.advice import advise
+    from paceline.plan.constants import fitted
+    from paceline.plan.described import machines
+    from paceline.plan.written import to_toml
+    from paceline.report import plan_json, plan_terminal
+
+    found = machines(options["gpus"], options["per_node"], options["network"], _prices(options))
+    advice = advise(_wish(subject, found.cluster, options), found, _target(options), fitted())
+    for line in plan_terminal.lines_of(advice):
+        click.echo(line)
+    _write_json(options["json_file"], plan_json.to_json(advice))
+    if options["recipe"] is not None and advice.best is not None:
+        write_text(options["recipe"], to_toml(advice.best, found.name))
+        tell_written(options["recipe"])
+    return 0 if advice.best is not None else 1
+
+
+def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
+    from paceline.plan.catalogue import Limits, offers
+    from paceline.plan.constants import fitted
+    from paceline.plan.described import machines
+    from paceline.report import plan_json, plan_terminal
+
+    wish = _wish(subject, machines("8xH100-SXM", None, None).cluster, options)
+    steps = _target(options).steps(wish)
+    if steps is None:
+        raise UsageError(
+            "a catalogue is compared by what all the training costs; give --target-tokens or --target-samples"
+        )
+    limits = Limits(
+        usd_per_hour=options["max_price"],
+        hours=options["deadline"],
+        region=options["region"],
+        table=_prices(options),
+    )
+    found, refused = offers(wish, steps, limits, fitted())
+    for line in plan_terminal.offer_lines(found, refused, date.today()):
+        click.echo(line)
+    _write_json(options["json_file"], plan_json.offers_to_json(found, refused))
+    return 0
+
+
+def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) -> Wish:
+    from paceline.plan.described import amount, model_of
+    from paceline.plan.program import Trained
+    from paceline.plan.search import Wish
+    from paceline.plan.setting import parse_layout
+
+    numbers = {name: options[name] for name in _NUMBERS}
+    numbers["params"] = None if options["params"] is None else amount(options["params"])
+    caught = subject if isinstance(subject, Trained) else None
+    model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers)
+    usual = caught.samples * cluster.count if caught else max(cluster.count, 2 ** round(22 - _log2(model.seq)))
+    return Wish(
+        model=model,
+        cluster=cluster,
+        global_batch=options["batch"] or usual,
+        precision=options["precision"] or (caught.precision if caught else "bf16"),
+        layout=None if options["layout"] is None else parse_layout(options["layout"]),
+        micro_batch=options["micro_batch"],
+        by_engine=options["recipe"] is not None,
+        kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
+        states=caught.states if caught else Wish.states,
+    )
+
+
+def _target(options: dict[str, Any]) -> Target:
+    from paceline.plan.advice import Target
+    from paceline.plan.described import amount
+
+    tokens, samples = (options[name] and amount(options[name]) for name in ("target_tokens", "target_samples"))
+    source = "" if options["price"] is None else "given with --price"
+    return Target(
+        tokens=tokens, samples=samples, usd_per_hour=options["price"], price_source=source, today=date.today()
+    )
+
+
+def _prices(options: dict[str, Any]) -> tuple[Instance, ...] | None:
+    from paceline.hardware.catalogue import read_instances
+
+    return None if options["prices"] is None else read_instances(options["prices"])
+
+
+def _log2(number: int) -> int:
+    return number.bit_length() - 1
+
+
+def _write_json(path: Path | None, record: dict[str, Any]) -> None:
+    if path is not None:
+        write_text(path, json_text(record))
+        tell_written(path)

@@ -1,0 +1,230 @@
+"""What does a program train, and with what? Noted at its first step, where the process is then left.
+
+first forward of a module in training whose weights an optimizer has ──> the note is written
+first `Optimizer.step`, before it acts                               ──> the note has the micro-steps too; the end
+
+The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
+that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
+is the end, before it computes anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import weakref
+from typing import Any
+
+from paceline.observe.probe import anatomy, lazy, weightless
+
+SCHEMA = "paceline.caught/1"
+_MOST_MICRO_STEPS = 512  # without a step of an optimizer of torch: parameters are updated in another way
+_TWIN = 64  # width of the weight on which an optimizer shows what it keeps
+
+
+class _Seen:
+    """What has been seen so far; everything happens in the thread that imported torch."""
+
+    def __init__(self, path: str, real: bool) -> None:
+        self.path, self.real, self.owner = path, real, os.getpid()
+        self.depth = 0
+        self.looking = False  # an optimizer of our own takes a step
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled = False
+        self.autocast: list[str | None] = []
+        self.module: Any = None
+        self.held = 0
+        self.note: dict[str, Any] = {}
+        self.micro_steps = 0
+
+
+def begin(path: str) -> None:
+    """Wait for torch; write what is caught to a file that is not there yet."""
+    real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
+    lazy.install({"torch": lambda torch: _patch(torch, _Seen(path, real))})
+
+
+def _patch(torch: Any, seen: _Seen) -> None:
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    torch.save = lambda *args, **kwargs: None
+    _patch_modules(torch, seen)
+    _patch_optimizers(torch, seen)
+    _patch_autocast(torch, seen)
+    _patch_compile(torch, seen)
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _at_step(seen, args, kwargs))
+    if not seen.real:
+        weightless.begin(torch)
+
+
+def _patch_modules(torch: Any, seen: _Seen) -> None:
+    original = torch.nn.Module.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if seen.depth == 0 and self.training and torch.is_grad_enabled() and os.getpid() == seen.owner:
+            _at_forward(torch, seen, self, (*args, *kwargs.values()))
+        seen.depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            seen.depth -= 1
+
+    torch.nn.Module.__call__ = call
+
+
+def _patch_optimizers(torch: Any, seen: _Seen) -> None:
+    original = torch.optim.Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not seen.looking:
+            seen.optimizers.add(self)
+
+    torch.optim.Optimizer.__init__ = init
+
+
+def _patch_autocast(torch: Any, seen: _Seen) -> None:
+    """Note what was asked for: where there is no GPU, torch switches autocast for it off."""
+    autocast = torch.amp.autocast_mode.autocast
+    make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked = inspect.signature(make).bind(self, *args, **kwargs).arguments
+        dtype = asked.get("dtype") or torch.get_autocast_dtype(asked["device_type"])
+        self._asked = _name(dtype) if asked.get("enabled", True) else None
+        make(self, *args, **kwargs)
+
+    def entered(self: Any) -> Any:
+        seen.autocast.append(self._asked)
+        return enter(self)
+
+    def left(self: Any, *args: Any) -> Any:
+        seen.autocast.pop()
+        return leave(self, *args)
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = init, entered, left
+
+
+def _patch_compile(torch: Any, seen: _Seen) -> None:
+    """Note that the program compiles, and leave its model as it is: nothing will run often enough to gain."""
+
+    def as_it_is(model: Any = None, **kwargs: Any) -> Any:
+        seen.compiled = True
+        return model if model is not None else lambda function: function
+
+    torch.compile = torch.nn.Module.compile = as_it_is
+
+
+def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -> None:
+    held = _held(seen, module)
+    if held > seen.held:
+        seen.module, seen.held, seen.micro_steps = module, held, 0
+        with torch._C.DisableTorchFunction():
+            seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
+    if held and module is seen.module:
+        seen.micro_steps += 1
+        seen.note.update(autocast=next((each for each in reversed(seen.autocast) if each), None))
+        if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
+            _write(torch, seen, None)
+        if seen.real or seen.micro_steps > _MOST_MICRO_STEPS:
+            _leave()
+
+
+def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
+    if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
+        computes = len(args) > 1 or kwargs.get("closure") is not None  # a pass is still to come
+        _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
+        _leave()
+
+
+def _held(seen: _Seen, module: Any) -> int:
+    """Return how many elements of a module's weights optimizers have; 0 in a module inside another's forward."""
+    trained = {id(weight) for optimizer in seen.optimizers for weight in _weights(optimizer)}
+    return sum(weight.numel() for weight in module.parameters() if id(weight) in trained)
+
+
+def _weights(optimizer: Any) -> list[Any]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def _model(module: Any) -> dict[str, Any]:
+    first = next(module.parameters())
+    return {
+        "class": type(module).__name__,
+        "weights": sum(weight.numel() for weight in module.parameters()),
+        "dtype": _name(first.dtype),
+        "weight_bytes": first.element_size(),
+        "anatomy": anatomy.described(module),
+    }
+
+
+def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
+    """Return the first tensor that a module was given, also from within a dictionary or a list."""
+    for each in inputs:
+        if isinstance(each, torch.Tensor):
+            whole = not each.is_floating_point()
+            return {"shape": list(each.shape), "dtype": _name(each.dtype), "whole_numbers": whole}
+        within = each.values() if hasattr(each, "values") and hasattr(each, "keys") else each
+        if isinstance(each, list | tuple) or within is not each:
+            found = _batch(torch, tuple(within))
+            if found is not None:
+                return found
+    return None
+
+
+def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
+    own = {id(weight) for weight in seen.module.parameters()}
+    optimizers = list(seen.optimizers)
+    with torch._C.DisableTorchFunction():
+        seen.looking = True
+        described = [_optimizer(torch, each) for each in optimizers if any(id(w) in own for w in _weights(each))]
+        seen.looking = False
+    others = sum(w.numel() for each in optimizers for w in _weights(each) if id(w) not in own)
+    note = {
+        "schema": SCHEMA,
+        **seen.note,
+        "trained": seen.held,
+        "trained_elsewhere": others,
+        "optimizers": described,
+        "micro_steps": micro_steps,
+        "compiled": seen.compiled,
+        "tf32": torch.get_float32_matmul_precision() != "highest",
+    }
+    with open(f"{seen.path}.new", "w", encoding="utf-8") as file:
+        json.dump(note, file)
+    os.replace(f"{seen.path}.new", seen.path)
+
+
+def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
+    weights = _weights(optimizer)
+    described = {"class": type(optimizer).__name__, "weights": sum(weight.numel() for weight in weights)}
+    try:
+        return {**described, "state_bytes": _state_bytes(torch, optimizer, weights[0].dtype), "reason": None}
+    except Exception as error:
+        return {**described, "state_bytes": None, "reason": f"{type(error).__name__}: {error}"}
+
+
+def _state_bytes(torch: Any, optimizer: Any, dtype: Any) -> float:
+    """Return the bytes that an optimizer keeps for a weight: one of its class, on a small matrix, takes a step."""
+    weight = torch.nn.Parameter(torch.zeros(_TWIN, _TWIN, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    group = {name: value for name, value in optimizer.param_groups[0].items() if name in taken and name != "params"}
+    twin = type(optimizer)([weight], **group)
+    twin.step()
+    kept = [each for each in twin.state[weight].values() if isinstance(each, torch.Tensor) and each.dim()]
+    return float(sum(each.numel() * each.element_size() for each in kept)) / _TWIN**2
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _leave() -> None:
+    os._exit(0)

@@ -1,0 +1,97 @@
+"""How does a program come to its first step without memory, a GPU or arithmetic? Its weights are on the meta device.
+
+A parameter moves there when a module takes it. Where an operation meets a tensor on meta, its other tensors follow, so
+that a pass over real samples has shapes and no values: a loss reads as NaN. Devices that are asked for are not used.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+_MOVES = ("to", "cuda", "cpu", "xpu", "pin_memory")
+_READS: dict[str, Callable[[Any], Any]] = {
+    "item": lambda tensor: math.nan if tensor.is_floating_point() else 0,
+    "__float__": lambda tensor: math.nan,
+    "__int__": lambda tensor: 0,
+    "__index__": lambda tensor: 0,
+    "__bool__": lambda tensor: False,
+    "__format__": lambda tensor: "nan",
+}
+
+
+def begin(torch: Any) -> None:
+    """From now on, in this thread, weights have no values and devices but the CPU are not asked for."""
+    _keep_parameters_away(torch)
+    mode: Any = _mode_of()
+    mode().__enter__()
+
+
+def _keep_parameters_away(torch: Any) -> None:
+    module, parameter = torch.nn.Module, torch.nn.Parameter
+    original = module.register_parameter
+
+    @functools.wraps(original)
+    def register_parameter(self: Any, name: str, param: Any) -> None:
+        original(self, name, param)
+        if type(param) is parameter and param.device.type != "meta":
+            if not hasattr(param, "_on_meta"):  # one that two modules share stays one
+                made = torch.empty_like(param, device="meta", requires_grad=False)
+                param._on_meta = parameter(made, requires_grad=param.requires_grad)
+            self._parameters[name] = param._on_meta
+
+    module.register_parameter = register_parameter
+
+
+def _mode_of() -> Any:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Weightless(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+        """Sees every function of torch that the program calls."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return _called(torch, func, args, dict(kwargs or {}))
+
+    return Weightless
+
+
+def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = getattr(func, "__name__", "")
+    first = args[0] if args else None
+    if name in _MOVES and isinstance(first, torch.Tensor):
+        return _moved(torch, first, [*args[1:], *kwargs.values()])
+    if name in _READS and isinstance(first, torch.Tensor) and first.device.type == "meta":
+        return _READS[name](first)
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta":
+        kwargs["device"] = "cpu"
+    if any(tensor.device.type == "meta" for tensor in _tensors(torch, (args, kwargs))):
+        args, kwargs = _on_meta(torch, args), _on_meta(torch, kwargs)
+    return func(*args, **kwargs)
+
+
+def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:
+    """Convert as was asked, and stay on the device."""
+    kinds = [getattr(each, "dtype", each) for each in asked]
+    kind = next((each for each in kinds if isinstance(each, torch.dtype)), tensor.dtype)
+    return tensor if kind == tensor.dtype else torch.Tensor.to(tensor, dtype=kind)
+
+
+def _tensors(torch: Any, value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [found for each in value for found in _tensors(torch, each)] if isinstance(value, list | tuple) else []
+
+
+def _on_meta(torch: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.device.type == "meta" else value.to("meta")
+    if isinstance(value, dict):
+        return {key: _on_meta(torch, each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_on_meta(torch, each) for each in value)
+    return value

@@ -1,0 +1,111 @@
+"""What does a user get? The best plan, others worth a look, what it costs, and what more machines would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from paceline.errors import UsageError
+from paceline.plan.constants import Fitted
+from paceline.plan.described import Machines
+from paceline.plan.money import Cost, cost
+from paceline.plan.report import regime_of
+from paceline.plan.search import Found, Plan, Wish, largest_batch, search
+
+_UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which no row was published
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """How much is to be trained, and what machines cost where that was given."""
+
+    tokens: float | None = None
+    samples: float | None = None
+    usd_per_hour: float | None = None
+    price_source: str = ""
+    today: date
+
+    def steps(self, wish: Wish) -> int | None:
+        """Return the steps it takes; None where no target is set."""
+        samples = self.samples if self.tokens is None else self.tokens / wish.model.seq
+        return None if samples is None else max(1, round(samples / wish.global_batch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """The best plan on another number of machines, with the same batch.
+
+    Attributes:
+        efficiency: Tokens/s per GPU, against the plan that was asked for.
+        exposed: Share of the step in messages that do not hide.
+    """
+
+    plan: Plan
+    efficiency: float
+    exposed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """All that is told of one cluster."""
+
+    wish: Wish
+    machines: Machines
+    found: Found
+    spread: float
+    cost: Cost | None
+    largest_micro_batch: int
+    scaling: tuple[Scaled, ...]
+
+    @property
+    def best(self) -> Plan | None:
+        """The fastest plan that surely fits."""
+        return self.found.plans[0] if self.found.plans else None
+
+
+def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Advice:
+    """Search one cluster, and look around.
+
+    Raises:
+        UsageError: No configuration divides what was asked for.
+    """
+    found = search(wish, fitted)
+    best = found.plans[0] if found.plans else None
+    spread = fitted.time_spread.get(regime_of((best or found.nearest).case), _UNSEEN_REGIME)
+    steps = target.steps(wish)
+    given = (target.usd_per_hour, target.price_source, target.today)
+    return Advice(
+        wish=wish,
+        machines=machines,
+        found=found,
+        spread=spread,
+        cost=cost(best, machines, steps, spread, given) if best and steps else None,
+        largest_micro_batch=largest_batch(best, fitted) if best else 0,
+        scaling=_scaling(wish, best, fitted) if best and wish.layout is None else (),
+    )
+
+
+def exposed(plan: Plan) -> float:
+    """Return the share of a step in messages that do not hide."""
+    return sum(plan.step_parts[name] for name in ("tensor", "expert", "shard", "stages", "reduce")) / plan.step_s
+
+
+def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
+    found = []
+    for count in _counts(wish):
+        cluster = replace(wish.cluster, count=count, per_node=min(wish.cluster.per_node, count))
+        try:
+            plans = search(replace(wish, cluster=cluster), fitted).plans
+        except UsageError:
+            continue
+        if plans:
+            ratio = (plans[0].tokens_per_s / count) / (best.tokens_per_s / wish.cluster.count)
+            found.append(Scaled(plan=plans[0], efficiency=ratio, exposed=exposed(plans[0])))
+    return tuple(found)
+
+
+def _counts(wish: Wish) -> Sequence[int]:
+    """Half, the same, one machine more, twice and four times as many GPUs."""
+    count, per_node = wish.cluster.count, wish.cluster.per_node
+    return sorted({max(1, count // 2), count, count + per_node, 2 * count, 4 * count})

@@ -1,0 +1,69 @@
+"""Which transformer does a factory make? Built on the meta device, where it takes no memory."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EnvironmentFault, UsageError
+from paceline.observe.probe import anatomy
+from paceline.plan.anatomy import part_of, transformer_of
+from paceline.plan.model import Transformer
+
+
+def from_factory(text: str, seq: int) -> Transformer:
+    """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read it.
+
+    Args:
+        text: Where a function without arguments, or a class, makes the model.
+        seq: Tokens of a sample, which weights do not tell.
+
+    Raises:
+        UsageError: It is not there, fails, or is no transformer that can be read.
+        EnvironmentFault: There is no torch.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise EnvironmentFault("a module is read with torch, which is not there; give its numbers") from None
+    factory = _found(text)
+    try:
+        with torch.device("meta"):
+            made = factory()
+    except Exception as error:
+        raise UsageError(f"{text} failed on the meta device: {type(error).__name__}: {error}") from error
+    if not isinstance(made, torch.nn.Module):
+        raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
+    return transformer_of(part_of(anatomy.described(made)), text.rpartition(":")[2], seq)
+
+
+def _found(text: str) -> Any:
+    where, _, name = text.rpartition(":")
+    try:
+        module = _loaded(Path(where)) if where.endswith(".py") else _imported(where)
+    except Exception as error:
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise UsageError(f"{where} has no function or class {name!r} that makes a model")
+    return factory
+
+
+def _imported(name: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+def _loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

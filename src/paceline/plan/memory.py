@@ -1,0 +1,159 @@
+"""What does one device hold at its peak? Weights, gradients, optimizer, activations in flight, logits, buffers.
+
+Activations per token and block follow Korthikanti et al. (arXiv:2205.05198), 34h + 5as for a plain block in 16 bits,
+counted tensor by tensor so that grouped keys, gates and experts fit in. A stage of a pipeline holds as many
+micro-batches as there are stages after it; chunks add (p - 1) / (p·v). Allocated is what tensors take; reserved what
+the allocator holds for them; nvidia-smi adds the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from paceline.plan.columns import Columns, Floats
+from paceline.plan.constants import Constants
+from paceline.plan.model import ConvNet
+from paceline.plan.setting import Case
+from paceline.plan.step import weights_of
+from paceline.plan.work import sparse_share, tokens
+
+# Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
+# ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
+_ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
+_IN_PLACE = 4.0  # bytes of a logit whose gradient takes its place
+_QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of the fullest device by part, each of shape (cases,)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    logits: Floats
+    buffers: Floats  # of sharding and communication
+    workspace: Floats
+    fragmentation: Floats  # reserved beyond allocated
+    context: Floats
+
+    @property
+    def allocated(self) -> Floats:
+        """What tensors take."""
+        return self.reserved - self.fragmentation
+
+    @property
+    def reserved(self) -> Floats:
+        """What the allocator holds."""
+        return self.total - self.context
+
+    @property
+    def total(self) -> Floats:
+        """What nvidia-smi shows."""
+        parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
+        return sum(parts[1:], start=parts[0])
+
+
+def memory(c: Columns, k: Constants) -> Memory:
+    """Predict the peak of every case.
+
+    Adapters beside sharded weights are saved with the model, which is gathered for it: that may be the peak instead.
+    """
+    w = weights_of(c)
+    frozen = c.adapters > 0
+    embeddings = c.embedding_params / c.tp
+    held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * c.element_bytes, 0.0)
+    own = w.split(w.sharers, w.expert_sharers)
+    stepped = np.where(c.shard_parameters > 0, own, w.split(w.replicas, w.expert_replicas))
+    stepped = np.where(c.shard_optimizer > 0, stepped, w.device)
+    activations, logits = _in_flight(c, k)
+    saved = np.where(frozen & (c.shard_parameters > 0), held, 0.0)
+    passing = activations + logits
+    activations, logits = (np.where(saved > passing, 0.0, part) for part in (activations, logits))
+    parts = {
+        "weights": np.where(frozen, held / w.sharers + c.trainable * c.weight_bytes, own * c.weight_bytes),
+        "gradients": np.where(frozen, c.trainable, own) * c.gradient_bytes,
+        "optimizer": np.where(frozen, c.trainable, stepped) * c.optimizer_bytes,
+        "activations": activations,
+        "logits": logits,
+        "buffers": np.where(saved > passing, saved + 2 * embeddings, _buffers(c)),
+        "workspace": k.workspace + 0.0 * held,
+    }
+    allocated = sum(parts.values(), start=0.0 * held)
+    return Memory(**parts, fragmentation=(k.reserved - 1) * allocated, context=k.context + 0.0 * held)
+
+
+def kept_bytes(c: Columns) -> Floats:
+    """What one block keeps of one micro-batch for its backward pass."""
+    t, along = tokens(c), np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    everything = t * _block_bytes(c, along)
+    scores = np.where(c.plain_attention > 0, 5 * t * c.heads * c.seq * c.span / c.tp, 0.0)
+    scores = scores * (1 - np.minimum(1.0, c.recompute_attention))
+    inputs = t * 2 * c.hidden / along
+    some = inputs + 0.3 * everything  # attention's output and those of every second product
+    whole = (everything + scores) * c.element_bytes / 2
+    kept = (1 - c.recompute_operators) * whole + c.recompute_operators * some
+    held: Floats = (1 - c.recompute_full) * kept + c.recompute_full * inputs
+    return held
+
+
+def _block_bytes(c: Columns, along: Floats) -> Floats:
+    """Bytes per token of a block whose tensors have 16 bits, without attention scores."""
+    outer, pairs = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
+    queries = (2 * outer + 2 * pairs) / c.tp
+    masks = np.where(c.plain_attention > 0, 2.0, 0.0)
+    sparse = sparse_share(c)
+    wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
+    inner = np.where(c.gated > 0, 6.0 + 2.0 * (1 - c.fused), 4.0) * wide / c.tp
+    routed = sparse * 4 * c.top_k * c.hidden / along
+    saved = c.recompute_cheap * (4 * c.hidden / along + 2 * wide / c.tp)
+    saved = saved + c.low_bits * (2 * c.hidden / along + (outer + wide) / c.tp)  # products keep 8-bit inputs
+    trained = (8 + masks) * c.hidden / along + queries + 2 * outer / c.tp + inner + routed - saved
+    adapted = np.where(
+        c.deep_adapters > 1, _ADAPTED["adapter_v2"], np.where(c.deep_adapters > 0, _ADAPTED["lora"], 0.0)
+    )
+    own = 4.0 + adapted + np.where(c.frozen_bits < 16, _QUANTISED_INPUTS, 0.0)
+    frozen = own * c.hidden + queries + (2.0 + 4.0 * c.gated) * wide / c.tp
+    return np.where(c.adapters > 0, frozen, trained)
+
+
+def _in_flight(c: Columns, k: Constants) -> tuple[Floats, Floats]:
+    """Activations and logits of the fullest stage: the first, which waits longest, or the last with the logits."""
+    one = kept_bytes(c)
+    blocks = np.ceil(c.layers / c.pp)
+    again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
+    working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
+    waiting = np.minimum(c.pp, np.maximum(c.micro_steps, 1.0))
+    waiting = np.where(c.chunks > 1, waiting + (c.pp - 1) / c.chunks, waiting)
+    first = k.activation * (blocks * waiting * one + working)
+    last = k.activation * (blocks * one + working)
+    each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
+    logits = each * tokens(c) * c.head_share * c.vocab / c.tp
+    at_head = (c.pp == 1) | (last + logits > first)
+    return np.where(at_head, last, first), np.where(at_head, logits, 0.0)
+
+
+def _buffers(c: Columns) -> Floats:
+    """Two gathered blocks and the gradients of one; the embeddings gathered as a whole."""
+    block = (c.block_params + c.expert_params) / c.layers / c.tp
+    ends = c.embedding_params / c.tp / c.pp
+    gathered = 2 * ((2 - c.piecewise) * block + ends) + 2 * np.maximum(block, ends)
+    buffers: Floats = c.shard_parameters * gathered
+    return buffers
+
+
+def conv_memory(case: Case, k: Constants) -> float:
+    """Predict the allocated peak of a convolutional network: its maps once for the convolution, once for what follows.
+
+    Raises:
+        TypeError: The model is none.
+    """
+    model, how = case.model, case.training
+    if not isinstance(model, ConvNet):
+        raise TypeError(f"{model.name} is no convolutional network")
+    width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
+    states = model.params * (how.weight_bytes + how.gradient_bytes + 4.0)
+    return states + k.activation * how.micro_batch * model.outputs * width * 2 + k.workspace

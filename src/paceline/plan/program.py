@@ -1,0 +1,99 @@
+"""What does a program that was caught at its first step train? Its note, as a model and the choices of its loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.plan.anatomy import part_of, transformer_of
+from paceline.plan.model import Transformer
+from paceline.plan.setting import Kernels
+
+_NUMBERS = "give numbers: --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
+_FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
+_ALL = 0.95  # share of the weights that an optimizer must have for a plan to hold
+_ADAM_BYTES = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A program's model, and how it is trained.
+
+    Attributes:
+        samples: Of one step of one rank.
+        states: Bytes of a weight, of its gradient and of what the optimizer keeps for it.
+        told: What was seen, and what had to be assumed.
+    """
+
+    model: Transformer
+    samples: int
+    precision: str
+    kernels: Kernels
+    states: tuple[float, float, float]
+    told: tuple[str, ...]
+
+
+def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
+    """Read the note of `observe.catch`; numbers that are given change the model.
+
+    Raises:
+        UsageError: It is no training of all weights of a transformer on a batch of tokens.
+    """
+    model, name = note["model"], note["model"]["class"]
+    if not note["optimizers"]:
+        raise UsageError(f"{name} was called, and no optimizer of torch.optim took a step; {_NUMBERS}")
+    if not math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL) or note["trained_elsewhere"]:
+        raise UsageError(
+            f"{name} has {model['weights']:,} weights; the optimizers have {note['trained']:,} of them and "
+            f"{note['trained_elsewhere']:,} of others, and only training of one whole model is planned; {_NUMBERS}"
+        )
+    samples, seq = _batch(note, name, numbers.get("seq"))
+    given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
+    found = transformer_of(part_of(model["anatomy"]), name, seq)
+    return Trained(
+        model=replace(found, **given),
+        samples=samples * (note["micro_steps"] or 1),
+        precision=_FORMATS.get(note["autocast"] or model["dtype"], "tf32" if note["tf32"] else "fp32"),
+        kernels="fused" if note["compiled"] else "eager",
+        states=(model["weight_bytes"], model["weight_bytes"], _state_bytes(note)),
+        told=tuple(_told(note, name)),
+    )
+
+
+def _batch(note: Mapping[str, Any], name: str, seq: int | None) -> tuple[int, int]:
+    batch = note["batch"]
+    if batch is None or not batch["whole_numbers"] or len(batch["shape"]) != 2:
+        seen = "no tensor" if batch is None else f"{batch['dtype']} of shape {batch['shape']}"
+        raise UsageError(f"{name} was given {seen}, and not samples of tokens (samples, length); {_NUMBERS}")
+    samples, length = batch["shape"]
+    return samples, seq or length
+
+
+def _state_bytes(note: Mapping[str, Any]) -> float:
+    weights: int = sum(each["weights"] for each in note["optimizers"])
+    held: list[float] = [each["weights"] * _known(each["state_bytes"]) for each in note["optimizers"]]
+    return sum(held) / weights
+
+
+def _known(state_bytes: float | None) -> float:
+    return _ADAM_BYTES if state_bytes is None else state_bytes
+
+
+def _told(note: Mapping[str, Any], name: str) -> Iterator[str]:
+    optimizers = " and ".join(f"{each['class']} ({_known(each['state_bytes']):g} B a weight)" for each in _all(note))
+    steps = "1 (assumed: not seen)" if note["micro_steps"] is None else note["micro_steps"]
+    compiled = "compiled" if note["compiled"] else "not compiled"
+    yield (
+        f"caught: {name}, {optimizers}, batch {note['batch']['shape']} x {steps}, weights {note['model']['dtype']}, "
+        f"autocast {note['autocast'] or 'none'}, {compiled}"
+    )
+    for each in _all(note):
+        if each["state_bytes"] is None:
+            yield f"what {each['class']} keeps could not be told ({each['reason']}); {_ADAM_BYTES:g} B as Adam assumed"
+
+
+def _all(note: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(note["optimizers"])

@@ -1,0 +1,350 @@
+"""What does a row of published measurements describe? A case to predict, and figures to hold the prediction against.
+
+Columns as in the calibration file of the documentation; any of them may be empty. What was measured is never read by
+the prediction. Where a row leaves the micro-batch or the recomputation open, every choice is a candidate: whoever
+publishes a figure has chosen well, so the fastest one that fits is taken.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from paceline.errors import PacelineError, UsageError
+from paceline.plan.convnets import convnet
+from paceline.plan.machines import card, ceiling
+from paceline.plan.model import ConvNet, Model, Transformer
+from paceline.plan.named import from_numbers, named
+from paceline.plan.setting import Case, Cluster, Layout, Training
+from paceline.plan.software import MemoryKind, Said, choices, memory_kind
+
+REQUIRED = ("source", "gpu", "n_gpus")
+_USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # where the row does not say; GPT-like ones had GPT-2's
+_SEQ_OF_GPT2 = 1024
+_STEPS_OF_A_FULL_PIPELINE = 4  # micro-batches per stage where the global batch is not given
+_FITS_ALONE = 10e9  # weights; no GPU of today trains more by itself
+_USUAL_IMAGES = 256  # samples per GPU where a convolutional network's row does not say
+_AVERAGE_OF_LONGEST = 0.3  # fine-tuning data padded to the longest sample: instruction sets have a median of a third
+_FILLED = 0.6  # of a sample of 512 tokens in a corpus of sentences
+_INFINIBAND = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}  # Gb/s of one adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One published configuration.
+
+    Attributes:
+        cases: Candidates; the fastest that fits counts.
+        timed: The cases whose step time is compared; differs where samples are shorter than the longest one.
+        reason: Why it cannot be predicted, or "".
+        sweep: Rows of one source with the same model and machines, among which one would choose.
+    """
+
+    identity: str
+    source: str
+    cases: tuple[Case, ...] = ()
+    timed: tuple[Case, ...] = ()
+    reason: str = ""
+    sweep: str = ""
+    step_s: float | None = None  # measured
+    memory_bytes: float | None = None
+    memory_kind: MemoryKind = "reserved"
+    out_of_memory: bool = False
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a file of measurements; a row that makes no sense is kept with its reason.
+
+    Raises:
+        UsageError: The file cannot be read or lacks the columns that name a machine.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); give a CSV file of measurements") from None
+    reader = csv.DictReader(text.splitlines())
+    missing = [name for name in REQUIRED if name not in (reader.fieldnames or [])]
+    if missing:
+        raise UsageError(f"{path} has no column {', '.join(missing)}; the columns are described in docs/how-to/plan.md")
+    return [parse({key: (value or "").strip() for key, value in row.items() if key}) for row in _whole(reader)]
+
+
+def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
+    try:
+        return [{key: value if isinstance(value, str) else "" for key, value in row.items()} for row in reader]
+    except csv.Error as error:
+        raise UsageError(f"line {reader.line_num} is no CSV ({error})") from None
+
+
+def parse(row: Mapping[str, str]) -> Row:
+    """Return what a row describes; one that cannot be predicted has the reason."""
+    identity = row.get("id", "")
+    source = row.get("source", "") or "unnamed"
+    try:
+        cases = _cases(row)
+        timed = tuple(_as_timed(case, row) for case in cases)
+        return Row(
+            identity=identity,
+            source=source,
+            cases=cases,
+            timed=timed,
+            sweep=_sweep(row),
+            step_s=_step_s(row, cases[0], timed[0]),
+            memory_bytes=_memory(row),
+            memory_kind=memory_kind(row.get("framework", "").lower()),
+            out_of_memory=row.get("status", "").lower() == "oom",
+        )
+    except PacelineError as error:
+        return Row(identity=identity, source=source, reason=str(error))
+
+
+def number(row: Mapping[str, str], name: str) -> float | None:
+    """Return a figure of a row; None when it is empty.
+
+    Raises:
+        UsageError: It is no number above zero.
+    """
+    text = row.get(name, "").replace(",", "")
+    if not text or text.lower() in ("nan", "n/a", "none", "-"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise UsageError(f"{name} is {text!r}, which is no number above zero")
+    return value
+
+
+def whole(row: Mapping[str, str], name: str) -> int | None:
+    """Return a count of a row; None when it is empty.
+
+    Raises:
+        UsageError: It is no whole number above zero.
+    """
+    value = number(row, name)
+    if value is not None and value != int(value):
+        raise UsageError(f"{name} is {row[name]!r}, which is no whole number")
+    return None if value is None else int(value)
+
+
+def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
+    cluster = _cluster(row)
+    model = _model(row)
+    layout = _layout(row, cluster.count)
+    fixed = choices(_said(row))
+    ceiling(cluster.gpu, fixed["precision"])  # refuses a format that the card lacks
+    if _unsaid(row) and isinstance(model, Transformer) and model.params > _FITS_ALONE:
+        raise UsageError(
+            "the layout is not published: neither an axis nor sharding, and the model is too large for one GPU"
+        )
+    if layout.dp > 1 and fixed["sharded"] == "parameters":
+        layout = replace(layout, dp=1, shard=layout.dp)
+    trained = _adapters(row.get("extra", ""), fixed)
+    per_replica, sizes = _batches(row, model, layout)
+    cases = []
+    ways = [fixed | trained | {"recompute": way} for way in _recomputed(row, model)] or [fixed | trained]
+    for size, chunks, way in product(sizes, _chunks(row, model, layout), ways):
+        steps = max(1, round(per_replica / size)) if per_replica else _STEPS_OF_A_FULL_PIPELINE * layout.pp
+        micro = per_replica / steps if per_replica else size
+        how = Training(micro_batch=micro, micro_steps=steps, chunks=chunks, **way)
+        cases.append(Case(model=model, layout=layout, training=how, cluster=cluster))
+    return tuple(cases)
+
+
+def _unsaid(row: Mapping[str, str]) -> bool:
+    """Whether nothing says how a model is spread over its GPUs."""
+    axes = [row.get(axis, "") for axis in ("tp", "dp", "pp")]
+    return not any(axis not in ("", "1") for axis in axes) and row.get("sharding", "").lower() in ("", "none")
+
+
+def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
+    """What may be recomputed where the row does not say; nothing where it does."""
+    if row.get("act_ckpt") or not isinstance(model, Transformer):
+        return ()
+    return ("none", "cheap", "operators", "full")
+
+
+def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
+    """Chunks of a pipeline stage: as published; where not even the micro-batch is, all that divide."""
+    given = whole(row, "vpp")
+    if given or row.get("micro_batch") or layout.pp == 1 or not isinstance(model, Transformer):
+        return [given or 1]
+    blocks = model.layers // layout.pp
+    return [chunks for chunks in range(1, blocks + 1) if blocks % chunks == 0]
+
+
+def _batches(row: Mapping[str, str], model: Model, layout: Layout) -> tuple[float | None, list[float]]:
+    """Samples of one replica in a step (None: not known), and the sizes of a micro-batch that come in question."""
+    total, micro = number(row, "global_batch"), number(row, "micro_batch")
+    if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
+        micro /= model.seq
+        total = None if total is None else total / model.seq
+    replicas = layout.dp * layout.shard
+    steps = row.get("grad_accum", "")
+    if total is None and micro is not None and (steps.isdigit() or layout.pp == 1):
+        total = micro * replicas * (int(steps) if steps.isdigit() else 1)
+    per_replica = None if total is None else total / replicas
+    if per_replica is not None and per_replica < 1 and micro is None:
+        raise UsageError(f"a global batch of {total:g} is smaller than the {replicas} replicas")
+    if micro is not None:
+        return per_replica, [min(micro, per_replica or micro)]
+    if isinstance(model, ConvNet):
+        return per_replica, [min(_USUAL_IMAGES, per_replica or _USUAL_IMAGES)]
+    if per_replica is None and micro is None:
+        raise UsageError("neither a micro-batch nor a global batch is given")
+    return per_replica, [float(2**power) for power in range(7) if 2**power <= per_replica]
+
+
+def _cluster(row: Mapping[str, str]) -> Cluster:
+    for name in REQUIRED:
+        if not row.get(name):
+            raise UsageError(f"{name} is not given")
+    count = whole(row, "n_gpus") or 1
+    gpu = card(row["gpu"], number(row, "gpu_mem_gib"))
+    return Cluster(
+        gpu=gpu,
+        count=count,
+        per_node=min(whole(row, "gpus_per_node") or min(8, count), 72),
+        network_bytes_per_s=_network(row.get("network", "")),
+        memory_gib=number(row, "gpu_mem_gib"),
+    )
+
+
+def _network(text: str) -> float | None:
+    """Read ``1600Gbps/node RoCE``, ``8x HDR IB/node`` or ``400Gb/s RDMA per GPU`` as bytes/s of a node, one way."""
+    words = text.lower()
+    for name, gbps in _INFINIBAND.items():
+        words = re.sub(rf"\b{name}({gbps})?\b", f"{gbps}gb", words)
+    found = re.search(r"(?:(\d+)\s*x\s*)?[a-z\- ]*?(\d+)\s*gb", words)
+    if found is None:
+        return None
+    one_way = float(found[1] or 1) * float(found[2]) / 8 * 1e9
+    return one_way * 8 if "per gpu" in words else one_way
+
+
+def _model(row: Mapping[str, str]) -> Model:
+    name = row.get("model", "") or "an unnamed model"
+    if row.get("arch", "") == "cnn":
+        return convnet(name)
+    seq = whole(row, "seq_len")
+    found = named(name)
+    layers, hidden = whole(row, "layers"), whole(row, "hidden")
+    if found is not None and (layers is None or layers == found.layers) and (hidden is None or hidden == found.hidden):
+        return replace(found, seq=seq) if seq else found
+    params = number(row, "params_b")
+    if row.get("arch", "") in ("moe", "encdec", "transformer-xl", "cnn-det"):
+        raise UsageError(f"the architecture of {name} is not known, and layers and width do not tell it")
+    vocab = re.search(r"vocab (\d+)", row.get("notes", ""))
+    given = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": whole(row, "heads"),
+        "vocab": int(vocab[1]) if vocab else None,
+    }
+    known = {key: value for key, value in given.items() if value}
+    weights = None if params is None else params * 1e9
+    if not known and weights:
+        known = _even_stages(weights, whole(row, "pp") or 1)
+    return from_numbers(
+        name,
+        arch=row.get("arch", "") or "gpt",
+        params=weights,
+        seq=seq or _USUAL_SEQ.get(row.get("arch", ""), _SEQ_OF_GPT2),
+        given=known,
+    )
+
+
+def _even_stages(params: float, pp: int) -> dict[str, int]:
+    """Depth and width of a model of which only the size is known: whoever chose the pipeline made its stages even."""
+    usual = from_numbers("", params=params, seq=1)
+    layers = max(1, round(usual.layers / pp)) * pp
+    return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
+
+
+def _layout(row: Mapping[str, str], count: int) -> Layout:
+    given = {axis: whole(row, axis) for axis in ("tp", "pp", "cp", "dp")}
+    tp, pp, cp = (given[axis] or 1 for axis in ("tp", "pp", "cp"))
+    if given["tp"] is None and given["dp"] is not None and count % (pp * cp * given["dp"]) == 0:
+        tp = count // (pp * cp * given["dp"])
+    if count % (tp * pp * cp):
+        raise UsageError(f"{count} GPUs are not divided by tp={tp}, pp={pp} and cp={cp}")
+    dp = count // (tp * pp * cp)
+    return Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=whole(row, "ep") or 1)
+
+
+def _said(row: Mapping[str, str]) -> Said:
+    words = {name: row.get(name, "").lower() for name in ("framework", "precision", "sharding", "extra")}
+    year = row.get("year", "")
+    return Said(recompute=row.get("act_ckpt", "").lower(), year=int(year) if year.isdigit() else 2024, **words)
+
+
+def _adapters(extra: str, fixed: Mapping[str, object]) -> dict[str, object]:
+    found = re.search(r"\b(lora|adapter_v2|adapter)\b", extra.lower())
+    if found is None:
+        return {}
+    weights = re.search(r"trainable=([\d,]+)", extra)
+    quantised = re.search(r"quant=bnb\.(\w+(?:-dq)?)", extra)
+    bits = {"nf4": 4.5, "fp4": 4.5, "nf4-dq": 4.127, "fp4-dq": 4.127, "int8": 8.0}
+    return {
+        "adapters": found[1],
+        "trainable": int(weights[1].replace(",", "")) if weights else 0,
+        "frozen_bits": bits.get(quantised[1], 16.0) if quantised else 16.0,
+    }
+
+
+def _as_timed(case: Case, row: Mapping[str, str]) -> Case:
+    notes, model = row.get("notes", ""), case.model
+    if isinstance(model, Transformer):
+        filled = _AVERAGE_OF_LONGEST if "longest" in notes else _FILLED if _is_padded(model) else 1.0
+        case = replace(case, model=replace(model, seq=max(1, round(model.seq * filled))))
+    if "per micro-iteration" in notes:
+        case = replace(case, training=replace(case.training, micro_steps=1))
+    return case
+
+
+def _is_padded(model: Transformer) -> bool:
+    """Masked language models of long samples, whose programs leave padding out of the computation."""
+    return model.name.startswith("BERT") and model.seq >= 512
+
+
+def _sweep(row: Mapping[str, str]) -> str:
+    return "/".join(row.get(name, "") for name in ("model", "seq_len", "gpu", "n_gpus", "precision"))
+
+
+def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
+    """The measured time of a step of the timed case, from whichever figure is published; padding counts in rates."""
+    step = number(row, "iter_time_s")
+    if step is not None:
+        return step
+    seq = case.model.seq if isinstance(case.model, Transformer) else 1
+    tokens = number(row, "tokens_per_s_per_gpu")
+    if tokens is not None:
+        return timed.global_batch * seq / tokens / timed.cluster.count
+    samples = number(row, "samples_per_s")
+    if samples is not None:
+        return timed.global_batch / samples
+    flops = number(row, "tflops_per_gpu")
+    if flops is None or not isinstance(timed.model, Transformer):
+        return None
+    return model_flops(timed) / (flops * 1e12 * timed.cluster.count)
+
+
+def model_flops(case: Case) -> float:
+    """FLOPs of a step as Megatron reports them: full attention, no recomputation (SC21 eq. 3 without its fourth)."""
+    model = case.model
+    if isinstance(model, ConvNet):
+        return 3 * model.flops * case.global_batch
+    active = model.block_params - model.expert_params * (1 - model.top_k / model.experts if model.experts else 0)
+    per_token = 2 * (active + model.vocab * model.hidden) + 4 * model.layers * model.seq * model.heads * model.head_dim
+    return 3 * per_token * model.seq * case.global_batch
+
+
+def _memory(row: Mapping[str, str]) -> float | None:
+    value = number(row, "peak_mem_gib")
+    return None if value is None else value * (1e9 if "GB=1e9" in row.get("notes", "") else 2**30)

@@ -1,0 +1,26 @@
+"""How is a plan handed on? As a recipe with its layout: the TOML that the engine and `launch` read."""
+
+from __future__ import annotations
+
+from paceline.plan.search import Plan
+
+_RECOMPUTE = {"full": "checkpoint_every = 1", "cheap": "selective = true", "operators": "selective = true"}
+
+
+def to_toml(plan: Plan, made_for: str) -> str:
+    """Return the recipe of a plan; what the engine has no setting for is a comment."""
+    how, layout = plan.case.training, plan.case.layout
+    batch = f"{plan.case.global_batch:g} samples a step, micro-batches of {how.micro_batch:g}"
+    lines = [f"# planned for {made_for}: {batch}", f'layout = "{layout}"']
+    if how.precision in ("bf16", "fp16"):
+        lines += ["", "[precision]", f'autocast = "{how.precision}"']
+    elif how.precision == "tf32":
+        lines += ["", "[precision]", "tf32 = true"]
+    elif how.precision != "fp32":
+        lines.append(f"# products in {how.precision}")
+    lines += ["", "[memory]", f"micro_batches = {how.micro_steps}"]
+    if how.recompute in _RECOMPUTE:
+        lines.append(_RECOMPUTE[how.recompute])
+    if layout.pp > 1:
+        lines += ["", "[pipeline]", 'schedule = "1f1b"']
+    return "\n".join(lines) + "\n"

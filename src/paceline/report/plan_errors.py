@@ -1,0 +1,101 @@
+"""How are the errors of predictions shown? As a table for the terminal and the docs, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from paceline import __version__
+from paceline.plan.report import Errors, Report
+from paceline.plan.rows import Row
+from paceline.units import percent
+
+SCHEMA = "paceline.plan-validate/1"
+_HEAD = ("rows", "predicted", "time, median", "time, p90", "memory, median", "order")
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the report as a record; errors are fractions, what cannot be told is null."""
+    return {
+        "schema": SCHEMA,
+        "paceline_version": __version__,
+        "sources": [{"source": name, **_fields(errors)} for name, errors in report.sources.items()],
+        "regimes": [{"regime": name, **_fields(errors)} for name, errors in report.regimes.items()],
+        "overall": {**_fields(report.overall), "median_of_sources": report.median_of_sources},
+        "oom": asdict(report.oom),
+        "regret": asdict(report.regret),
+        "rows": [_row(row, index, report) for index, row in enumerate(report.rows)],
+    }
+
+
+def markdown_table(groups: Iterable[tuple[str, Errors]], name: str) -> list[str]:
+    """Return a table in Markdown; it reads well in a terminal too."""
+    body = [(group, *_cells(errors)) for group, errors in groups]
+    rows = [(name, *_HEAD), *body]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| "
+        + " | ".join(_padded(cell, width, column) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        + " |"
+        for row in rows
+    ]
+    rule = (
+        "|"
+        + "|".join("-" * (width + 2) if not column else "-" * (width + 1) + ":" for column, width in enumerate(widths))
+        + "|"
+    )
+    return [lines[0], rule, *lines[1:]]
+
+
+def lines_of(report: Report) -> list[str]:
+    """Return the whole report: by source, by regime, fits, and what was refused."""
+    refused: dict[str, int] = {}
+    for row in report.rows:
+        if row.reason:
+            refused[row.reason] = refused.get(row.reason, 0) + 1
+    oom, overall = report.oom, [*report.sources.items(), ("all rows", report.overall)]
+    medians = report.median_of_sources
+    return [
+        *markdown_table(overall, "source"),
+        "",
+        f"median of sources: time {percent(medians['time_mdape'])}, memory {percent(medians['memory_mdape'])}",
+        "",
+        *markdown_table(report.regimes.items(), "regime"),
+        "",
+        f"fits or not: {oom.right} right, {oom.wrong_fits} said to fit that did not "
+        f"({oom.sure_wrong_fits} of them with a probability above 0.9), {oom.wrong_ooms} said not to fit that did",
+        f"choosing by these predictions: within 5 % of the best measured in {percent(report.regret.within_5_percent)} "
+        f"of {report.regret.sweeps} sweeps, {percent(report.regret.worst)} slower in the worst",
+        f"order within sweeps, of pairs over 5 % apart per sample: {percent(report.overall.order_in_sweeps)}",
+        *[f"refused {count}: {reason}" for reason, count in refused.items()],
+    ]
+
+
+def _padded(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column else cell.ljust(width)
+
+
+def _cells(errors: Errors) -> tuple[str, ...]:
+    shares = (errors.time_mdape, errors.time_p90, errors.memory_mdape, errors.order)
+    return str(errors.rows), str(errors.predicted), *(percent(share) for share in shares)
+
+
+def _fields(errors: Errors) -> dict[str, Any]:
+    return asdict(errors)
+
+
+def _row(row: Row, index: int, report: Report) -> dict[str, Any]:
+    found = report.predictions[index]
+    return {
+        "id": row.identity,
+        "source": row.source,
+        "step_s": found.step_s,
+        "measured_step_s": row.step_s,
+        "memory_bytes": found.memory_bytes,
+        "measured_memory_bytes": row.memory_bytes,
+        "needed_bytes": found.needed_bytes,
+        "out_of_memory": row.out_of_memory,
+        "assumed": found.assumed,
+        "reason": found.reason,
+    }

@@ -1,0 +1,97 @@
+"""What is a plan as a record? Units are in the names of the fields; what is not known is null."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline import __version__
+from paceline.plan.advice import Advice, exposed
+from paceline.plan.catalogue import Offer
+from paceline.plan.search import Plan
+
+SCHEMA = "paceline.plan/1"
+
+
+def to_json(advice: Advice) -> dict[str, Any]:
+    """Return what is told of one cluster."""
+    return {
+        **_head(),
+        "model": asdict(advice.wish.model) | {"params": advice.wish.model.params},
+        "machines": _machines(advice),
+        "global_batch": advice.wish.global_batch,
+        "best": _plan(advice.best) if advice.best else None,
+        "nearest": _plan(advice.found.nearest),
+        "plans": [_plan(plan) for plan in advice.found.plans],
+        "looked_at": advice.found.looked_at,
+        "rejected": advice.found.rejected,
+        "step_spread": advice.spread,
+        "largest_micro_batch": advice.largest_micro_batch,
+        "scaling": [
+            {
+                "gpus": each.plan.case.cluster.count,
+                "tokens_per_s": each.plan.tokens_per_s,
+                "efficiency": each.efficiency,
+                "exposed": each.exposed,
+                "layout": str(each.plan.case.layout),
+            }
+            for each in advice.scaling
+        ],
+        "cost": asdict(advice.cost) if advice.cost else None,
+    }
+
+
+def offers_to_json(offers: Sequence[Offer], refused: dict[str, int]) -> dict[str, Any]:
+    """Return the machines that no others beat, cheapest first."""
+    return {
+        **_head(),
+        "offers": [
+            {
+                "usd": offer.usd,
+                "hours": offer.hours,
+                "usd_per_hour": offer.machines.usd_per_hour,
+                "nodes": offer.machines.cluster.nodes,
+                "instance": asdict(offer.machines.instance) if offer.machines.instance else None,
+                "plan": _plan(offer.plan),
+            }
+            for offer in offers
+        ],
+        "refused": refused,
+    }
+
+
+def _head() -> dict[str, Any]:
+    return {"schema": SCHEMA, "paceline_version": __version__}
+
+
+def _machines(advice: Advice) -> dict[str, Any]:
+    cluster = advice.machines.cluster
+    return {
+        "name": advice.machines.name,
+        "gpu": cluster.gpu.name,
+        "gpus": cluster.count,
+        "per_node": cluster.per_node,
+        "memory_bytes": cluster.memory_bytes,
+        "usd_per_hour": advice.machines.usd_per_hour,
+    }
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    how = plan.case.training
+    return {
+        "layout": str(plan.case.layout),
+        "micro_batch": how.micro_batch,
+        "micro_steps": how.micro_steps,
+        "precision": how.precision,
+        "recompute": how.recompute,
+        "step_s": plan.step_s,
+        "step_parts_s": plan.step_parts,
+        "tokens_per_s": plan.tokens_per_s,
+        "exposed": exposed(plan),
+        "memory_bytes": plan.memory_bytes,
+        "reserved_bytes": plan.reserved_bytes,
+        "allocated_bytes": plan.allocated_bytes,
+        "memory_parts_bytes": plan.memory_parts,
+        "fits": plan.fits,
+    }

@@ -1,0 +1,36 @@
+"""Cases that tests predict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.hardware.catalogue import find_gpu
+from paceline.plan.columns import columns_of
+from paceline.plan.constants import fitted
+from paceline.plan.memory import Memory, memory
+from paceline.plan.named import named
+from paceline.plan.setting import Case, Cluster, Layout, Training
+from paceline.plan.step import Step, step
+
+PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "plan" / "published.csv"
+
+
+def case(name: str = "Llama-3-8B", gpu: str = "H100-SXM", count: int = 8, *, seq: int = 8192, **how: Any) -> Case:
+    """A transformer sharded over all GPUs unless axes are given."""
+    model = named(name)
+    assert model is not None
+    axes = {axis: how.pop(axis) for axis in ("dp", "shard", "tp", "pp", "cp", "ep") if axis in how}
+    layout = Layout(**(axes or {"shard": count}))
+    training = Training(**{"micro_batch": 1.0, "sharded": "parameters", **how})
+    cluster = Cluster(gpu=find_gpu(gpu), count=count, per_node=min(8, count))
+    return Case(model=replace(model, seq=seq), layout=layout, training=training, cluster=cluster)
+
+
+def step_of(*cases: Case) -> Step:
+    return step(columns_of(cases), fitted().constants)
+
+
+def memory_of(*cases: Case) -> Memory:
+    return memory(columns_of(cases), fitted().constants)

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from paceline.cli import main
+from paceline.errors import UsageError
+from paceline.plan.capture import from_factory
+
+pytest.importorskip("torch")
+
+MODELS = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, hidden, heads, kv_heads):
+        super().__init__()
+        self.num_heads = heads
+        self.q, self.o = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+        self.kv = nn.Linear(hidden, 2 * hidden * kv_heads // heads)
+
+
+class Block(nn.Module):
+    def __init__(self, hidden, heads, kv_heads, ffn, gated):
+        super().__init__()
+        self.attn = Attention(hidden, heads, kv_heads)
+        self.up, self.down = nn.Linear(hidden, ffn), nn.Linear(ffn, hidden)
+        self.gate = nn.Linear(hidden, ffn) if gated else None
+        self.norm = nn.LayerNorm(hidden)
+
+
+class Model(nn.Module):
+    def __init__(self, layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, gated=True, tied=False):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, hidden)
+        self.blocks = nn.ModuleList(Block(hidden, heads, kv_heads, ffn, gated) for _ in range(layers))
+        self.head = nn.Linear(hidden, vocab, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+def small():
+    return Model(layers=12, hidden=768, heads=12, kv_heads=12, ffn=3072, vocab=50257, gated=False, tied=True)
+
+
+def seventy():
+    return Model(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672)
+
+
+def with_more():
+    model = small()
+    model.tower = nn.Linear(20000, 20000)
+    return model
+
+
+def no_transformer():
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+
+def failing():
+    raise RuntimeError("no data")
+
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def models(tmp_path):
+    path = tmp_path / "models.py"
+    path.write_text(MODELS, encoding="utf-8")
+    return path
+
+
+def test_a_module_is_read_from_its_weights(models):
+    found = from_factory(f"{models}:Model", 8192)
+    assert (found.layers, found.hidden, found.heads, found.kv_heads, found.head_dim) == (32, 4096, 32, 8, 128)
+    assert (found.ffn, found.vocab, found.gated, found.tied) == (14336, 128256, True, False)
+    assert found.params == pytest.approx(8.03e9, rel=0.01)
+
+
+def test_a_plain_and_tied_one_too(models):
+    found = from_factory(f"{models}:small", 1024)
+    assert (found.gated, found.tied, found.kv_heads) == (False, True, 12)
+    assert found.params == pytest.approx(124e6, rel=0.02)
+
+
+def test_seventy_billion_weights_take_no_memory(models):
+    assert from_factory(f"{models}:seventy", 8192).params == pytest.approx(70.6e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("with_more", "million weights"),
+        ("no_transformer", "no list of like blocks"),
+        ("failing", "failed on the meta device: RuntimeError: no data"),
+        ("number", "gives a int"),
+        ("missing", "has no function"),
+    ],
+)
+def test_what_is_no_transformer_is_said(models, name, message):
+    with pytest.raises(UsageError, match=message):
+        from_factory(f"{models}:{name}", 1024)
+
+
+def test_a_module_that_is_not_there():
+    with pytest.raises(UsageError, match="cannot be imported"):
+        from_factory("no_such_module_here:make", 1024)
+
+
+def test_the_command_takes_a_factory(models, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", f"{models}:Model", "--seq", "4096", "--gpus", "16xH100", "--batch", "128"])
+    assert ended.value.code == 0
+    assert "8.03 billion weights, 32 blocks, 4096 tokens" in capsys.readouterr().out

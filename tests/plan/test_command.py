@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from paceline.cli import main
+
+
+def run(*args: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *args])
+    return ended.value.code
+
+
+def test_a_plan_is_told_and_written(tmp_path, capsys):
+    record, recipe = tmp_path / "plan.json", tmp_path / "recipe.toml"
+    args = ("--batch", "256", "--target-tokens", "10b", "--json", str(record), "--recipe", str(recipe))
+    assert run("llama-3-8b", "--gpus", "2xp5.48xlarge", *args) == 0
+    out = capsys.readouterr().out
+    assert "best: layout" in out
+    assert "2026-07-20" in out  # each price with its date
+    written = json.loads(record.read_text(encoding="utf-8"))
+    assert written["schema"] == "paceline.plan/1"
+    assert sum(written["best"]["step_parts_s"].values()) == pytest.approx(written["best"]["step_s"])
+    assert f'layout = "{written["best"]["layout"]}"' in recipe.read_text(encoding="utf-8")
+
+
+def test_numbers_do_for_a_model(capsys):
+    numbers = ("--params", "1.3b", "--layers", "24", "--hidden", "2048", "--heads", "16", "--seq", "2048")
+    assert run("for", *numbers, "--gpus", "8xA100-80GB-SXM", "--batch", "64", "--layout", "shard=8") == 0
+    assert "best: layout shard=8" in capsys.readouterr().out
+
+
+def test_what_fits_nowhere_ends_with_1(capsys):
+    assert run("llama-3-70b", "--gpus", "1xT4", "--precision", "fp16", "--batch", "1") == 1
+    assert "none surely fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("llama-3-8b",), "say on what"),
+        (("llama-3-8b", "--gpus", "8xH100-SXM", "--catalogue"), "say on what"),
+        (("llama-3-8b", "--catalogue"), "--target-tokens"),
+        (("nonsense", "--gpus", "8xH100-SXM"), "no config.json"),
+        (("llama-3-8b", "--gpus", "8xA100-80GB-SXM", "--precision", "fp8"), "has no fp8"),
+        (("llama-3-8b", "--gpus", "8xH100-SXM", "--layout", "tp=3"), "takes 3 GPUs"),
+        (("validate", "missing.csv"), "cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_2(args, message, capsys):
+    assert run(*args) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_prices_of_ones_own_take_the_place_of_the_table(tmp_path, capsys):
+    prices = tmp_path / "prices.csv"
+    columns = "provider,instance_type,region,gpu,gpu_count,vram_mib_per_gpu,vcpus,mem_gib,on_demand_usd_h,spot_usd_h"
+    columns += ",interruption_band_2025_06,price_source,spot_source"
+    row = "ours,rack-1,cellar,H100,8,81920,128,2048,12.5,,,our contract 2026-11-01,"
+    prices.write_text(f"{columns}\n{row}\n", encoding="utf-8")
+    assert (
+        run("llama-3-8b", "--gpus", "1xrack-1", "--prices", str(prices), "--target-tokens", "1b", "--batch", "64") == 0
+    )
+    assert "12.50 USD/h; our contract 2026-11-01" in capsys.readouterr().out
+    prices.write_text("provider\nours\n", encoding="utf-8")
+    assert run("llama-3-8b", "--gpus", "1xrack-1", "--prices", str(prices)) == 2
+    assert "has no column" in capsys.readouterr().err

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from tests.plan.cases import memory_of, step_of
+
+from paceline.errors import UsageError
+from paceline.plan.advice import Target, advise
+from paceline.plan.catalogue import Limits, offers
+from paceline.plan.constants import fitted
+from paceline.plan.described import machines
+from paceline.plan.fits import SURE
+from paceline.plan.money import age_days, cost
+from paceline.plan.named import named
+from paceline.plan.search import Wish, largest_batch, search
+from paceline.plan.setting import parse_layout
+from paceline.plan.written import to_toml
+
+TODAY = date(2026, 11, 22)
+
+
+def wish(name="Llama-3-8B", spec="16xH100-SXM", batch=256, **more):
+    return Wish(model=named(name), cluster=machines(spec, 8, None).cluster, global_batch=batch, **more)
+
+
+def test_every_plan_divides_fits_and_is_predicted_as_it_would_be_alone():
+    question = wish("Llama-3-70B", "64xH100-SXM", 512)
+    found = search(question, fitted())
+    for plan in found.plans:
+        case = plan.case
+        assert case.layout.ranks == 64
+        assert case.global_batch == 512
+        assert case.layout.tp <= 8
+        assert case.training.micro_steps >= case.layout.pp
+        assert plan.fits >= SURE
+        assert plan.memory_bytes < case.cluster.memory_bytes
+        assert plan.step_s == pytest.approx(step_of(case).total[0])
+        held = memory_of(case)
+        assert plan.memory_bytes == pytest.approx(held.total[0])
+        assert plan.reserved_bytes == pytest.approx(held.reserved[0])
+        assert plan.allocated_bytes == pytest.approx(held.allocated[0])
+
+
+def test_plans_are_a_front_and_all_others_have_a_reason():
+    found = search(wish(), fitted())
+    times = [plan.step_s for plan in found.plans]
+    held = [plan.memory_bytes for plan in found.plans]
+    assert times == sorted(times)
+    assert held == sorted(held, reverse=True)
+    assert len(found.plans) + sum(found.rejected.values()) == found.looked_at
+
+
+def test_the_search_finds_what_trying_all_by_hand_finds():
+    question = wish(batch=64, spec="8xH100-SXM")
+    by_hand = []
+    for text in ("shard=8", "dp=2,shard=4", "shard=4,tp=2", "tp=8", "shard=2,pp=4", "dp=8"):
+        try:
+            plans = search(replace(question, layout=parse_layout(text)), fitted()).plans
+        except UsageError:
+            continue
+        by_hand += [plan.step_s for plan in plans]
+    assert search(question, fitted()).plans[0].step_s <= min(by_hand) + 1e-9
+
+
+def test_kernels_that_are_not_fused_take_longer():
+    fused, eager = (search(wish(kernels=kernels), fitted()).plans[0] for kernels in ("fused", "eager"))
+    assert eager.step_s > 1.03 * fused.step_s
+
+
+def test_experts_are_spread_where_that_helps():
+    found = search(wish("Qwen3-30B-A3B", "64xGB200", 256), fitted())
+    assert any(plan.case.layout.ep > 1 for plan in found.plans)
+
+
+def test_nothing_that_fits_names_the_nearest():
+    found = search(wish("Llama-3-70B", "2xA100-40GB-SXM", 2), fitted())
+    assert found.plans == ()
+    assert found.nearest.memory_bytes > found.nearest.case.cluster.memory_bytes
+    assert sum(found.rejected.values()) == found.looked_at
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": 3, "layout": parse_layout("dp=16")}, "no layout divides"),
+        ({"layout": parse_layout("tp=2")}, "takes 2 GPUs"),
+    ],
+)
+def test_what_does_not_divide_is_said(change, message):
+    with pytest.raises(UsageError, match=message):
+        search(wish(**change), fitted())
+
+
+def test_the_largest_batch_is_the_last_that_fits():
+    best = search(wish(batch=4096), fitted()).plans[0]
+    largest = largest_batch(best, fitted())
+    training = best.case.training
+    fits, not_any_more = memory_of(
+        *[replace(best.case, training=replace(training, micro_batch=float(size))) for size in (largest, 2 * largest)]
+    ).total
+    assert fits < best.case.cluster.memory_bytes
+    assert not_any_more > 0.85 * best.case.cluster.memory_bytes
+
+
+def test_a_recipe_has_the_layout_and_what_the_engine_sets():
+    found = search(wish("Llama-3-70B", "64xH100-SXM", 512, by_engine=True), fitted())
+    for plan in found.plans:
+        recipe = tomllib.loads(to_toml(plan, "64 x H100-SXM"))
+        layout = parse_layout(recipe["layout"])
+        assert layout == plan.case.layout
+        assert sum(size > 1 for size in (layout.dp, layout.shard, layout.tp, layout.pp, layout.cp)) <= 3
+        assert recipe["memory"]["micro_batches"] == plan.case.training.micro_steps
+        assert recipe["precision"] == {"autocast": "bf16"}
+        assert ("pipeline" in recipe) == (layout.pp > 1)
+
+
+def test_money_is_time_times_price_and_spot_adds_what_interruptions_take():
+    rented = machines("2xp5.48xlarge", None, None)
+    best = search(Wish(model=named("Llama-3-8B"), cluster=rented.cluster, global_batch=256), fitted()).plans[0]
+    found = cost(best, rented, 1000, 0.1, (None, "", TODAY))
+    assert found.hours == pytest.approx(best.step_s * 1000 / 3600)
+    assert found.usd == pytest.approx(found.hours * rented.usd_per_hour)
+    assert found.usd_low < found.usd < found.usd_high
+    assert found.spot.hours > found.hours
+    assert found.spot.checkpoint_every_s > 60
+    assert cost(best, rented, 1000, 0.1, (10.0, "given", TODAY)).usd == pytest.approx(10 * found.hours)
+
+
+def test_a_price_has_an_age():
+    assert age_days("x generated 2026-07-20 (Apache-2.0)", TODAY) == 125
+    assert age_days("skypilot-catalog v8", TODAY) is None
+    assert age_days("2026-99-99", TODAY) is None
+
+
+def test_unknown_prices_are_none_and_never_zero():
+    cards = machines("16xH100-SXM", 8, None)
+    advice = advise(wish(), cards, Target(tokens=1e9, today=TODAY), fitted())
+    assert advice.cost.usd is None
+    assert advice.cost.hours > 0
+
+
+def test_scaling_names_the_plan_asked_for_as_the_whole():
+    advice = advise(wish(), machines("16xH100-SXM", 8, None), Target(today=TODAY), fitted())
+    same = [each for each in advice.scaling if each.plan.case.cluster.count == 16]
+    assert same[0].efficiency == pytest.approx(1.0)
+    assert advice.cost is None
+
+
+def test_offers_keep_to_their_limits_and_beat_each_other():
+    limits = Limits(usd_per_hour=200.0, region="us-east-1", nodes=(1, 2))
+    found, _ = offers(wish(batch=64), 100, limits, fitted())
+    assert all(offer.machines.usd_per_hour <= 200 and offer.machines.instance.region == "us-east-1" for offer in found)
+    assert [offer.usd for offer in found] == sorted(offer.usd for offer in found)
+    assert [offer.hours for offer in found] == sorted((offer.hours for offer in found), reverse=True)
+    with pytest.raises(UsageError, match="no instance of the table will do"):
+        offers(wish(batch=64), 100, Limits(usd_per_hour=0.01, region="us-east-1", nodes=(1,)), fitted())
