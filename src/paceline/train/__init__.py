@@ -1,0 +1,25 @@
+"""One training loop on one device or on any arrangement of many: `docs/how-to/train.md`.
+
+from paceline.train import Engine
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.train.engine import Engine, Step
+    from paceline.train.layout import Layout
+    from paceline.train.parallel.cp import positions
+    from paceline.train.recipe import Recipe
+
+__all__ = ["Engine", "Layout", "Recipe", "Step", "positions"]
+_MODULES = {"Engine": "engine", "Layout": "layout", "Recipe": "recipe", "Step": "engine", "positions": "parallel.cp"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and nothing before."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

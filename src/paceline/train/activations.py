@@ -1,0 +1,191 @@
+"""What is kept from forward for backward? Repeated blocks may keep their input only, and are computed again.
+
+full        every block (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost); about a third more compute
+selective   results of matrix products and attention are kept, all else is computed again (Korthikanti et al. 2022)
+a share     as few whole blocks as it takes to keep that share of the bytes, weighed in the first forward
+
+A block is one of several children of one class that have parts of their own. Random numbers are drawn again as they
+were; a block with BatchNorm is refused, for its statistics would count a batch twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """How memory is saved; table ``[memory]`` of a recipe."""
+
+    micro_batches: int = 1  # parts of a batch, one after the other
+    checkpoint_every: int | None = None  # 1: every block, 2: every second one
+    activation_budget: float | None = None  # share of the bytes of all blocks that may be kept
+    selective: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("micro_batches", self.micro_batches)
+        if self.checkpoint_every is not None:
+            _check_count("checkpoint_every", self.checkpoint_every)
+        budget = self.activation_budget
+        if budget is not None and (isinstance(budget, bool) or not 0 <= budget <= 1):
+            raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")
+        ways = [self.checkpoint_every is not None, budget is not None, self.selective]
+        if sum(ways) > 1:
+            raise UsageError("memory: checkpoint_every, activation_budget and selective are three ways; choose one")
+
+    def changed(self, micro_batches: int | None, how: str | None) -> Memory:
+        """Return these settings with the flags of a command line put in; None leaves one as it is."""
+        ways = self if how is None else replace(_named(how), micro_batches=self.micro_batches)
+        return ways if micro_batches is None else replace(ways, micro_batches=micro_batches)
+
+    def check(self, model: Any, blocks: Sequence[Any]) -> None:
+        """See that a whole model's blocks can be computed again, if they are to be.
+
+        Raises:
+            UsageError: It has no repeated blocks, or they have BatchNorm.
+        """
+        if self.checkpoint_every is not None or self.activation_budget is not None or self.selective:
+            _check_blocks(blocks, model)
+
+    def apply(self, blocks: Sequence[Any]) -> None:
+        """Make blocks compute again what they do not keep.
+
+        Args:
+            blocks: Of this rank; their forwards are changed in place, names of parameters stay.
+        """
+        if self.checkpoint_every is None and self.activation_budget is None and not self.selective:
+            return
+        if self.activation_budget is not None:
+            _Budget(blocks, self.activation_budget).weigh()
+            return
+        for block in blocks[:: self.checkpoint_every or 1]:
+            _forget(block, self.selective)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"memory.{name} = {value!r} is not allowed; it takes a whole number from 1 on")
+
+
+def _named(how: str) -> Memory:
+    """Return what a word on the command line stands for."""
+    known = {"none": Memory(), "full": Memory(checkpoint_every=1), "selective": Memory(selective=True)}
+    if how in known:
+        return known[how]
+    try:
+        return Memory(activation_budget=float(how))
+    except ValueError:
+        raise UsageError(
+            f"activations {how!r}: choose one of {', '.join(known)}, or a share to keep, from 0 to 1"
+        ) from None
+
+
+def blocks_of(module: Any) -> list[Any]:
+    """Return the repeated blocks of a model, in order: children of one class, with parts that have parameters."""
+    from torch import nn
+
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    kinds = [type(child) for child in module.children()]
+    found: list[Any] = []
+    for child in module.children():
+        alike = kinds.count(type(child)) > 1 and next(child.parameters(), None) is not None
+        if alike and next(child.children(), None) is not None and not isinstance(child, containers):
+            found.append(child)
+        else:
+            found += blocks_of(child)
+    return found
+
+
+def _check_blocks(blocks: Sequence[Any], model: Any) -> None:
+    from torch.nn.modules.batchnorm import _NormBase
+
+    if not blocks:
+        raise UsageError(
+            f"{type(model).__name__} has no repeated blocks to compute again; leave activations as they are"
+        )
+    for block in blocks:
+        if any(isinstance(part, _NormBase) and part.track_running_stats for part in block.modules()):
+            raise UsageError(
+                f"{type(block).__name__} has BatchNorm: computed again, it would count a batch twice; "
+                "leave activations as they are"
+            )
+
+
+def _forget(block: Any, selective: bool) -> None:
+    """Make one block compute again in backward."""
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    contexts = partial(create_selective_checkpoint_contexts, _kept()) if selective else None
+    options = {"context_fn": contexts} if contexts else {}
+    block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
+
+
+def _kept() -> list[Any]:
+    """Return the operations whose results are dear: products of matrices, convolutions, attention."""
+    import torch
+
+    names = (
+        "mm",
+        "bmm",
+        "addmm",
+        "convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    )
+    return [getattr(torch.ops.aten, name).default for name in names]
+
+
+class _Budget:
+    """Weighs what blocks keep in their first forward, and makes as few of them forget as it takes."""
+
+    def __init__(self, blocks: Sequence[Any], share: float) -> None:
+        self._blocks = blocks
+        self._share = share
+        self._bytes: dict[int, int] = {}
+
+    def weigh(self) -> None:
+        """Put a scale under each block until each was weighed once."""
+        for number, block in enumerate(self._blocks):
+            block.forward = partial(self._weighed, number, block.forward)
+
+    def _weighed(self, number: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        seen: dict[int, int] = {}
+
+        def pack(tensor: Any) -> Any:
+            storage = tensor.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        parameters = {p.untyped_storage().data_ptr() for p in self._blocks[number].parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            result = forward(*args, **kwargs)
+        self._bytes[number] = sum(size for where, size in seen.items() if where not in parameters)
+        self._blocks[number].forward = forward
+        if len(self._bytes) == len(self._blocks):
+            self._choose()
+        return result
+
+    def _choose(self) -> None:
+        sizes = [self._bytes[number] for number in range(len(self._blocks))]
+        for number in chosen(sizes, self._share):
+            _forget(self._blocks[number], selective=False)
+
+
+def chosen(sizes: Sequence[int], share: float) -> list[int]:
+    """Return which blocks forget: the first ones, whose activations wait longest, until the share is kept."""
+    left, total, taken = sum(sizes), sum(sizes), []
+    for number, size in enumerate(sizes):
+        if left <= share * total:
+            break
+        taken.append(number)
+        left -= size
+    return taken

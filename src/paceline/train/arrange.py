@@ -1,0 +1,120 @@
+"""How do the axes of a layout come together on one model? In one order: pp, tp or cp, activations, then shard or dp.
+
+Stages are cut first, matrices split within them, blocks told what to keep, and what is left is spread over the ranks
+that hold other samples: by DDP where they are all that the layout has, else by FSDP2, whose replicas know of parameters
+that are split already.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.activations import blocks_of
+from paceline.train.parallel import cp, dp, pp, shard, tp
+from paceline.train.recipe import Recipe
+from paceline.train.world import World, mesh_axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arranged:
+    """A model as one rank has it."""
+
+    module: Any  # what is called; with pp all stages of this rank, which are not
+    held: Any  # the module with the parameters of this rank, under the names of the whole model
+    set_sync: Callable[[bool], None]  # whether the coming micro-step reduces gradients
+    stages: pp.Stages | None
+
+
+def arrange(model: Any, world: World, recipe: Recipe) -> Arranged:
+    """Spread a model over the ranks.
+
+    Args:
+        model: The whole model, made by each rank; the values of rank 0 count.
+        world: The ranks.
+        recipe: Of the run.
+
+    Raises:
+        UsageError: The ranks made different models, or the layout does not fit this one.
+    """
+    _check(model, world)
+    blocks = blocks_of(model)
+    recipe.memory.check(model, blocks)
+    model.to(world.device)
+    if world.mesh is not None:
+        _same_values(model)
+    layout = world.layout
+    plan = tp.plan_of(model) if layout.tp > 1 else {}
+    if layout.pp == 1:
+        module, set_sync = _spread(model, blocks, plan, world, recipe)
+        return Arranged(module=module, held=model, set_sync=set_sync, stages=None)
+    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline)
+    for _, stage in own:
+        inside = set(stage.modules())
+        _spread(stage, [block for block in blocks if block in inside], plan, world, recipe)
+    from torch import nn
+
+    held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
+    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
+    return Arranged(module=held, held=held, set_sync=lambda on: None, stages=stages)
+
+
+def _spread(
+    model: Any, blocks: Sequence[Any], plan: Mapping[str, str], world: World, recipe: Recipe
+) -> tuple[Any, Callable[[bool], None]]:
+    """Spread a model, or one stage of it, over all axes but pp."""
+    layout = world.layout
+    if plan:
+        tp.split(model, plan, world.submesh("tp"))
+    if layout.cp > 1:
+        cp.split(model, blocks, world.submesh("cp"))
+    recipe.memory.apply(blocks)
+    if "shard" in mesh_axes(layout):
+        shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
+        return model, partial(shard.set_sync, model)
+    if world.data_group is not None and recipe.local.every is None:
+        replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
+        return replica, partial(dp.set_sync, replica)
+    return model, lambda on: None
+
+
+def _check(model: Any, world: World) -> None:
+    """See that there is something to train, and that all ranks made the same."""
+    name = type(model).__name__
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(
+            f"{name} has no parameters that want gradients: there is nothing to train or to spread over ranks"
+        )
+    if any(value.is_meta for value in model.state_dict().values()):
+        raise UsageError(f"{name} has parameters without values (device meta); make it on the CPU")
+    if world.mesh is None:
+        return
+    import torch
+
+    own = [f"{key} {tuple(value.shape)} {value.dtype}" for key, value in model.state_dict().items()]
+    every: list[Any] = [None] * world.layout.ranks
+    torch.distributed.all_gather_object(every, own)
+    for rank, other in enumerate(every):
+        if other != every[0]:
+            raise UsageError(f"rank {rank} made another {name} than rank 0: {_difference(every[0], other)}")
+
+
+def _difference(one: list[str], other: list[str]) -> str:
+    """Say where two lists of parameters part."""
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return f"it has {theirs}, rank 0 has {mine}"
+    return f"it has {len(other)} tensors, rank 0 has {len(one)}"
+
+
+def _same_values(model: Any) -> None:
+    """Give all ranks the values of rank 0."""
+    import torch
+
+    with torch.no_grad():
+        for value in [*model.parameters(), *model.buffers()]:
+            torch.distributed.broadcast(value, 0)

@@ -1,0 +1,146 @@
+"""How is a run saved so that any other layout can go on? By names of the whole model, in torch's DCP format.
+
+Each rank writes the parts that it holds; a reader of another layout asks for its own parts. Optimizer state goes by the
+name of its parameter, so that stages and shards come apart and together. Progress (steps, loss scale, schedule) is one
+JSON file that rank 0 writes last, under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.parallel.local import Meetings
+
+_PROGRESS = "paceline.json"
+_SCHEMA = "paceline.checkpoint/1"
+
+
+def state(model: Any, optimizer: Any, meetings: Meetings | None) -> dict[str, Any]:
+    """Return what is saved, and what is read into, by the names of the whole model.
+
+    Args:
+        model: The module that holds this rank's parameters.
+        optimizer: Of that module.
+        meetings: Of replicas that train alone; None without.
+    """
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    of_model, of_optimizer = get_state_dict(model, optimizer, options=_options())
+    if meetings is None:
+        return {"model": of_model, "optimizer": of_optimizer}
+    return {"model": of_model, f"optimizer of replica {_rank()}": of_optimizer, "outer": meetings.state()}
+
+
+def _options() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def save(folder: Path, tensors: dict[str, Any], progress: dict[str, Any]) -> None:
+    """Write a checkpoint; a collective of all ranks.
+
+    Args:
+        folder: Where; its earlier checkpoint is replaced.
+        tensors: As `state` returns them.
+        progress: What goes into the JSON file.
+    """
+    from torch.distributed import checkpoint
+
+    first = _rank() == 0
+    if first:
+        (folder / _PROGRESS).unlink(missing_ok=True)
+    with _quiet():
+        checkpoint.save(tensors, checkpoint_id=folder)
+    if first:
+        part = folder / f"{_PROGRESS}.part"
+        part.write_text(json.dumps({"schema": _SCHEMA, **progress}), encoding="utf-8")
+        part.replace(folder / _PROGRESS)
+    _meet()
+
+
+def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint; a collective of all ranks.
+
+    Args:
+        folder: Of a checkpoint, of any layout.
+        tensors: As `state` returns them; they are read into.
+        wanted: Names that the JSON file must have.
+
+    Returns:
+        What the JSON file has.
+
+    Raises:
+        UsageError: There is no whole checkpoint, or it is of another model or run.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    progress = _progress(folder, wanted)
+    try:
+        with _quiet():
+            checkpoint.load(tensors, checkpoint_id=folder)
+    except CheckpointException as error:
+        causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
+        raise UsageError(f"checkpoint {folder} is not of this model and optimizer: {causes}") from error
+    return progress
+
+
+def apply(tensors: dict[str, Any], model: Any, optimizer: Any, meetings: Meetings | None) -> None:
+    """Give what was read to a model, its optimizer and the meetings of its replicas."""
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    (of_optimizer,) = (value for name, value in tensors.items() if name.startswith("optimizer"))
+    set_state_dict(
+        model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
+    )
+    if meetings is not None:
+        meetings.load(tensors["outer"])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out torch's warning that one process is alone: it is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
+
+
+def _progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Read the JSON file."""
+    try:
+        progress = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no whole checkpoint in {folder}: {error}; give a folder that engine.save() wrote") from error
+    missing = sorted(set(wanted) - set(progress))
+    if progress.get("schema") != _SCHEMA or missing:
+        raise UsageError(
+            f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "
+            "another precision, without a schedule or without [local]; load it with the settings that it was saved with"
+        )
+    if progress.get("replicas") != wanted.get("replicas"):
+        raise UsageError(
+            f"checkpoint {folder} is of {progress['replicas']} replicas that train alone, each with an optimizer of "
+            f"its own; load it with layout dp={progress['replicas']} and [local]"
+        )
+    return dict(progress)
+
+
+def _rank() -> int:
+    import torch
+
+    return int(torch.distributed.get_rank()) if torch.distributed.is_initialized() else 0
+
+
+def _meet() -> None:
+    """Wait for all ranks."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()

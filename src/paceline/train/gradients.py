@@ -1,0 +1,193 @@
+"""What is the gradient of a step, and how long is it?
+
+A step sees losses l_i with weights w_i, over all micro-steps of all ranks that hold other samples. Its gradient is
+
+    g = sum_i w_i grad l_i / sum_i w_i
+
+With equal weights that is the mean over equal parts; with the numbers of tokens as weights and means over tokens as
+losses it is the mean over all tokens: the full batch's gradient in both cases, ragged parts included.
+
+The norm is that of the whole model: ||g||^2 = sum over parameters, whoever holds their parts. Gradients that lie alike
+(same mesh, same placement) are taken together, each such group is summed over the ranks it is split over, and stages of
+a pipeline are added up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """What is done to gradients before the optimizer; table ``[optimizer]`` of a recipe."""
+
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UsageError(f"optimizer.clip_norm = {self.clip_norm!r} is not allowed; it takes a number above 0")
+
+
+class Weights:
+    """The weights of the losses of a step, summed as they come.
+
+    Before backward a loss is multiplied by w / (planned micro-steps x unit): with equal weights the gradients are right
+    as they are. The unit is a power of two near the first weight, the same on all ranks; it keeps 16-bit gradients in
+    range.
+    """
+
+    def __init__(self, planned: int, device: Any, group: Any, averaged: bool = True) -> None:
+        """Begin.
+
+        Args:
+            planned: Micro-steps that a step is expected to have.
+            device: Where sums are kept.
+            group: Ranks with other samples; None where there are none.
+            averaged: Whether gradients are averaged over the group; else each rank has a step of its own.
+        """
+        self._over = group if averaged else None
+        self._planned = planned
+        self._device = device
+        self._group = group
+        self._unit = 1.0
+        self._agreed = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin another step."""
+        self._given: Any = None  # sum of weights, where any were given
+        self._losses: Any = 0.0  # sum of the losses as multiplied
+        self.count = 0
+
+    def take(self, weight: Any) -> None:
+        """Take note of a micro-step.
+
+        Args:
+            weight: A number or a scalar tensor; None: all are alike.
+
+        Raises:
+            UsageError: Some micro-steps of a step have a weight and some have none.
+        """
+        if self.count and (weight is None) != (self._given is None):
+            raise UsageError("some losses of this step have a weight and some have none; give one to each backward()")
+        self.count += 1
+        if weight is None:
+            return
+        if not self._agreed:
+            self._unit, self._agreed = _unit(weight, self._device, self._group), True
+        self._given = weight if self._given is None else self._given + weight
+
+    def multiplier(self, weight: Any) -> Any:
+        """Return what a loss of this weight is multiplied by before backward."""
+        return 1 / self._planned if weight is None else weight / (self._planned * self._unit)
+
+    def add(self, loss: Any) -> None:
+        """Take note of a loss that was multiplied."""
+        self._losses = self._losses + loss.detach()
+
+    def factor(self) -> Any:
+        """Return what gradients, averaged over the group, are multiplied by; 1.0 where they are right."""
+        if self._given is None:
+            return self._planned / self.count
+        total = _summed([self._given], self._device, self._over)[0]
+        return self._planned * self._unit * _size(self._over) / total
+
+    def mean(self, stages: Any) -> Any:
+        """Return the weighted mean of the step's losses over all ranks: a scalar tensor, fp64.
+
+        Args:
+            stages: Group of the ranks that hold other stages of a pipeline; None without.
+        """
+        import torch
+
+        weights = self.count if self._given is None else self._given
+        losses, total = _summed([self._losses, weights], self._device, self._group)
+        if stages is not None:
+            torch.distributed.all_reduce(losses, group=stages)
+        return losses * (self._planned * (self._unit if self._given is not None else 1.0)) / total
+
+
+def _unit(weight: Any, device: Any, group: Any) -> float:
+    """Return a power of two near the largest first weight of all ranks."""
+    import torch
+
+    first = torch.as_tensor(float(weight), device=device)
+    if group is not None:
+        torch.distributed.all_reduce(first, torch.distributed.ReduceOp.MAX, group=group)
+    return 2.0 ** round(log2(max(float(first), 1e-30)))
+
+
+def _size(group: Any) -> int:
+    import torch
+
+    return 1 if group is None else int(torch.distributed.get_world_size(group))
+
+
+def _summed(values: Sequence[Any], device: Any, group: Any) -> Any:
+    """Sum some scalars over a group, in fp64."""
+    import torch
+
+    total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device).reshape(()) for value in values])
+    if group is not None:
+        torch.distributed.all_reduce(total, group=group)
+    return total
+
+
+def norm_of(gradients: Iterable[Any], device: Any, stages: Any) -> Any:
+    """Return the Euclidean norm of all gradients of the whole model: a scalar tensor, the same on all ranks.
+
+    Args:
+        gradients: Tensors or DTensors of this rank.
+        device: Where the norm is to be.
+        stages: Group of the ranks that hold other stages of a pipeline; None without.
+    """
+    import torch
+
+    over: dict[tuple[Any, ...], list[Any]] = defaultdict(list)  # by the groups of ranks that hold the other parts
+    for gradient in gradients:
+        groups, local = _held(gradient)
+        over[groups].append(local)
+    squared = torch.zeros((), dtype=torch.float32, device=device)
+    for groups, parts in over.items():
+        own = torch.nn.utils.get_total_norm(parts).float() ** 2
+        for group in groups:
+            torch.distributed.all_reduce(own, group=group)
+        squared = squared + own
+    if stages is not None:
+        torch.distributed.all_reduce(squared, group=stages)
+    return squared.sqrt()
+
+
+def _held(gradient: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return what this rank holds of a gradient, and the groups of ranks that hold the rest."""
+    placements = getattr(gradient, "placements", ())
+    if any(placement.is_partial() for placement in placements):
+        return (), gradient.full_tensor()
+    split = [axis for axis, placement in enumerate(placements) if not placement.is_replicate()]
+    groups = tuple(gradient.device_mesh.get_group(axis) for axis in split)
+    return groups, getattr(gradient, "_local_tensor", gradient)
+
+
+def multiply(gradients: Sequence[Any], factor: Any) -> None:
+    """Multiply gradients in place, each on the rank that holds it.
+
+    Args:
+        gradients: Tensors or DTensors.
+        factor: A number or a scalar tensor.
+    """
+    import torch
+
+    if isinstance(factor, float) and factor == 1.0:
+        return
+    kinds: dict[Any, list[Any]] = defaultdict(list)
+    for gradient in gradients:
+        local = getattr(gradient, "_local_tensor", gradient)
+        kinds[local.dtype, local.device].append(local)
+    for (dtype, device), group in kinds.items():
+        torch._foreach_mul_(group, torch.as_tensor(factor, dtype=dtype, device=device))

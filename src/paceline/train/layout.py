@@ -1,0 +1,125 @@
+"""How are ranks arranged? A layout gives each axis its size: ``dp=2,shard=4,tp=2,pp=2``.
+
+Ranks are numbered with the last axis fastest, so that the ranks of one tensor-parallel group are neighbours and sit
+on one machine: rank = (((pp * DP + dp) * SHARD + shard) * CP + cp) * TP + tp.
+
+    dp     replicas; gradients are averaged
+    shard  parameters, gradients and optimizer state are split, gathered for each block (FSDP2)
+    tp     each matrix is split (tensor parallel)
+    pp     layers are split into stages (pipeline)
+    cp     the sequence is split (context parallel)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from math import prod
+
+from paceline.errors import UsageError
+
+AXES = ("pp", "dp", "shard", "cp", "tp")  # slowest first
+_MOST = 3  # axes larger than 1 at a time
+_REFUSED = {
+    frozenset({"cp", "pp"}): "a stage hands on whole sequences",
+    frozenset({"cp", "tp"}): "heads and the sequence would be split at once",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes of all axes; 1 where there is nothing to split."""
+
+    dp: int = 1
+    shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many processes it takes."""
+        return prod(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes in the order of `AXES`."""
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    @property
+    def in_use(self) -> tuple[str, ...]:
+        """Axes larger than 1, slowest first."""
+        return tuple(axis for axis in AXES if getattr(self, axis) > 1)
+
+    @property
+    def samples(self) -> int:
+        """Into how many parts the samples of a batch are split."""
+        return self.dp * self.shard
+
+    def __str__(self) -> str:
+        return ",".join(f"{axis}={getattr(self, axis)}" for axis in self.in_use) or "dp=1"
+
+
+def parse(text: str) -> Layout:
+    """Read a layout such as ``dp=2,tp=4``; an empty one is one process.
+
+    Raises:
+        UsageError: An axis is unknown, given twice, no whole number from 1 on, or does not go with another.
+    """
+    sizes: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        axis, size = _part(part, text)
+        if axis in sizes:
+            raise UsageError(f"layout {text!r}: {axis} is given twice")
+        sizes[axis] = size
+    layout = Layout(**sizes)
+    _check_together(layout)
+    return layout
+
+
+def check_ranks(layout: Layout, ranks: int) -> None:
+    """See that there are as many processes as the layout takes.
+
+    Raises:
+        UsageError: There are more or fewer.
+    """
+    if layout.ranks == ranks:
+        return
+    needs = " x ".join(f"{axis} {getattr(layout, axis)}" for axis in layout.in_use) or "one process"
+    raise UsageError(
+        f"layout {layout} takes {layout.ranks} ranks ({needs}), and there are {ranks}; "
+        f"start it by `torchrun --nproc-per-node {layout.ranks} SCRIPT`, or give a layout of {ranks} such as dp={ranks}"
+    )
+
+
+def _part(part: str, text: str) -> tuple[str, int]:
+    """Read one axis and its size."""
+    found = re.fullmatch(r"(\w+)\s*=\s*(\d+)", part)
+    if found is None:
+        raise UsageError(f"layout {text!r}: {part!r} is no axis with a size; write dp=2 or dp=2,tp=4")
+    axis, size = found[1], int(found[2])
+    known = [field.name for field in fields(Layout)]
+    if axis not in known:
+        near = get_close_matches(axis, known, n=1)
+        raise UsageError(
+            f"layout {text!r}: no axis {axis!r}"
+            + (f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}")
+        )
+    if size < 1:
+        raise UsageError(f"layout {text!r}: {axis}={size}; an axis has at least 1 rank")
+    return axis, size
+
+
+def _check_together(layout: Layout) -> None:
+    """See that axes go with each other."""
+    used = set(layout.in_use)
+    if len(used) > _MOST:
+        raise UsageError(
+            f"layout {layout}: {len(used)} axes at a time; at most {_MOST} are held against one process, leave one out"
+        )
+    for pair, why in _REFUSED.items():
+        if pair <= used:
+            raise UsageError(
+                f"layout {layout}: {' and '.join(sorted(pair))} do not go together ({why}); use one of them"
+            )

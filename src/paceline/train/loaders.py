@@ -1,0 +1,237 @@
+"""Which samples does a rank see? Its part of each batch that one process would see, in the same order.
+
+Each rank draws the same order of samples, by rank 0's random numbers, and reads only its part: of a batch of B samples
+over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the script says, on any layout. A
+`paceline.data.Loader` deals each batch out sample by sample; where it is, is kept in checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import UsageError
+from paceline.train.parallel import cp
+from paceline.train.world import World
+
+if TYPE_CHECKING:
+    from paceline.data import Loader
+
+_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+def split(loader: Any, world: World, micro_batches: int) -> Any:
+    """Return what yields this rank's part of each batch of a loader, on its device.
+
+    Args:
+        loader: torch's `DataLoader`, or `paceline.data.Loader`.
+        world: The ranks.
+        micro_batches: Into how many parts a rank splits its batch.
+
+    Raises:
+        UsageError: It cannot be split.
+    """
+    from paceline.data import Loader
+
+    part = _part_of_ours if isinstance(loader, Loader) else _part_of_torchs
+    return OnDevice(part(loader, world, micro_batches), world)
+
+
+def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
+    from paceline.data.dealt import part_of, settings_of
+
+    ranks, whole = world.layout.samples, settings_of(loader)["ends"] != "even"
+    _check_sizes(loader.batch_size, 0 if whole else len(loader.dataset), ranks, micro_batches)
+    return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
+
+
+def _part_of_torchs(loader: Any, world: World, micro_batches: int) -> Any:
+    from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"the engine splits torch's DataLoader and paceline.data.Loader; {type(loader).__name__} must give each "
+            "rank its part itself"
+        )
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise UsageError(
+            f"{type(loader.dataset).__name__} has no numbered samples in batches, so that ranks cannot be given parts; "
+            "use a dataset with __getitem__ and a batch_size"
+        )
+    if isinstance(loader.sampler, DistributedSampler):
+        raise UsageError(
+            "the loader has a DistributedSampler: its samples would be split twice; leave the sampler out and give "
+            "shuffle=True and the batch_size of all ranks together"
+        )
+    if loader.batch_size is not None:  # else a batch sampler of the user's own; its batches are looked at as they come
+        samples = 0 if loader.drop_last else len(loader.sampler)
+        _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
+    return _again(loader, _Part(loader.batch_sampler, world)) if world.mesh is not None else loader
+
+
+def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
+    """See that all batches can be split into equal parts.
+
+    Args:
+        size: Of a batch.
+        samples: Of all batches together; 0: all are whole.
+        ranks: With other samples.
+        micro_batches: Of each of them.
+    """
+    parts = ranks * micro_batches
+    if size % parts:
+        raise UsageError(
+            f"batch_size={size} is no multiple of {parts} ({ranks} ranks with other samples x {micro_batches} "
+            f"micro-batches); take {max(1, round(size / parts)) * parts}"
+        )
+    if samples % size % parts:
+        raise UsageError(
+            f"the last batch has {samples % size} of {size} samples, no multiple of {parts}; "
+            'say DataLoader(drop_last=True), or Loader(ends="drop")'
+        )
+
+
+def _again(loader: Any, batches: Any) -> Any:
+    """Return a loader like the given one, with other batches."""
+    from torch.utils.data import DataLoader
+
+    options = {name: getattr(loader, name) for name in _OPTIONS if loader.num_workers or name != "prefetch_factor"}
+    return DataLoader(loader.dataset, batch_sampler=batches, **options)
+
+
+class _Part:
+    """A batch sampler that yields one rank's part of each batch."""
+
+    def __init__(self, batches: Any, world: World) -> None:
+        self._batches = batches
+        self._world = world
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        part, parts = self._world.sample_part, self._world.layout.samples
+        for batch in _as_rank_0(self._batches, self._world):
+            if len(batch) % parts:
+                raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
+            size = len(batch) // parts
+            yield batch[part * size : (part + 1) * size]
+
+
+def _as_rank_0(batches: Any, world: World) -> Iterator[list[int]]:
+    """Go through batches whose order is drawn, at the first one, from rank 0's random numbers."""
+    import torch
+
+    own = torch.get_rng_state()
+    torch.set_rng_state(_of_rank_0(own, world.device))
+    generator = getattr(getattr(batches, "sampler", None), "generator", None)
+    if generator is not None:
+        generator.set_state(_of_rank_0(generator.get_state(), world.device))
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if world.rank:
+        torch.set_rng_state(own)
+    if first is not None:
+        yield list(first)
+        yield from (list(batch) for batch in iterator)
+
+
+def _of_rank_0(state: Any, device: Any) -> Any:
+    """Return the state of a random generator as rank 0 has it."""
+    import torch
+
+    state = state.clone().to(device)
+    torch.distributed.broadcast(state, 0)
+    return state.cpu()
+
+
+class OnDevice:
+    """A loader whose batches are moved to the device; with cp, this rank's part of their sequences."""
+
+    def __init__(self, loader: Any, world: World) -> None:
+        self.loader = loader
+        self._world = world
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        world = self._world
+        for batch in self.loader:
+            own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch
+            yield moved(own, world.device)
+
+
+class Places:
+    """Where the loaders of a run are, in the order in which the engine was given them; those that can say it."""
+
+    def __init__(self) -> None:
+        self._loaders: list[Any] = []
+        self._waiting: list[Any] = []  # places from a checkpoint, of loaders that are still to come
+
+    def add(self, loader: Any) -> None:
+        """Take note of a loader; one that a checkpoint knew goes on where it was."""
+        if not hasattr(loader, "state_dict"):
+            return
+        if self._waiting:
+            loader.load_state_dict(self._waiting.pop(0))
+        self._loaders.append(loader)
+
+    def state(self) -> list[Any]:
+        """Return all places, as JSON takes them."""
+        return [loader.state_dict() for loader in self._loaders]
+
+    def load(self, places: Sequence[Any]) -> None:
+        """Have loaders go on; places beyond those that are there wait for the next ones.
+
+        Raises:
+            UsageError: More loaders are there than the checkpoint has places, or one has another data set.
+        """
+        if len(places) < len(self._loaders):
+            raise UsageError(
+                f"the checkpoint has the places of {len(places)} loaders, and the engine was given "
+                f"{len(self._loaders)} before load(); give it those that go on first, and the others after load()"
+            )
+        for loader, place in zip(self._loaders, places, strict=False):
+            loader.load_state_dict(place)
+        self._waiting = list(places[len(self._loaders) :])
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """Return a batch on a device: tensors in tuples, lists and dicts."""
+    if hasattr(batch, "to"):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(moved(value, device) for value in batch)
+    return batch
+
+
+def parts(batch: Any, count: int) -> list[Any]:
+    """Split a batch into equal parts along dimension 0.
+
+    Raises:
+        UsageError: It has fewer samples than parts, or no multiple of them.
+    """
+    if count == 1:
+        return [batch]
+    if isinstance(batch, dict):
+        split_values = {key: parts(value, count) for key, value in batch.items()}
+        return [{key: values[i] for key, values in split_values.items()} for i in range(count)]
+    if isinstance(batch, tuple | list):
+        columns = [parts(value, count) for value in batch]
+        return [type(batch)(column[i] for column in columns) for i in range(count)]
+    if len(batch) % count:
+        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {count} equal micro-batches")
+    return list(batch.split(len(batch) // count))

@@ -1,0 +1,1 @@
+"""One file per axis of a layout; `paceline.train.arrange` puts them together."""

@@ -1,0 +1,107 @@
+"""local: replicas train alone for some steps, then meet (local SGD; DiLoCo). A mode of dp, for links that are slow.
+
+Every H steps the parameters x_r of all replicas are averaged. Where they began, a, takes a step towards it:
+
+    d = a - mean_r x_r;   a <- SGD(a, d; outer_lr, Nesterov momentum);   x_r <- a
+
+With an outer learning rate of 1 and no momentum that is local SGD (Stich 2019); DiLoCo has AdamW inside, 0.7 and 0.9
+outside (Douillard et al. 2023, algorithm 1). Sends parameters once in H steps in place of gradients in each: 1/H of the
+bytes, none hidden. Other mathematics than synchronous training: losses are not those of one process, but for H = 1
+with plain SGD. Takes two more copies of the parameters (a, and its momentum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.layout import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """How often replicas meet; table ``[local]`` of a recipe."""
+
+    every: int | None = None  # steps; None: gradients are averaged in each
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        every = self.every
+        if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
+            raise UsageError(f"local.every = {every!r} is not allowed; it takes a whole number of steps from 1 on")
+        if not self.outer_lr > 0 or not 0 <= self.outer_momentum < 1:
+            raise UsageError(
+                f"local.outer_lr = {self.outer_lr!r}, local.outer_momentum = {self.outer_momentum!r}: they take a "
+                "number above 0, and one from 0 to below 1; DiLoCo has 0.7 and 0.9"
+            )
+
+    def check(self, layout: Layout) -> None:
+        """See that there are replicas, and nothing else.
+
+        Raises:
+            UsageError: The layout has none, or other axes.
+        """
+        if self.every is not None and layout.in_use != ("dp",):
+            raise UsageError(
+                f"local.every = {self.every} with layout {layout}: replicas that train alone are the whole model on "
+                "one rank each; use a layout of dp only, such as dp=2, or leave [local] out"
+            )
+
+
+class Meetings:
+    """Where replicas began, and how they meet."""
+
+    def __init__(self, settings: Local, model: Any, group: Any) -> None:
+        """Begin with a model that is the same on all ranks."""
+        import torch
+
+        self.every = settings.every or 1
+        self._model = model
+        self._group = group
+        self._begun = {name: value.detach().clone() for name, value in model.named_parameters()}
+        momentum = settings.outer_momentum
+        self._outer = torch.optim.SGD(
+            list(self._begun.values()), lr=settings.outer_lr, momentum=momentum, nesterov=momentum > 0
+        )
+
+    def after(self, step: int) -> None:
+        """Meet if it is time; `step` counts from 1, skipped ones too."""
+        import torch
+
+        if step % self.every:
+            return
+        with torch.no_grad():
+            for name, value in self._model.named_parameters():
+                begun = self._begun[name]
+                begun.grad = begun - self._mean(value)
+            self._outer.step()
+            for name, value in self._model.named_parameters():
+                value.copy_(self._begun[name])
+            for buffer in self._model.buffers():
+                if buffer.is_floating_point():
+                    buffer.copy_(self._mean(buffer))
+
+    def _mean(self, value: Any) -> Any:
+        """Return the mean of a tensor over the replicas."""
+        import torch
+
+        total = value.detach().clone()
+        torch.distributed.all_reduce(total, group=self._group)
+        return total / torch.distributed.get_world_size(self._group)
+
+    def state(self) -> dict[str, Any]:
+        """Return the outer momentum by names of parameters, as tensors that a checkpoint can be read into."""
+        import torch
+
+        held = {name: self._outer.state[begun].get("momentum_buffer") for name, begun in self._begun.items()}
+        return {name: torch.zeros_like(self._begun[name]) if value is None else value for name, value in held.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint that was made when replicas had met; the model has its parameters already."""
+        parameters = dict(self._model.named_parameters())
+        for name, begun in self._begun.items():
+            begun.copy_(parameters[name].detach())
+            if self._outer.defaults["momentum"]:
+                self._outer.state[begun]["momentum_buffer"] = state[name].clone()

@@ -1,0 +1,151 @@
+"""pp: layers are cut into stages, one rank after the other; parts of a batch go through (torch's pipelining).
+
+Of p stages and m micro-batches a step waits (p - 1) / (m + p - 1) of its time with GPipe and 1F1B; 1F1B keeps the
+activations of at most p micro-batches instead of m; interleaved, with v stages a rank, waits about 1/v of that;
+zero-bubble computes gradients of weights where others wait (Narayanan et al. 2021; Qi et al. 2023). Costs little to
+send: activations at each cut. Saves 1/p of all that belongs to layers.
+
+The model must be an `nn.Sequential` whose children are the layers. Their cost is counted: two FLOPs a weight of a
+linear layer or convolution; it decides where the cuts are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.parallel.balance import cut
+
+_CLASSES = {
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zero-bubble": "ScheduleInterleavedZeroBubble",
+}
+_STAGES_EACH = {"interleaved": 2, "zero-bubble": 2}  # stages of one rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """How stages take turns; table ``[pipeline]`` of a recipe."""
+
+    schedule: str = "1f1b"
+
+    def __post_init__(self) -> None:
+        if self.schedule not in _CLASSES:
+            raise UsageError(f"pipeline.schedule = {self.schedule!r} is not allowed; it takes {', '.join(_CLASSES)}")
+
+    @property
+    def stages_each(self) -> int:
+        """Stages that one rank has."""
+        return _STAGES_EACH.get(self.schedule, 1)
+
+    def check(self, ranks: int, micro_batches: int) -> None:
+        """See that there are enough micro-batches to fill the pipeline.
+
+        Raises:
+            UsageError: There are not.
+        """
+        if micro_batches < ranks or (self.stages_each > 1 and micro_batches % ranks):
+            raise UsageError(
+                f"pp={ranks} with {micro_batches} micro-batches: {self.schedule} takes "
+                f"{'a multiple of' if self.stages_each > 1 else 'at least'} {ranks}; "
+                f"set memory.micro_batches (--accumulate) to {2 * ranks}"
+            )
+
+
+def stages_of(model: Any, rank: int, ranks: int, pipeline: Pipeline) -> list[tuple[int, Any]]:
+    """Return this rank's stages: their numbers, and modules whose parameters keep their names in the model.
+
+    Raises:
+        UsageError: The model is no row of layers, has too few of them, or layers of two stages share parameters.
+    """
+    from torch import nn
+
+    if not isinstance(model, nn.Sequential):
+        raise UsageError(
+            f"pp={ranks}: {type(model).__name__} is no nn.Sequential, so that where to cut it is not known; "
+            "write it as a Sequential of its layers, or use shard or tp instead of pp"
+        )
+    layers = list(model.named_children())
+    count = ranks * pipeline.stages_each
+    if len(layers) < count:
+        raise UsageError(
+            f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(layers)} layers; "
+            f"use at most pp={len(layers) // pipeline.stages_each or 1}"
+        )
+    cuts = cut([_cost(layer) for _, layer in layers], count)
+    stages = [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+    _check_apart(stages)
+    return [(number, stages[number]) for number in range(rank, count, ranks)]
+
+
+def _cost(layer: Any) -> float:
+    """Return FLOPs of a layer's forward per position of the sequence."""
+    from torch import nn
+
+    products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return float(sum(2 * part.weight.numel() for part in layer.modules() if isinstance(part, products)))
+
+
+def _check_apart(stages: Sequence[Any]) -> None:
+    owner: dict[int, int] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            if owner.setdefault(id(parameter), number) != number:
+                raise UsageError(
+                    f"pp: {name} is shared by stages {owner[id(parameter)]} and {number}; "
+                    "give each layer parameters of its own, or use shard or tp instead of pp"
+                )
+
+
+class Stages:
+    """This rank's stages and the schedule that runs them."""
+
+    def __init__(self, stages: Sequence[tuple[int, Any]], group: Any, device: Any, plan: tuple[Pipeline, int]) -> None:
+        """Begin.
+
+        Args:
+            stages: As `stages_of` returns them, split further where the layout does so.
+            group: The ranks of the pipeline.
+            device: `torch.device` of this rank.
+            plan: How stages take turns, and the number of micro-batches.
+        """
+        from torch.distributed import get_world_size, pipelining
+
+        self._pipeline, self._micro_batches = plan
+        self._loss: Callable[[Any, Any], Any] | None = None
+        count = get_world_size(group) * self._pipeline.stages_each
+        made = [pipelining.PipelineStage(module, number, count, device, group=group) for number, module in stages]
+        self.has_first = made[0].is_first
+        self.has_last = made[-1].is_last
+        kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
+        row = made if self._pipeline.stages_each > 1 else made[0]
+        # Gradients are added up; what they are divided by is in the loss already.
+        self._schedule = kind(row, self._micro_batches, loss_fn=self._loss_of, scale_grads=False)
+
+    def run(self, inputs: Any, target: Any, loss: Callable[[Any, Any], Any]) -> list[Any]:
+        """Run a batch forward and backward.
+
+        Args:
+            inputs: Tensor with samples in dimension 0; used on the rank of the first stage.
+            target: The same for the last stage.
+            loss: Makes a scalar of an output and a target.
+
+        Returns:
+            The losses of the micro-batches where the last stage is; nothing elsewhere.
+        """
+        self._loss = loss
+        losses: list[Any] = []
+        given = (inputs,) if self.has_first else ()
+        wanted = {"target": target, "losses": losses} if self.has_last else {}
+        self._schedule.step(*given, return_outputs=False, **wanted)
+        return losses
+
+    def _loss_of(self, output: Any, target: Any) -> Any:
+        if self._loss is None:
+            raise RuntimeError("the pipeline has no loss before its first batch")
+        return self._loss(output, target)

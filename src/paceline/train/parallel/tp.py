@@ -1,0 +1,156 @@
+"""tp: each matrix is split over ranks; a block talks twice in forward and twice in backward (Megatron-LM).
+
+The first matrices of a part (query, key and value; the way up in an MLP) are split by columns, so that each rank has
+whole heads or hidden units; the last one (the way out) is split by rows, and the sum of the ranks' parts is its result
+(Shoeybi et al. 2019, section 3). Keeps 1/n of the matrices and of what is between them; costs an all-reduce of
+activations, batch x length x width, per part in forward and in backward, none of it hidden.
+
+What is split how comes from the model's own plan (`_tp_plan` or `tp_plan`: names with `*`, to a style, in the words of
+Hugging Face models), else from usual names of parts. What is neither is refused.
+
+    colwise, rowwise                 the first and the last matrix of a part
+    colwise_gather_output            by columns, and the whole result on each rank (the last layer)
+    embedding_rowwise                each rank looks up some of the tokens
+    replicated_with_grad_allreduce   a norm of each head, [batch, length, heads, head]: whole, its gradients summed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from paceline.errors import UsageError
+
+_COLUMNS, _ROWS, _HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
+_STYLES = (_COLUMNS, _ROWS, "colwise_gather_output", "colwise_rep", "embedding_rowwise", _HEADS)
+_USUAL = (
+    (("q_proj", "k_proj", "v_proj"), "o_proj"),
+    (("q_proj", "k_proj", "v_proj"), "out_proj"),
+    (("wq", "wk", "wv"), "wo"),
+    (("gate_proj", "up_proj"), "down_proj"),
+    (("w1", "w3"), "w2"),
+    (("up_proj",), "down_proj"),
+    (("fc1",), "fc2"),
+    (("fc_in",), "fc_out"),
+)  # split by columns, and by rows
+
+
+def split(model: Any, plan: Mapping[str, str], mesh: Any) -> None:
+    """Split the matrices of a model, or of some of its layers, in place.
+
+    Args:
+        model: A module; what the plan names and it has not is of other layers.
+        plan: Of the whole model, as `plan_of` returns it.
+        mesh: One dimension.
+
+    Raises:
+        UsageError: A matrix cannot be split by this number of ranks.
+    """
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    modules = dict(model.named_modules())
+    own = {name: how for name, how in plan.items() if name in modules}
+    _check_sizes(modules, own, int(mesh.size()))
+    if own:
+        parallelize_module(model, mesh, {name: _style(how) for name, how in own.items()})
+
+
+def _style(how: str) -> Any:
+    """Return what torch calls a style."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    if how == _HEADS:
+        return SequenceParallel(sequence_dim=2, use_local_output=True)
+    if how == "embedding_rowwise":
+        return RowwiseParallel(input_layouts=Replicate())
+    if how == _ROWS:
+        return RowwiseParallel()
+    return ColwiseParallel() if how == _COLUMNS else ColwiseParallel(output_layouts=Replicate())
+
+
+def plan_of(model: Any) -> dict[str, str]:
+    """Return how each matrix is split: full names of modules, to ``colwise`` or ``rowwise``.
+
+    Raises:
+        UsageError: The model's plan has what is not known here, or it has none and its parts have other names.
+    """
+    own = getattr(model, "_tp_plan", None) or getattr(model, "tp_plan", None)
+    plan = _matched(model, own) if own else _by_names(model)
+    if not plan:
+        raise UsageError(
+            f"{type(model).__name__} has nothing that tp is known to split. Give it a plan, "
+            'tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}, or use shard instead of tp'
+        )
+    _check_apart(model, plan)
+    return plan
+
+
+def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules that a model's own plan speaks of."""
+    names = [name for name, _ in model.named_modules()]
+    plan: dict[str, str] = {}
+    for pattern, how in own.items():
+        if how not in _STYLES:
+            raise UsageError(
+                f"{type(model).__name__}: its plan has {pattern!r}: {how!r}; {', '.join(_STYLES)} are known here. "
+                "Give it a tp_plan of these, or use shard instead of tp"
+            )
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        if not found:
+            raise UsageError(
+                f"{type(model).__name__}: its tensor parallel plan has {pattern!r}, and no module is so named"
+            )
+        plan.update(dict.fromkeys(found, how))
+    return plan
+
+
+def _by_names(model: Any) -> dict[str, str]:
+    """Find parts with usual names, in the same order on all ranks.
+
+    Between their matrices nothing may stand that sees all heads or units at once.
+    """
+    plan: dict[str, str] = {}
+    for name, part in model.named_modules():
+        children = dict(part.named_children())
+        for columns, rows in _USUAL:
+            if _fits(children, (*columns, rows)):
+                prefix = f"{name}." if name else ""
+                plan.update({prefix + child: _COLUMNS for child in columns})
+                plan[prefix + rows] = _ROWS
+                break
+    return plan
+
+
+def _fits(children: Mapping[str, Any], matrices: Sequence[str]) -> bool:
+    """Return whether the matrices are linear layers, and all else works on each number alone."""
+    from torch import nn
+
+    pointwise = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Identity)
+    others = [child for name, child in children.items() if name not in matrices]
+    return all(isinstance(children.get(name), nn.Linear) for name in matrices) and all(
+        isinstance(child, pointwise) for child in others
+    )
+
+
+def _check_apart(model: Any, plan: Mapping[str, str]) -> None:
+    """See that no two modules of a plan share a parameter, which would be split twice and shared no more."""
+    owner: dict[int, str] = {}
+    for name in plan:
+        for parameter in model.get_submodule(name).parameters():
+            if owner.setdefault(id(parameter), name) != name:
+                raise UsageError(
+                    f"{type(model).__name__}: {owner[id(parameter)]} and {name} share a parameter, and tp would split "
+                    "it for each; give them parameters of their own (tie_word_embeddings=False), or use shard instead"
+                )
+
+
+def _check_sizes(modules: Mapping[str, Any], plan: Mapping[str, str], ranks: int) -> None:
+    for name, how in plan.items():
+        if how == _HEADS:
+            continue
+        rows = how in (_ROWS, "embedding_rowwise")
+        size = modules[name].weight.shape[-1 if how == _ROWS else 0]
+        if size % ranks:
+            raise UsageError(f"tp={ranks}: {name} has {size} {'rows' if rows else 'columns'}, no multiple of it")

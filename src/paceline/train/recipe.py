@@ -1,0 +1,154 @@
+"""How does one rank train? The settings of each part, put together from arguments, a TOML file or the command line.
+
+The tables and names are those of the recipes that `paceline tune` writes. Each part owns its settings and their check;
+this file only hands them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.activations import Memory
+from paceline.train.gradients import Clipping
+from paceline.train.layout import Layout, parse
+from paceline.train.parallel.dp import Exchange
+from paceline.train.parallel.local import Local
+from paceline.train.parallel.pp import Pipeline
+from paceline.train.precision import Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings of all parts, and the layout; the default is one process in fp32."""
+
+    layout: Layout = field(default_factory=Layout)
+    precision: Precision = field(default_factory=Precision)
+    memory: Memory = field(default_factory=Memory)
+    optimizer: Clipping = field(default_factory=Clipping)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    local: Local = field(default_factory=Local)
+    ddp: Exchange = field(default_factory=Exchange)
+
+    def check(self) -> None:
+        """See that parts go with each other and with the layout.
+
+        Raises:
+            UsageError: They do not.
+        """
+        self.local.check(self.layout)
+        alone, scaled = self.local.every is not None, self.precision.autocast == "fp16"
+        self.ddp.check(self.layout, alone=alone, scaled=scaled)
+        if self.layout.pp > 1:
+            self.pipeline.check(self.layout.pp, self.memory.micro_batches)
+
+
+_PARTS = {
+    "precision": Precision,
+    "memory": Memory,
+    "optimizer": Clipping,
+    "pipeline": Pipeline,
+    "local": Local,
+    "ddp": Exchange,
+}
+
+
+def of(given: Recipe | Mapping[str, Any] | argparse.Namespace | str | Path | None) -> Recipe:
+    """Return the recipe that something stands for: tables, flags, or a TOML file; None is one process in fp32.
+
+    Raises:
+        UsageError: Something in it is not allowed.
+    """
+    if isinstance(given, Recipe):
+        given.check()
+        return given
+    if isinstance(given, argparse.Namespace):
+        return from_arguments(given)
+    return read(given) if isinstance(given, str | Path) else made(given or {})
+
+
+def read(path: str | Path) -> Recipe:
+    """Read a recipe from a TOML file.
+
+    Raises:
+        UsageError: It is not there, is not TOML, or sets what the engine does not have.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} is not a recipe: {error}") from error
+    return made(content, str(path))
+
+
+def made(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Make a recipe of tables, as TOML gives them.
+
+    Raises:
+        UsageError: A table or a setting is unknown, or a value is not allowed.
+    """
+    found: dict[str, Any] = {}
+    for table, settings in content.items():
+        if table == "layout":
+            found[table] = parse(str(settings))
+            continue
+        part = _PARTS.get(table)
+        if part is None or not isinstance(settings, Mapping):
+            raise UsageError(f'{where}: the engine has no table [{table}]; it has layout = "...", {_names(_PARTS)}')
+        found[table] = _part(part, table, settings, where)
+    recipe = Recipe(**found)
+    recipe.check()
+    return recipe
+
+
+def _part(part: type[Any], table: str, settings: Mapping[str, Any], where: str) -> Any:
+    """Make one part of its table."""
+    known = [each.name for each in fields(part)]
+    for key in settings:
+        if key not in known:
+            raise UsageError(
+                f"{where}: the engine has no setting {table}.{key}; [{table}] has {', '.join(known)}. Settings of a "
+                "script that is left as it is are applied by `paceline run --recipe`"
+            )
+    return part(**settings)
+
+
+def _names(tables: Mapping[str, Any]) -> str:
+    return ", ".join(f"[{name}]" for name in tables)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a script's command line the engine's flags."""
+    add = parser.add_argument_group("engine").add_argument
+    add("--recipe", metavar="FILE", help="settings as TOML; flags go before it")
+    add("--layout", metavar="AXES", help="how ranks are arranged, such as dp=2,tp=2")
+    add("--precision", metavar="NAME", help="fp32, tf32, bf16 or fp16")
+    add("--accumulate", metavar="N", type=int, help="parts of a batch, one after the other")
+    add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
+    add("--clip-norm", metavar="X", type=float, help="largest norm of all gradients together")
+    add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
+
+
+def from_arguments(arguments: argparse.Namespace) -> Recipe:
+    """Make a recipe of the flags of `add_arguments`; what they leave open comes from the file.
+
+    Raises:
+        UsageError: A value is not allowed, or parts do not go together.
+    """
+    given = vars(arguments)
+    recipe = read(given["recipe"]) if given.get("recipe") else Recipe()
+    if given.get("layout") is not None:
+        recipe = replace(recipe, layout=parse(given["layout"]))
+    if given.get("precision") is not None:
+        recipe = replace(recipe, precision=Precision.named(given["precision"]))
+    if given.get("schedule") is not None:
+        recipe = replace(recipe, pipeline=replace(recipe.pipeline, schedule=given["schedule"]))
+    if given.get("clip_norm") is not None:
+        recipe = replace(recipe, optimizer=Clipping(clip_norm=given["clip_norm"]))
+    recipe = replace(recipe, memory=recipe.memory.changed(given.get("accumulate"), given.get("checkpoint_activations")))
+    recipe.check()
+    return recipe

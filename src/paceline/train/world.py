@@ -1,0 +1,138 @@
+"""Which ranks are there, where is this one, and on which device? The process group and the mesh of a layout."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.train import failures
+from paceline.train.layout import AXES, Layout, check_ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All ranks as seen from one."""
+
+    layout: Layout
+    rank: int
+    device: Any  # torch.device
+    mesh: Any  # DeviceMesh over the axes in use, slowest first; None for one process
+    _groups: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
+
+    def position(self, axis: str) -> int:
+        """Return where this rank is on an axis, from 0."""
+        return int(self.mesh.get_local_rank(axis)) if axis in self.layout.in_use else 0
+
+    def submesh(self, *axes: str) -> Any:
+        """Return the mesh over some axes, in the order of `AXES`; each must be one of the mesh."""
+        return self.mesh[axes[0]] if len(axes) == 1 else self.mesh[axes]
+
+    def group(self, *axes: str) -> Any:
+        """Return the process group of the ranks that differ from this one in these axes only; None where none do."""
+        used = tuple(axis for axis in AXES if axis in axes and axis in self.layout.in_use)
+        if not used:
+            return None
+        if used not in self._groups:
+            mesh = self.submesh(*used)
+            self._groups[used] = (mesh if len(used) == 1 else mesh._flatten("_".join(used))).get_group()
+        return self._groups[used]
+
+    def shard_mesh(self) -> Any:
+        """Return the mesh that FSDP2 spreads a model over: replicas where there are any, then shards.
+
+        Ranks with other parts of the same sequences shard too: they have gradients of the same parameters.
+        """
+        import torch
+
+        layout = self.layout
+        if layout.cp > 1:  # all the axes there are, by the rules of layouts
+            sizes = {"dp": layout.dp} if layout.dp > 1 else {}
+            sizes["shard_cp"] = layout.shard * layout.cp
+            make = torch.distributed.init_device_mesh
+            return make(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
+
+    @property
+    def data_group(self) -> Any:
+        """Group of the ranks whose gradients are averaged; None where this one is alone."""
+        return self.group("dp", "shard", "cp")
+
+    @property
+    def sample_part(self) -> int:
+        """Which part of a batch's samples this rank takes, from 0 to `layout.samples` - 1."""
+        return self.position("dp") * self.layout.shard + self.position("shard")
+
+
+def meet() -> bool:
+    """Meet the other ranks, if a launcher started any, so that the first error of one ends all.
+
+    Returns:
+        Whether the process group was made here.
+    """
+    import torch
+
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    owns = not torch.distributed.is_initialized()
+    if owns:
+        torch.distributed.init_process_group("nccl" if _device(torch).type == "cuda" else "gloo")
+    failures.watch(torch.distributed.get_rank())
+    return owns
+
+
+def join(layout: Layout) -> World:
+    """Take this rank's place in a layout, after `meet()`.
+
+    Raises:
+        UsageError: The layout takes another number of ranks than there are.
+    """
+    import torch
+
+    device = _device(torch)
+    if not torch.distributed.is_initialized():
+        check_ranks(layout, 1)
+        return World(layout=layout, rank=0, device=device, mesh=None)
+    check_ranks(layout, torch.distributed.get_world_size())
+    rank, axes = torch.distributed.get_rank(), mesh_axes(layout)
+    if not axes:
+        return World(layout=layout, rank=rank, device=device, mesh=None)
+    sizes = tuple(getattr(layout, axis) for axis in axes)
+    mesh = torch.distributed.init_device_mesh(device.type, sizes, mesh_dim_names=axes)
+    return World(layout=layout, rank=rank, device=device, mesh=mesh)
+
+
+def draw_apart(world: World) -> None:
+    """Give ranks with other samples other random numbers, and those with the same samples the same.
+
+    Rank 0 goes on as it is, so that it draws what one process would.
+    """
+    import torch
+
+    if world.mesh is None:
+        return
+    sequence = world.sample_part * world.layout.cp + world.position("cp")
+    first = [(torch.initial_seed(), torch.get_rng_state()) if world.rank == 0 else None]
+    torch.distributed.broadcast_object_list(first, 0)
+    seed, state = first[0] or (0, None)
+    if world.rank:
+        torch.manual_seed(seed + sequence)
+    if world.rank and not sequence:
+        torch.set_rng_state(state)
+
+
+def mesh_axes(layout: Layout) -> tuple[str, ...]:
+    """Return the axes that the mesh has: those in use, and shard wherever FSDP2 makes the replicas."""
+    used = set(layout.in_use)
+    if layout.dp > 1 and used & {"tp", "pp"}:
+        used.add("shard")
+    return tuple(axis for axis in AXES if axis in used)
+
+
+def _device(torch: Any) -> Any:
+    """Return the device of this rank: its own GPU where there are any."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

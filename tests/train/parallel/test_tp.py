@@ -1,0 +1,79 @@
+"""Is it known what of a model can be split, and refused what is not?"""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from paceline.errors import UsageError
+from paceline.train.parallel.tp import plan_of
+
+
+def part(**children):
+    made = nn.Module()
+    for name, child in children.items():
+        made.add_module(name, child)
+    return made
+
+
+def linear():
+    return nn.Linear(8, 8)
+
+
+def test_usual_names_are_split_in_the_order_of_the_model():
+    block = part(
+        attention=part(q_proj=linear(), k_proj=linear(), v_proj=linear(), o_proj=linear(), drop=nn.Dropout()),
+        mlp=part(gate_proj=linear(), up_proj=linear(), act=nn.SiLU(), down_proj=linear()),
+        norm=nn.LayerNorm(8),
+    )
+    plan = plan_of(nn.Sequential(block))
+    assert list(plan.items()) == [
+        ("0.attention.q_proj", "colwise"),
+        ("0.attention.k_proj", "colwise"),
+        ("0.attention.v_proj", "colwise"),
+        ("0.attention.o_proj", "rowwise"),
+        ("0.mlp.gate_proj", "colwise"),
+        ("0.mlp.up_proj", "colwise"),
+        ("0.mlp.down_proj", "rowwise"),
+    ]
+
+
+def test_a_model_may_carry_its_plan():
+    model = part(layers=nn.ModuleList(part(a=linear(), b=linear()) for _ in range(2)))
+    model._tp_plan = {"layers.*.a": "colwise", "layers.*.b": "rowwise"}
+    assert plan_of(model) == {
+        "layers.0.a": "colwise",
+        "layers.1.a": "colwise",
+        "layers.0.b": "rowwise",
+        "layers.1.b": "rowwise",
+    }
+
+
+def with_plan(**plan):
+    model = part(a=linear())
+    model.tp_plan = plan
+    return model
+
+
+def tied():
+    model = with_plan(a="colwise", b="rowwise")
+    model.b = linear()
+    model.b.weight = model.a.weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (nn.TransformerEncoderLayer(8, 2), "nothing that tp is known to split"),
+        (part(up_proj=linear(), norm=nn.LayerNorm(8), down_proj=linear()), "nothing that tp is known to split"),
+        (part(fc1=nn.Bilinear(8, 8, 8), fc2=linear()), "nothing that tp is known to split"),
+        (with_plan(a="moe_tp_experts"), "'moe_tp_experts'; colwise, rowwise, .* are known here"),
+        (tied(), "a and b share a parameter"),
+        (with_plan(c="colwise"), "'c', and no module is so named"),
+    ],
+    ids=["packed", "a norm of all units", "not linear", "unknown style", "shared", "unknown name"],
+)
+def test_the_rest_is_refused(model, says):
+    with pytest.raises(UsageError, match=says):
+        plan_of(model)

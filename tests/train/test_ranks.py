@@ -1,0 +1,45 @@
+"""Do all layouts train the same model? Real ranks, against a loop written by hand on one process."""
+
+from __future__ import annotations
+
+import pytest
+from tests.train.launching import held_against_one_process
+
+EIGHT_PARTS = {"micro_batches": 8}
+FP16, BF16 = {"autocast": "fp16"}, {"autocast": "bf16"}
+
+ON_FOUR = [
+    {"recipe": {"layout": "dp=4", "memory": {"micro_batches": 4}}},
+    {"recipe": {"layout": "dp=2,shard=2", "memory": {"micro_batches": 2, "checkpoint_every": 1}}, "ragged": True},
+    {"recipe": {"layout": "shard=2,tp=2"}, "plan": True},
+    {"recipe": {"layout": "dp=2,tp=2"}, "from": 0},
+    {"recipe": {"layout": "tp=2,pp=2", "memory": EIGHT_PARTS}, "from": 2},
+    {"recipe": {"layout": "shard=2,pp=2", "memory": EIGHT_PARTS}, "from": 2},
+    {"recipe": {"layout": "dp=2,pp=2", "memory": EIGHT_PARTS, "pipeline": {"schedule": "gpipe"}}, "ragged": True},
+    {"recipe": {"layout": "pp=4", "memory": EIGHT_PARTS, "pipeline": {"schedule": "zero-bubble"}}, "ragged": True},
+    {"recipe": {"layout": "pp=4", "memory": EIGHT_PARTS, "pipeline": {"schedule": "interleaved"}}},
+    {"recipe": {"layout": "shard=4"}, "from": 8},
+    {"recipe": {"layout": "dp=2,cp=2", "memory": {"checkpoint_every": 1}}, "ragged": True},
+    {"recipe": {"layout": "shard=2,pp=2", "memory": EIGHT_PARTS, "precision": FP16}, "tolerance": 0.02},
+    {
+        "recipe": {"layout": "tp=2,pp=2", "memory": EIGHT_PARTS, "precision": BF16},
+        "plan": True,
+        "tolerance": 0.02,
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory):
+    return held_against_one_process(4, 4, ON_FOUR, tmp_path_factory.mktemp("four"))
+
+
+@pytest.mark.parametrize("number", range(len(ON_FOUR)), ids=[case["recipe"]["layout"] for case in ON_FOUR])
+def test_four_ranks_train_as_one(on_four, number):
+    """Where a case has a `from`, it began with the checkpoint of another layout, optimizer included."""
+    found = on_four[number]
+    tolerance = found.get("tolerance", 2e-6)  # as far as sixteen bits may be off
+    assert found["loss_difference"] < tolerance
+    assert found["norm_difference"] < tolerance
+    assert found["parameter_difference"] < 5 * tolerance
+    assert found["last_loss"] < 5.5  # it has learnt: the first loss is above 5.6

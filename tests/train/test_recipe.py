@@ -1,0 +1,70 @@
+"""Do settings come together from a file, the command line and arguments, and is the whole checked at once?"""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from paceline.errors import UsageError
+from paceline.train.layout import Layout
+from paceline.train.recipe import Recipe, add_arguments, from_arguments, made, read
+
+
+def from_line(*words: str) -> Recipe:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return from_arguments(parser.parse_args(words))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text('layout = "pp=2"\n[precision]\nautocast = "bf16"\n[memory]\nmicro_batches = 4\nselective = true\n')
+    return path
+
+
+def test_a_file_has_tables_of_the_parts(file):
+    recipe = read(file)
+    assert recipe.layout == Layout(pp=2)
+    assert (recipe.precision.autocast, recipe.memory.micro_batches, recipe.memory.selective) == ("bf16", 4, True)
+    assert recipe.optimizer.clip_norm is None
+
+
+def test_flags_go_before_the_file(file):
+    recipe = from_line("--recipe", str(file), "--precision", "tf32", "--accumulate", "8", "--clip-norm", "0.5")
+    assert (recipe.precision.autocast, recipe.precision.tf32) == (None, True)
+    assert (recipe.memory.micro_batches, recipe.memory.selective) == (8, True)
+    assert (recipe.optimizer.clip_norm, recipe.layout) == (0.5, Layout(pp=2))
+    assert from_line("--checkpoint-activations", "0.25").memory.activation_budget == 0.25
+    assert from_line() == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"loader": {"num_workers": 2}}, r"no table \[loader\]; it has layout"),
+        ({"memory": {"nonsense": 2}}, r"no setting memory\.nonsense; \[memory\] has micro_batches"),
+        ({"precision": {"autocast": "fp8"}}, "precision.autocast = 'fp8' is not allowed; it takes 'bf16' or 'fp16'"),
+        ({"memory": {"micro_batches": 0}}, "whole number from 1 on"),
+        ({"memory": {"selective": True, "checkpoint_every": 1}}, "three ways; choose one"),
+        ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
+        ({"optimizer": {"clip_norm": 0}}, "a number above 0"),
+        ({"pipeline": {"schedule": "zb"}}, "it takes gpipe, 1f1b, interleaved, zero-bubble"),
+        ({"layout": "pp=4"}, r"pp=4 with 1 micro-batches: 1f1b takes at least 4; .*--accumulate\) to 8"),
+        (
+            {"layout": "pp=2", "memory": {"micro_batches": 3}, "pipeline": {"schedule": "interleaved"}},
+            "a multiple of 2",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(content, says):
+    with pytest.raises(UsageError, match=says):
+        made(content)
+
+
+def test_words_of_the_command_line_are_named():
+    with pytest.raises(UsageError, match="choose one of fp32, tf32, bf16, fp16"):
+        from_line("--precision", "half")
+    with pytest.raises(UsageError, match="none, full, selective, or a share"):
+        from_line("--checkpoint-activations", "some")
