@@ -6,7 +6,7 @@ TORCH = torch==2.13.0
 
 # What `make bench` leaves out: parts of benchmarks, those with a target of their own.
 NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py \
-    benchmarks/trace.py
+    benchmarks/trace.py benchmarks/loader.py
 
 BIN = .venv/bin
 # The stamp carries the content of what it was made from: after a checkout or a touch nothing is redone.
@@ -30,7 +30,7 @@ $(STAMP):
 	@echo "Installing into .venv (the first time takes some minutes) ..."
 	@$(PIP) install $(TORCH)
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo,data,formats,remote,text]'
 	@rm -f .venv/.ready-*
 	@touch $@
 

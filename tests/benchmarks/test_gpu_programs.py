@@ -53,7 +53,7 @@ def played(tmp_path_factory):
 
 def test_every_program_is_here():
     files = {file.name for file in (BENCHMARKS / "gpu_programs").glob("*.py")}
-    assert files == {*PROGRAMS, "options.py", "marks.py"}
+    assert files == {*PROGRAMS, "options.py", "marks.py", "resnet50.py"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -110,6 +110,20 @@ def test_a_recipe_is_applied_and_what_a_cpu_has_not_is_told():
             "compute.cudnn_benchmark did not take hold: there is no CUDA device",
             "allocator.expandable_segments did not take hold: there is no CUDA device",
         ]
+
+
+def test_what_feeds_the_network_and_how_overlap_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS / "gpu_checks"), *sys.path])
+    import loader
+    import resnet50
+
+    from paceline.data import ShardedDataset
+
+    assert sum(each.numel() for each in resnet50.resnet50().parameters()) == 25_557_032  # as published
+    assert loader.shared([(2, 5.5)], loader.united([(0, 2), (1, 3), (5, 6)])) == 1.5
+    monkeypatch.setattr(loader, "PICTURES", 8)
+    assert len(ShardedDataset(loader.made(tmp_path))) == 8
+    assert loader.Folder(tmp_path / "pictures")[3][0].shape == (3, 224, 224)
 
 
 # -- the profiler's word -----------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import click
 import pytest
 
 from paceline.cli import VERBS, group
+from paceline.cli.data import VERBS as DATA_VERBS
+from paceline.cli.plan import VERBS as PLAN_VERBS
 from paceline.explain.pages import TABLE
 from paceline.record import layout
 
@@ -32,6 +34,21 @@ def test_every_option_is_in_the_reference(verb: str) -> None:
     section = section.partition("\n## ")[0]
     flags = [flag for param in command.params if isinstance(param, click.Option) for flag in param.opts]
     assert [flag for flag in flags if f"`{flag}" not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("room", "verb"), [*(("data", verb) for verb in DATA_VERBS), *(("plan", verb) for verb in PLAN_VERBS)]
+)
+def test_every_option_of_a_room_is_in_the_reference(room: str, verb: str) -> None:
+    with click.Context(group) as ctx:
+        found = group.get_command(ctx, room)
+        command = found.get_command(ctx, verb) if isinstance(found, click.Group) else None
+    assert command is not None
+    _, _, section = text("cli.md").partition(f"### `paceline {room} {verb}`")
+    section = section.partition("\n##")[0]
+    flags = [flag for param in command.params if isinstance(param, click.Option) for flag in param.opts]
+    assert section
+    assert [flag for flag in flags if f"`{flag}" not in section and f"[{flag}]" not in section] == []
 
 
 def test_every_key_of_a_run_is_in_the_reference() -> None:

@@ -16,6 +16,8 @@ VERBS = {
     "run": "Watch an unmodified training program and name what holds it back.",
     "tune": "Try the fixes on an unmodified program and keep what measurably helps.",
     "trace": "Say what GPUs did, from profiler captures of any number of ranks.",
+    "plan": "Predict what fits, how fast, on which machines, for how much.",
+    "data": "Convert data sets into shards that are read fast, and look at them.",
     "report": "Show the report of a run, finished or still going on.",
     "profile": "Have a run that is going on take another profiler window.",
     "compare": "Say what got slower or faster between two runs, and why.",

@@ -11,6 +11,7 @@ from paceline.errors import PacelineError
 from paceline.record import layout
 
 PAGE = "trace.html"  # in the run's folder
+_ONLY_HOST = "; what the host did can be looked at in Perfetto (ui.perfetto.dev)"
 
 
 def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
@@ -45,7 +46,9 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
     write_text(folder / PAGE, to_html(traces, findings, gallery_of(traces)))
     if not quiet:
         render_traces(traces, findings, Console(stderr=True))
-        click.echo(f"paceline: captures in {folder / layout.CAPTURES_DIR}, their page in {folder / PAGE}", err=True)
+        where = f"captures in {folder / layout.CAPTURES_DIR}, their page in {folder / PAGE}"
+        seen = any(rank.breakdown.events for rank in traces.ranks)
+        click.echo(f"paceline: {where}{'' if seen else _ONLY_HOST}", err=True)
 
 
 def _why(folder: Path) -> str:

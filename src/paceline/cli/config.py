@@ -19,6 +19,7 @@ _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",
     "PACELINE_DEBUG": "1: a fault of ours shows where it happened",
     "PACELINE_HISTORY": "off, or the file in which `paceline tune` keeps what trials achieved",
+    "PACELINE_CACHE": "off, or the folder in which data sets of stores are kept",
     "NO_COLOR": "anything: no colour",
 }
 

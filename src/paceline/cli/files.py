@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -20,8 +21,11 @@ def check_writable(*paths: Path | None) -> None:
     """Find out before hours of training, not after, that a result could not be written.
 
     Raises:
-        UsageError: A path is a folder, or may not be written.
+        UsageError: A path is a folder, or may not be written, or is named twice.
     """
+    twice = [path for path, count in Counter(path.resolve() for path in paths if path is not None).items() if count > 1]
+    if twice:
+        raise UsageError(f"cannot write two results to {twice[0]}; name a file for each")
     for path in paths:
         if path is None:
             continue
