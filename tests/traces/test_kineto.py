@@ -32,8 +32,9 @@ def written(folder: Path, events: list[dict[str, Any]], name: str = "rank3.json"
         (1365627863588.761, 57.843, 1365627863588761, 1365627863646604),
         (0.001, 0.002, 1, 3),
         (-12.5, 1.25, -12500, -11250),
+        (7905599999999.999, 0.499, 7905599999999999, 7905600000000498),
     ],
-    ids=["whole since 1970", "relative", "tiny", "before the base"],
+    ids=["whole since 1970", "relative", "tiny", "before the base", "a quarter of a year after it"],
 )
 def test_times_are_exact(tmp_path, ts, dur, start_ns, end_ns):
     events = kineto.read(written(tmp_path, [kernel(ts, dur)])).events
@@ -46,6 +47,14 @@ def test_decimals_since_1970_are_exact_though_no_double_holds_them(tmp_path):
     path.write_text(f'{{"traceEvents": [{event}]}}')
     events = kineto.read(path).events
     assert (int(events.start_ns[0]), int(events.end_ns[0])) == (1694128201435418123, 1694128201435419000)
+
+
+def test_one_event_that_is_not_what_it_should_be_takes_nothing_from_the_others(tmp_path):
+    events = [kernel(1, 5), kernel(10, 5, correlation="no number"), {**kernel(20, 5, "op", "cpu_op"), "args": [1]}]
+    found = kineto.read(written(tmp_path, events))
+    assert found.events.end_ns.tolist() == [6000, 15000]
+    assert found.events.correlation.tolist()[1] == -1
+    assert any("arguments of 1 events" in problem for problem in found.problems)
 
 
 def test_what_is_gpu_work_goes_by_its_category(tmp_path):

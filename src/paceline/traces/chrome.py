@@ -1,16 +1,16 @@
-"""Events of a capture in Chrome's trace format, as PyTorch's profiler writes it: those of some categories, as columns.
+"""A capture in Chrome's trace format, as PyTorch's profiler writes it: its events, and some of them as columns.
 
-Only complete events (``"ph": "X"``) last, and of most not even the times count: what is of no use is passed over while
-the text is decoded, and numbers and arguments stay text until somebody asks for them.
+Of most events not even the times count. Those that are what they should be are decoded in one go; where some are not,
+numbers and arguments stay text until somebody asks for them (`loose`), and broken JSON is read event by event
+(`salvage`).
 
-Times come as microseconds with up to three decimals. Below 2^41 us a double holds them to a quarter of a nanosecond;
-what is larger and not whole (microseconds since 1970 with decimals) is read as decimal numbers.
+Times come as microseconds with up to three decimals. Below 2^43 us, which is a hundred days, a double holds them to
+less than half a nanosecond; what is larger and not whole (microseconds since 1970 with decimals) is read as decimals.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import compress
@@ -23,44 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.traces.content import NotACapture
+from paceline.traces.event import OTHERS, Args, Event, ExactEvent, LooseEvent
 from paceline.traces.intervals import Ns
+from paceline.traces.loose import args_of, decimals_of, doubles_of, loose_of
 from paceline.traces.salvage import salvaged
 
-_EXACT_US = 2.0**41  # times below are exact to a quarter of a nanosecond as doubles
+_EXACT_US = 2.0**43  # times below are exact to less than half a nanosecond as doubles
 _LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
-_NOTHING = msgspec.Raw(b"")
 _CATEGORY, _NAME, _TS, _DUR, _ARGS = map(attrgetter, ("cat", "name", "ts", "dur", "args"))
-
-
-class _Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    name: str = ""
-    cat: str = ""
-    ts: msgspec.Raw = _NOTHING
-    dur: msgspec.Raw = _NOTHING
-    args: msgspec.Raw = _NOTHING
-
-
-class _Untagged(msgspec.Struct, gc=False):
-    """An event of a file in which some have no phase."""
-
-    name: str = ""
-    cat: str = ""
-    ts: msgspec.Raw = _NOTHING
-    dur: msgspec.Raw = _NOTHING
-    args: msgspec.Raw = _NOTHING
-
-
-class _Salvaged(msgspec.Struct):
-    """What has to be right of an event in a damaged file."""
-
-    ts: float
-    name: str = ""
-    cat: str = ""
-    dur: float | None = None
-
-
-# Flows, instants, counters, metadata and others: nothing of them is kept.
-_OTHERS = tuple(msgspec.defstruct(f"_Phase_{ord(p)}", [], tag_field="ph", tag=p, gc=False) for p in "MsftiICbenBEPpNOD")
 
 
 class Distributed(msgspec.Struct):
@@ -89,11 +59,9 @@ def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("_File", fields, bases=(Top,)))
 
 
-_FILE = _decoder(Union[(_Complete, *_OTHERS)])  # noqa: UP007  (of a tuple)
-_UNTAGGED_FILE = _decoder(_Untagged)
-_STARTS = msgspec.json.Decoder(list[float])  # each event has to have one
-_LASTED = msgspec.json.Decoder(list[float | None])
-_DECIMALS = msgspec.json.Decoder(list[Decimal | None])
+_FILE = _decoder(Union[(Event, *OTHERS)])  # noqa: UP007  (of a tuple)
+_EXACT_FILE = _decoder(Union[(ExactEvent, *OTHERS)])  # noqa: UP007
+_LOOSE_FILE = _decoder(LooseEvent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +69,7 @@ class Document:
     """A capture that is decoded."""
 
     top: Top
-    events: Sequence[Any]
+    events: Sequence[Any]  # those that do not last have None for their category
     problems: Sequence[str] = ()
 
 
@@ -114,7 +82,8 @@ class Rows:
     start_ns: Ns
     lasted_ns: Ns  # 0 where it is not told
     timed: NDArray[np.bool_]  # whether it is told
-    args: Sequence[msgspec.Raw]
+    args: Sequence[Args | None]
+    unusable: int = 0  # whose arguments are not what they should be
     wild: int = 0  # that were left out: no clock shows their times
 
     def __len__(self) -> int:
@@ -130,8 +99,13 @@ class Rows:
             lasted_ns=self.lasted_ns[chosen],
             timed=self.timed[chosen],
             args=list(compress(self.args, picked)),
+            unusable=self.unusable,
             wild=self.wild,
         )
+
+
+class Inexact(Exception):
+    """Doubles lose decimals of the times of these events."""
 
 
 def decoded(path: Path, text: bytes) -> Document:
@@ -141,35 +115,22 @@ def decoded(path: Path, text: bytes) -> Document:
         NotACapture: It is JSON, but none.
         msgspec.DecodeError: It is damaged.
     """
-    kind: type[_Complete | _Untagged] = _Complete
+    return _decoded(path, text, _FILE)
+
+
+def decoded_exactly(path: Path, text: bytes) -> Document:
+    """Decode a capture with all decimals of its times, which takes longer; the same is raised."""
+    return _decoded(path, text, _EXACT_FILE)
+
+
+def _decoded(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Document:
     try:
-        file = _FILE.decode(text)
+        file = decoder.decode(text)
     except msgspec.ValidationError:
-        file, kind = _UNTAGGED_FILE.decode(text), _Untagged
+        file = _LOOSE_FILE.decode(text)
     if file.events is None:
         raise NotACapture(f"{path} is no profiler capture: it has no traceEvents")
-    own = [event for event in file.events if type(event) is kind]
-    return Document(top=file, events=own)
-
-
-def categories_of(document: Document) -> list[str]:
-    """Return the category of each event."""
-    return list(map(_CATEGORY, document.events))
-
-
-def chosen(document: Document, categories: Sequence[str], kinds: Sequence[Collection[str]]) -> list[list[Any]]:
-    """Return the events of some categories, for each of several kinds that have none in common.
-
-    Args:
-        document: With the events.
-        categories: Of each, as `categories_of` gives them.
-        kinds: The categories that make each.
-    """
-    number = {category: place for place, kind in enumerate(kinds) for category in kind}
-    of_each = {category: number.get(category, len(kinds)) for category in set(categories)}
-    column = np.fromiter(map(of_each.__getitem__, categories), np.int8, len(categories))
-    events = document.events
-    return [[events[at] for at in np.flatnonzero(column == place).tolist()] for place in range(len(kinds))]
+    return Document(top=file, events=file.events)
 
 
 def rows_of(events: Sequence[Any]) -> Rows:
@@ -177,32 +138,78 @@ def rows_of(events: Sequence[Any]) -> Rows:
 
     Raises:
         msgspec.DecodeError: A time is no number.
+        Inexact: They have to be decoded exactly.
     """
-    ts, dur = _times(list(map(_TS, events)), list(map(_DUR, events)))
-    possible = np.maximum(np.abs(_numbers(ts)), _numbers(dur)) < _LAST_US
+    loose = bool(events) and isinstance(events[0], LooseEvent)
+    times = _loose_times(events) if loose else _times(events)
+    args, unusable = args_of(events) if loose else (list(map(_ARGS, events)), 0)
     rows = Rows(
         names=list(map(_NAME, events)),
         categories=list(map(_CATEGORY, events)),
-        start_ns=nanoseconds(ts),
-        lasted_ns=nanoseconds(dur),
-        timed=np.array([each is not None for each in dur], bool),
-        args=list(map(_ARGS, events)),
-        wild=int((~possible).sum()),
+        start_ns=times.start_ns,
+        lasted_ns=times.lasted_ns,
+        timed=times.timed,
+        args=args,
+        unusable=unusable,
+        wild=int((~times.possible).sum()),
     )
-    return rows.where(possible) if rows.wild else rows
+    return rows.where(times.possible) if rows.wild else rows
 
 
-_Microseconds = Sequence[float | None] | Sequence[Decimal | None]
+@dataclass(frozen=True, kw_only=True)
+class _Times:
+    start_ns: Ns
+    lasted_ns: Ns
+    timed: NDArray[np.bool_]
+    possible: NDArray[np.bool_]
 
 
-def _times(ts: Sequence[msgspec.Raw], dur: Sequence[msgspec.Raw]) -> tuple[_Microseconds, _Microseconds]:
-    """Return starts and durations as doubles, or as decimal numbers where doubles would lose some of them."""
-    starts_text = b"[" + b",".join(text or b"null" for text in ts) + b"]"
-    lasted_text = b"[" + b",".join(text or b"null" for text in dur) + b"]"
-    starts, lasted = _STARTS.decode(starts_text), _LASTED.decode(lasted_text)
-    if not _are_inexact(_numbers(starts), _numbers(lasted)):
-        return starts, lasted
-    return _DECIMALS.decode(starts_text), _DECIMALS.decode(lasted_text)
+def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _Times:
+    ts, dur = list(map(_TS, events)), list(map(_DUR, events))
+    if events and isinstance(events[0], ExactEvent):
+        return _of_decimals(ts, dur)
+    found = _of_doubles(ts, dur)
+    if found is None:
+        raise Inexact
+    return found
+
+
+def _loose_times(events: Sequence[LooseEvent]) -> _Times:
+    return _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
+
+
+def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Times | None:
+    """Return times; None where doubles may have lost decimals. Where durations have some, starts had them too."""
+    ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # what is None becomes NaN
+    timed = ~np.isnan(dur)
+    dur[~timed] = 0.0
+    size = np.abs(ts)
+    if ((size >= _EXACT_US) & (size < _LAST_US) & ((ts != np.floor(ts)) | (dur != np.floor(dur)))).any():
+        return None
+    possible = np.maximum(size, dur) < _LAST_US
+    return _Times(start_ns=_rounded(ts), lasted_ns=_rounded(dur), timed=timed, possible=possible)
+
+
+def _rounded(us: NDArray[np.float64]) -> Ns:
+    """Return whole nanoseconds; the whole microseconds apart, which are exact."""
+    known = np.clip(us, -_LAST_US, _LAST_US)
+    whole = np.floor(known)
+    return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)
+
+
+def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) -> _Times:
+    limit = Decimal(_LAST_US)
+
+    def nanoseconds(values: Sequence[Decimal | None]) -> Ns:
+        return np.fromiter((round(min(max(us or 0, -limit), limit) * 1000) for us in values), np.int64, len(values))
+
+    possible = (max(abs(ts), us or 0) < limit for ts, us in zip(starts, lasted, strict=True))
+    return _Times(
+        start_ns=nanoseconds(starts),
+        lasted_ns=nanoseconds(lasted),
+        timed=np.array([us is not None for us in lasted], bool),
+        possible=np.fromiter(possible, bool, len(starts)),
+    )
 
 
 def salvage(path: Path, text: bytes, error: Exception) -> Document:
@@ -219,7 +226,7 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
         top = msgspec.convert(found.top, Top, strict=False)
     except msgspec.ValidationError:
         top = Top()
-    events = [event for each in complete if (event := _converted(each)) is not None]
+    events = [event for each in complete if (event := loose_of(each)) is not None]
     lost = found.lost + len(complete) - len(events)
     said = f"{path}: damaged ({error}); {len(events):,} events are read"
     if found.repaired:
@@ -228,41 +235,3 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
         where = f", the first at character {found.first_lost:,}" if found.first_lost is not None else ""
         said += f", {lost:,} are lost{where}"
     return Document(top=top, events=events, problems=(said,))
-
-
-def _converted(event: dict[str, Any]) -> _Untagged | None:
-    """Return the fields of an event that count; None without a time."""
-    own = {key: event[key] for key in ("name", "cat", "ts", "dur") if event.get(key) is not None}
-    args = event.get("args")
-    try:
-        found = msgspec.convert(own, _Salvaged, strict=False)
-        if not (math.isfinite(found.ts) and math.isfinite(found.dur or 0.0)):
-            return None
-        ts, dur, known = (msgspec.Raw(msgspec.json.encode(each)) for each in (found.ts, found.dur, args))
-        return _Untagged(found.name, found.cat, ts, dur, known if isinstance(args, dict) else _NOTHING)
-    except (msgspec.ValidationError, msgspec.EncodeError, OverflowError):
-        return None
-
-
-def _are_inexact(ts: NDArray[np.float64], dur: NDArray[np.float64]) -> bool:
-    """Say whether decimals of times may have been lost; where durations have some, times had them too."""
-    whole = (ts == np.floor(ts)) & (dur == np.floor(dur))
-    return bool(((np.abs(ts) >= _EXACT_US) & (np.abs(ts) < _LAST_US) & ~whole).any())
-
-
-def _numbers(values: _Microseconds) -> NDArray[np.float64]:
-    """Return doubles, 0 where there is none."""
-    found = np.array(values, np.float64)  # what is None becomes NaN
-    found[np.isnan(found)] = 0.0
-    return found
-
-
-def nanoseconds(microseconds: _Microseconds) -> Ns:
-    """Return whole nanoseconds, 0 where there is none; of doubles the whole microseconds apart, which are exact."""
-    if isinstance(next((us for us in microseconds if us is not None), None), Decimal):
-        limit = Decimal(_LAST_US)
-        exact = (round(min(max(Decimal(us or 0), -limit), limit) * 1000) for us in microseconds)
-        return np.fromiter(exact, np.int64, len(microseconds))
-    values = np.clip(_numbers(microseconds), -_LAST_US, _LAST_US)
-    whole = np.floor(values)
-    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)

@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.traces.chrome import Document, Rows, categories_of, chosen, decoded, rows_of, salvage
+from paceline.traces.chrome import Document, Inexact, Rows, decoded, decoded_exactly, rows_of, salvage
 from paceline.traces.classes import class_of, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.collectives import Call, item_bytes, kind_of
 from paceline.traces.content import content_of
+from paceline.traces.event import NO_ARGS, Args
 from paceline.traces.intervals import Union, union_of
 from paceline.traces.model import COMMUNICATION, Capture, GpuEvents, Host, Launches, Step
 
@@ -30,30 +31,6 @@ STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
-class _Args(msgspec.Struct, gc=False):
-    """Of GPU events."""
-
-    stream: int | str | None = None
-    correlation: int | None = None
-    device: int | None = None
-    collective: str | None = msgspec.field(name="Collective name", default=None)
-    group: str | None = msgspec.field(name="Process Group Name", default=None)
-    given: int | None = msgspec.field(name="In msg nelems", default=None)
-    got: int | None = msgspec.field(name="Out msg nelems", default=None)
-    size: int | None = msgspec.field(name="Group size", default=None)
-    dtype: str | None = None
-
-
-class _CallArgs(msgspec.Struct, gc=False):
-    """Of calls that launch work."""
-
-    correlation: int | None = None
-
-
-_ARGS = msgspec.json.Decoder(list[_Args])
-_CALL_ARGS = msgspec.json.Decoder(list[_CallArgs])
-
-
 def read(path: Path) -> Capture:
     """Read a capture; of a damaged one what can be read, with what could not among its problems.
 
@@ -64,7 +41,10 @@ def read(path: Path) -> Capture:
     text = content.document
     with _no_collection():
         try:
-            return _capture(path, decoded(path, text), content.problems)
+            try:
+                return _capture(path, decoded(path, text), content.problems)
+            except Inexact:
+                return _capture(path, decoded_exactly(path, text), content.problems)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _capture(path, salvage(path, text, error), content.problems)
 
@@ -82,9 +62,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture:
-    gpu, calls, marks = _by_use(document)
-    args, unusable = _read_args(gpu.args, _ARGS)
-    call_args, more = _read_args(calls.args, _CALL_ARGS)
+    gpu, calls, marks = _by_use(document.events)
+    args = [each or NO_ARGS for each in gpu.args]
     told = document.top.distributed
     device = min((one.device for one in args if one.device is not None), default=None)
     names = {one.id: one.name for one in document.top.devices}
@@ -96,22 +75,45 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
         gpu=names.get(device),
         device=device,
         events=events,
-        launches=_launches(calls, call_args),
+        launches=_launches(calls),
         steps=_steps(marks),
         host=_host(marks, calls),
         calls=_collectives(gpu, args, events),
-        problems=[*problems, *document.problems, *_faults(path, gpu, unusable + more)],
+        problems=[*problems, *document.problems, *_faults(path, gpu, gpu.unusable + calls.unusable)],
     )
 
 
-def _by_use(document: Document) -> tuple[Rows, Rows, Rows]:
+def _by_use(events: Sequence[Any]) -> tuple[Rows, Rows, Rows]:
     """Return what ran on the GPU, the calls of its runtime, and ranges on the host that may be steps or batches."""
-    categories = categories_of(document)
-    kinds = set(categories)
-    gpu, calls = kinds & GPU_CATEGORIES, {kind for kind in kinds if _LAUNCHING.search(kind)}
-    marks = kinds & {_ANNOTATION} or kinds - gpu - calls - _NO_MARKS  # older profilers have no category for them
-    of_gpu, of_calls, of_marks = map(rows_of, chosen(document, categories, (gpu, calls, marks)))
-    return of_gpu, of_calls, of_marks
+    uses = _Uses()
+    for event in events:
+        uses[event.cat](event)
+    return rows_of(uses.gpu), rows_of(uses.calls), rows_of(uses.annotations or uses.others)
+
+
+class _Uses(dict[str | None, Callable[[Any], None]]):
+    """Where events of a category are put; each category is looked at once."""
+
+    def __init__(self) -> None:
+        self.gpu: list[Any] = []
+        self.calls: list[Any] = []
+        self.annotations: list[Any] = []
+        self.others: list[Any] = []  # older profilers have no category for annotations
+        self._rest: list[Any] = []
+
+    def __missing__(self, category: str | None) -> Callable[[Any], None]:
+        put: Callable[[Any], None] = self._place(category).append
+        self[category] = put
+        return put
+
+    def _place(self, category: str | None) -> list[Any]:
+        if category is None or category in _NO_MARKS:
+            return self._rest
+        if category in GPU_CATEGORIES:
+            return self.gpu
+        if _LAUNCHING.search(category):
+            return self.calls
+        return self.annotations if category == _ANNOTATION else self.others
 
 
 def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
@@ -127,42 +129,12 @@ def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
     return found
 
 
-def _read_args(texts: Sequence[msgspec.Raw], decoder: msgspec.json.Decoder[Any]) -> tuple[list[Any], int]:
-    """Return the arguments of events, empty ones where there are none, and how many are not what they should be."""
-    whole = [text or b"{}" for text in texts]
-    try:
-        return decoder.decode(b"[" + b",".join(whole) + b"]"), 0
-    except msgspec.DecodeError:
-        found = [_usable(text, decoder) for text in whole]
-        return [args for args, _ in found], sum(not fits for _, fits in found)
-
-
-def _usable(text: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, bool]:
-    """Return those of some arguments that are what they should be, and whether all are."""
-    try:
-        return decoder.decode(b"[" + text + b"]")[0], True
-    except msgspec.DecodeError:
-        pass
-    try:
-        known = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        known = None
-    (found,) = decoder.decode(b"[{}]")
-    for field in msgspec.structs.fields(type(found)):
-        try:
-            value = known.get(field.encode_name) if isinstance(known, dict) else None
-            setattr(found, field.name, msgspec.convert(value, field.type, strict=False))
-        except msgspec.ValidationError:
-            continue
-    return found, False
-
-
 def _rank_in(name: str) -> int | None:
     found = _RANK_IN_NAME.search(name)
     return int(found[1]) if found else None
 
 
-def _gpu_events(gpu: Rows, args: Sequence[_Args]) -> GpuEvents:
+def _gpu_events(gpu: Rows, args: Sequence[Args]) -> GpuEvents:
     places: dict[str, int] = {}
     name = np.array([places.setdefault(each, len(places)) for each in gpu.names], np.int32)
     names = list(places)
@@ -177,7 +149,7 @@ def _gpu_events(gpu: Rows, args: Sequence[_Args]) -> GpuEvents:
     )
 
 
-def _classes(gpu: Rows, args: Sequence[_Args], name: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.uint8]:
+def _classes(gpu: Rows, args: Sequence[Args], name: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.uint8]:
     """Return the class of each event; each kind of them is looked at once."""
     copies = np.array([category in _COPY_CATEGORIES for category in gpu.categories], bool)
     collective = np.array([one.collective is not None for one in args], bool)
@@ -207,7 +179,7 @@ def _covered(rows: Rows) -> Union:
     return union_of(rows.start_ns, rows.start_ns + rows.lasted_ns)
 
 
-def _collectives(gpu: Rows, args: Sequence[_Args], events: GpuEvents) -> list[Call]:
+def _collectives(gpu: Rows, args: Sequence[Args], events: GpuEvents) -> list[Call]:
     """Return the collectives among GPU events."""
     return [
         _call(gpu.names[place], args[place], int(events.start_ns[place]), int(events.end_ns[place]))
@@ -215,7 +187,7 @@ def _collectives(gpu: Rows, args: Sequence[_Args], events: GpuEvents) -> list[Ca
     ]
 
 
-def _call(name: str, args: _Args, start_ns: int, end_ns: int) -> Call:
+def _call(name: str, args: Args, start_ns: int, end_ns: int) -> Call:
     numbers = max((n for n in (args.given, args.got) if n is not None), default=None)
     width = item_bytes(args.dtype)
     return Call(
@@ -237,12 +209,13 @@ def _column(values: Sequence[Any]) -> NDArray[np.int64]:
         return np.fromiter(known, np.int64, len(values))
 
 
-def _launches(calls: Rows, args: Sequence[_CallArgs]) -> Launches:
-    launching = np.array([one.correlation is not None for one in args], bool)
+def _launches(calls: Rows) -> Launches:
+    correlation = [None if args is None else args.correlation for args in calls.args]
+    launching = np.array([each is not None for each in correlation], bool)
     return Launches(
         start_ns=calls.start_ns[launching],
         end_ns=(calls.start_ns + calls.lasted_ns)[launching],
-        correlation=_column([one.correlation for one in args])[launching],
+        correlation=_column(correlation)[launching],
     )
 
 
