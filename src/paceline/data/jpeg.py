@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from itertools import cycle
 from math import log
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ _SOF_SEQUENTIAL, _SOF_PROGRESSIVE, _SOF_OTHERS = {0xC0, 0xC1}, {0xC2}, set(range
 _DRI, _SOS = 0xDD, 0xDA
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 _FIRST_RESTART, _RESTARTS = 0xD0, 8
-_MARKERS = tuple(range(_FIRST_RESTART, _FIRST_RESTART + _RESTARTS))
+_MARKERS = np.resize(np.arange(_FIRST_RESTART, _FIRST_RESTART + _RESTARTS, dtype=np.uint8), 4096)
 _WANTED, _MOST = 3, 8  # units to an interval
 _BLOCK = 8  # lines of pixels in a block of coefficients
 
@@ -178,15 +177,15 @@ def part_alone(data: memoryview, offsets: Offsets, frame: Frame, cut: Cut) -> by
     """
     across = frame.across
     top, bottom, left, right = cut
-    first = offsets[top * across + left : bottom * across : across].tolist()
-    rows = offsets[1:].reshape(-1, across)[top:bottom, left:right].tolist()
-    taken = [data[begin : ends[-1]] for begin, ends in zip(first, rows, strict=True)]
-    made = bytearray().join([data[: frame.body_at], *taken])
-    markers, at = cycle(_MARKERS), frame.body_at - 1
-    for begin, ends in zip(first, rows, strict=True):
-        for end, marker in zip(ends, markers):  # noqa: B905 - markers have no end
-            made[at + end - begin] = marker
-        at += ends[-1] - begin
+    begins = offsets[top * across + left : bottom * across : across]
+    ends = offsets[1:].reshape(-1, across)[top:bottom, left:right]
+    last = ends[:, -1]
+    rows = zip(begins.tolist(), last.tolist(), strict=True)
+    made = bytearray().join([data[: frame.body_at], *[data[begin:end] for begin, end in rows]])
+    moved = np.cumsum(last - begins) - last + frame.body_at - 1  # what is at n, is at n plus this, by rows
+    places = (ends + moved[:, None]).ravel()
+    count = len(places)
+    np.frombuffer(made, np.uint8)[places] = _MARKERS[:count] if count <= len(_MARKERS) else np.resize(_MARKERS, count)
     made[-1] = _END[1]
     height = min(frame.height, bottom * frame.interval_height) - top * frame.interval_height
     width = min(frame.width, right * frame.interval_width) - left * frame.interval_width

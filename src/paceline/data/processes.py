@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -217,14 +218,17 @@ class _Times:
 
 
 def _times(make: Callable[[int], Any], some: list[int], threads: int) -> list[_Times]:
-    """Have some threads make samples side by side, each all of them."""
+    """Have some threads make samples side by side, each all of them, from one moment on."""
+    begun: list[float] = []
+    start = Barrier(threads, lambda: begun.append(time.perf_counter()))
 
     def all_of_them(_: int) -> _Times:
-        wall, cpu, delay = time.perf_counter(), time.thread_time(), _delayed_s()
+        cpu, delay = time.thread_time(), _delayed_s()
+        start.wait()
         for number in some:
             make(number)
         cpu, delay = time.thread_time() - cpu, _delayed_s() - delay
-        return _Times(cpu, max(0.0, time.perf_counter() - wall - cpu - delay))
+        return _Times(cpu, max(0.0, time.perf_counter() - begun[0] - cpu - delay))
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(all_of_them, range(threads)))
