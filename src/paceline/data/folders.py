@@ -254,7 +254,7 @@ class LocalReading:
 
 
 def _read(file: int, begin: int, into: memoryview) -> int:
-    """Fill a buffer, and return how many bytes there were: fewer where the file ends, whose samples are told by name."""
+    """Fill a buffer, and return how many bytes there were: fewer where the file ends, which readers of samples tell."""
     done = 0
     while done < len(into):
         end = done + _FIRST_BYTES if done < 2 * _FIRST_BYTES else len(into)
