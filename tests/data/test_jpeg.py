@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.data.making import jpeg
 
-from paceline.data.jpeg import Cut, NotAJpeg, best_interval, header_of, intervals_of, part_alone
+from paceline.data.crops import Boxes
+from paceline.data.jpeg import Frame, NotAJpeg, best_interval, header_of, intervals_of
 from paceline.data.lossless import in_intervals, jpegtran
+from paceline.data.parts import Parts, parts_of
 from paceline.data.pictures import Box, Decoder
 
 SAMPLINGS = ["4:4:4", "4:2:2", "4:2:0"]
@@ -20,6 +22,16 @@ SAMPLINGS = ["4:4:4", "4:2:2", "4:2:0"]
 
 def whole_by_pil(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def parts_in(files: list[bytes], boxes: list[Box], *, beyond: bool = False) -> Parts:
+    """What has to be decoded of some pictures."""
+    headers = [header_of(data) for data in files]
+    offsets = [intervals_of(data, header) for data, header in zip(files, headers, strict=True)]
+    frames = Frame(*map(np.array, zip(*(header.frame for header in headers), strict=True)))
+    sides = (np.array(side) for side in zip(*boxes, strict=True))
+    whole = Boxes(*sides, np.zeros(len(boxes), bool))
+    return parts_of(frames, [np.empty(0, np.int32) if o is None else o for o in offsets], whole, beyond=beyond)
 
 
 @pytest.mark.parametrize("colours", [1, 3])
@@ -49,7 +61,9 @@ def test_a_part_is_that_part_of_the_whole(height, width, sampling, exact, seed, 
     offsets = intervals_of(packed, header)
     assert len(offsets) == header.units_high * header.units_wide // units + 1
     decoder = Decoder(exact=exact)
-    part = decoder.part(memoryview(packed), offsets, header.frame, box).copy()
+    other = jpeg(24, 30, seed + 1, restart_marker_rows=1)  # before and behind it in the batch
+    parts = parts_in([other, packed, other], [Box(0, 0, 24, 30), box, Box(9, 9, 2, 2)], beyond=decoder.looks_beyond)
+    part = decoder.part(memoryview(packed), parts, 1, box).copy()
     whole = decoder.whole(memoryview(packed))
     assert np.array_equal(part, whole[top : top + box.height, left : left + box.width])
 
@@ -63,15 +77,15 @@ def test_exact_pixels_are_those_of_pil():
 
 def test_a_part_is_a_picture_for_any_reader():
     data = jpeg(160, 96, subsampling="4:4:4", restart_marker_blocks=3)
-    header = header_of(data)
-    alone = part_alone(memoryview(data), intervals_of(data, header), header.frame, Cut(11, 14, 1, 3))
+    alone = parts_in([data], [Box(88, 24, 24, 48)]).alone(0, memoryview(data))
     assert np.array_equal(whole_by_pil(bytes(alone)), whole_by_pil(data)[88:112, 24:72])
 
 
 @pytest.mark.parametrize("how", [{}, {"progressive": True}, {"restart_marker_blocks": 3}])
 def test_where_rows_are_not_made_of_intervals_nothing_can_be_cut(how):
-    data = jpeg(64, 80, **how)
+    data, other = jpeg(64, 80, **how), jpeg(64, 80, restart_marker_rows=1)
     assert intervals_of(data, header_of(data)) is None
+    assert parts_in([data, other, data], [Box(0, 0, 9, 9)] * 3).cut == [False, True, False]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8\xff\xda", b"GIF89a", b"\xff\xd8\xff\xc0\x00\x03\x08"])

@@ -53,7 +53,7 @@ class _Payloads:
     length: list[int] = field(default_factory=list)
     crc32: list[int] = field(default_factory=list)
     suffix: list[str] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame[int]] = field(default_factory=list)
     intervals: list[NDArray[np.int32]] = field(default_factory=list)
 
 
@@ -113,7 +113,7 @@ def _arrays(own: _Payloads) -> dict[str, Array]:
     return found
 
 
-def _picture(value: Payload) -> tuple[Frame, NDArray[np.int32]]:
+def _picture(value: Payload) -> tuple[Frame[int], NDArray[np.int32]]:
     """Return the size of an image, 0 where it is not known, and of a JPEG what cuts it into parts."""
     if value.suffix.lower() not in _JPEG:
         return _frame_of_png(value.data), _WHOLE
@@ -125,7 +125,7 @@ def _picture(value: Payload) -> tuple[Frame, NDArray[np.int32]]:
     return header.frame, intervals if intervals is not None else _WHOLE
 
 
-def _frame_of_png(data: bytes) -> Frame:
+def _frame_of_png(data: bytes) -> Frame[int]:
     """Return the size that the head of a PNG tells (PNG specification, 11.2.1); zeros where it is none."""
     if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
         return _UNKNOWN

@@ -12,18 +12,18 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from math import log
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Offsets = NDArray[np.int32]
-_START, _END = b"\xff\xd8", b"\xff\xd9"
+_START, END = b"\xff\xd8", b"\xff\xd9"
 _SOF_SEQUENTIAL, _SOF_PROGRESSIVE, _SOF_OTHERS = {0xC0, 0xC1}, {0xC2}, set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _DRI, _SOS = 0xDD, 0xDA
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
-_FIRST_RESTART, _RESTARTS = 0xD0, 8
-_MARKERS = np.resize(np.arange(_FIRST_RESTART, _FIRST_RESTART + _RESTARTS, dtype=np.uint8), 4096)
+_FIRST_RESTART = 0xD0
+RESTARTS = bytes(range(_FIRST_RESTART, _FIRST_RESTART + 8))  # second bytes of markers, in turn
 _WANTED, _MOST = 3, 8  # units to an interval
 _BLOCK = 8  # lines of pixels in a block of coefficients
 
@@ -64,41 +64,25 @@ class Header:
         return whole and not self.progressive and self.scans == 1 and self.height > 0
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> Frame[int]:
         """What has to be known to cut it."""
         return Frame(
             self.width, self.height, self.unit_width * self.interval, self.unit_height, self.height_at, self.body_at
         )
 
 
-class Frame(NamedTuple):
-    """What has to be known of a picture to cut a part out of it; pixels."""
-
-    width: int
-    height: int
-    interval_width: int
-    interval_height: int
-    height_at: int  # where the height stands, in bytes; the width follows
-    body_at: int  # where the picture begins
-
-    @property
-    def across(self) -> int:
-        """Intervals of a row."""
-        return -(-self.width // self.interval_width)
-
-    @property
-    def down(self) -> int:
-        """Rows of intervals."""
-        return -(-self.height // self.interval_height)
+T = TypeVar("T")
 
 
-class Cut(NamedTuple):
-    """A rectangle of intervals: rows and columns, each the first and the first after the last."""
+class Frame(NamedTuple, Generic[T]):
+    """What has to be known of a picture to cut a part out of it, or of many: numbers, or arrays of them; pixels."""
 
-    top: int
-    bottom: int
-    left: int
-    right: int
+    width: T
+    height: T
+    interval_width: T
+    interval_height: T
+    height_at: T  # where the height stands, in bytes; the width follows
+    body_at: T  # where the picture begins
 
 
 def header_of(data: bytes | memoryview) -> Header:
@@ -154,43 +138,16 @@ def intervals_of(data: bytes, header: Header) -> Offsets | None:
     """
     if not header.is_cut:
         return None
-    end = data.rfind(_END)
+    end = data.rfind(END)
     if end < header.body_at:
         return None
     body = np.frombuffer(data, np.uint8, end - header.body_at, header.body_at)
     marked = np.flatnonzero(body[:-1] == 0xFF)
     second = body[marked + 1]
-    restarts = marked[(second >= _FIRST_RESTART) & (second < _FIRST_RESTART + _RESTARTS)]
+    restarts = marked[(second >= _FIRST_RESTART) & (second < _FIRST_RESTART + len(RESTARTS))]
     if len(restarts) != header.units_high * header.units_wide // header.interval - 1:
         return None
     return (np.concatenate([[0], restarts + 2, [end - header.body_at + 2]]) + header.body_at).astype(np.int32)
-
-
-def part_alone(data: memoryview, offsets: Offsets, frame: Frame, cut: Cut) -> bytearray:
-    """Return a picture of some intervals only.
-
-    Args:
-        data: The whole file.
-        offsets: As `intervals_of` gives them.
-        frame: Of the whole picture.
-        cut: The intervals.
-    """
-    across = frame.across
-    top, bottom, left, right = cut
-    begins = offsets[top * across + left : bottom * across : across]
-    ends = offsets[1:].reshape(-1, across)[top:bottom, left:right]
-    last = ends[:, -1]
-    rows = zip(begins.tolist(), last.tolist(), strict=True)
-    made = bytearray().join([data[: frame.body_at], *[data[begin:end] for begin, end in rows]])
-    moved = np.cumsum(last - begins) - last + frame.body_at - 1  # what is at n, is at n plus this, by rows
-    places = (ends + moved[:, None]).ravel()
-    count = len(places)
-    np.frombuffer(made, np.uint8)[places] = _MARKERS[:count] if count <= len(_MARKERS) else np.resize(_MARKERS, count)
-    made[-1] = _END[1]
-    height = min(frame.height, bottom * frame.interval_height) - top * frame.interval_height
-    width = min(frame.width, right * frame.interval_width) - left * frame.interval_width
-    made[frame.height_at : frame.height_at + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
-    return made
 
 
 def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:

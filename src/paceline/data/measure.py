@@ -15,10 +15,12 @@ import numpy as np
 from paceline.data.cache import CacheUse
 from paceline.data.chance import key_of, uniforms
 from paceline.data.crops import Crop
-from paceline.data.jpeg import Frame, part_alone
+from paceline.data.jpeg import Frame
 from paceline.data.loader import Loader
 from paceline.data.offer import CacheOffer
-from paceline.data.pictures import Box, cut_around, libraries
+from paceline.data.parts import Parts, parts_of
+from paceline.data.picture_batches import in_turn
+from paceline.data.pictures import Box, libraries
 from paceline.data.report import StageCost
 from paceline.data.sharded import ShardedDataset
 from paceline.data.tokens import TokenDataset
@@ -134,7 +136,7 @@ def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], flo
     column = picture_column(dataset)
     if column is None or crop is None:
         return None
-    cut = [one for one in _pictures(dataset, column, crop) if one is not None]
+    cut = _pictures(dataset, column, crop)
 
     def decoded(threads: int) -> float:
         with ThreadPoolExecutor(threads) as pool:
@@ -167,30 +169,28 @@ class _Cut:
     pixels: int  # bytes of it, decoded
 
 
-def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut | None]:
+def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut]:
+    """Return JPEGs of known size, from all over the data set."""
     count = min(_LIMIT_PICTURES, len(dataset))
     last = count if dataset.remote is not None else len(dataset)  # what lies together is fetched together
     ids = np.linspace(0, last - 1, count).astype(np.int64)
+    places = dataset.places(ids)
+    told = dataset.gathered(column, Frame._fields, places)
+    frames = Frame(*(told[key].astype(np.int64) for key in Frame._fields))
     drawn = uniforms(key_of(0), ids, crop.draws)
-    return [_cut(dataset, column, crop, number, drawn) for number in enumerate(ids)]
+    boxes = crop.boxes(np.maximum(frames.height, 1), np.maximum(frames.width, 1), drawn)
+    parts = parts_of(frames, dataset.intervals(column, places), boxes, beyond=False)
+    files = [dataset.payload(column, place) for place in places]
+    whole = (3 * frames.height * frames.width).tolist()
+    return [
+        _cut(data, parts, picture, box, whole[picture])
+        for picture, (data, box) in enumerate(zip(files, in_turn(boxes), strict=True))
+        if whole[picture] and data[:2] == b"\xff\xd8"
+    ]
 
 
-def _cut(dataset: ShardedDataset, column: str, crop: Crop, number: tuple[int, Any], drawn: Any) -> _Cut | None:
-    (place,) = dataset.places(np.array([number[1]]))
-    arrays = dataset.index(place.shard).arrays
-    frame = Frame(*(int(arrays[f"{column}.{key}"][place.row]) for key in Frame._fields))
-    if not frame.height:
-        return None
-    (intervals,) = dataset.intervals(column, [place])
-    data = dataset.payload(column, place)
-    if data[:2] != b"\xff\xd8":
-        return None  # no JPEG
-    boxes = crop.boxes(np.array([frame.height]), np.array([frame.width]), drawn[number[0] : number[0] + 1])
-    box = Box(*(int(one[0]) for one in (boxes.top, boxes.left, boxes.height, boxes.width)))
-    if not len(intervals):
-        return _Cut(data, box, 3 * frame.height * frame.width)
-    cut = cut_around(frame, box, beyond=False)
-    high, wide = frame.interval_height, frame.interval_width
-    moved = box._replace(top=box.top - cut.top * high, left=box.left - cut.left * wide)
-    pixels = 3 * (cut.bottom - cut.top) * high * (cut.right - cut.left) * wide
-    return _Cut(bytes(part_alone(memoryview(data), intervals, frame, cut)), moved, pixels)
+def _cut(data: bytes, parts: Parts, picture: int, box: Box, whole: int) -> _Cut:
+    if not parts.cut[picture]:
+        return _Cut(data, box, whole)
+    moved = box._replace(top=parts.tops[picture], left=parts.lefts[picture])
+    return _Cut(bytes(parts.alone(picture, memoryview(data))), moved, 3 * parts.pixels[picture])

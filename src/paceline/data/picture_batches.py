@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from paceline.data.crops import Boxes, Crop
 from paceline.data.faults import fill_gaps
 from paceline.data.index import DamagedData
 from paceline.data.jpeg import Frame
+from paceline.data.parts import Parts, parts_of
 from paceline.data.pictures import Box, Decoder, Pixels, UndecodablePicture
 from paceline.data.reach import Arrays, Kept, Reach
 from paceline.data.sharded import Place
@@ -22,18 +22,18 @@ Numbers = NDArray[np.int64]
 _CROPS = 1  # what random numbers are for
 
 
-class _Picture(NamedTuple):
-    """One picture of a batch, before it is decoded."""
+class _Batch(NamedTuple):
+    """The pictures of a batch, before they are decoded: what is known of each, in turn."""
 
-    number: int  # of the sample
-    place: Place
-    kept: Kept | None  # None: it is decoded already
-    decoded: Pixels | None
-    frame: Frame  # of zeros where it is not known
-    intervals: NDArray[np.int32]  # that can be decoded alone; none
-    box: Box
-    mirrored: bool
-    drawn: NDArray[np.float64]  # numbers of this sample, from 0 to below 1
+    numbers: list[int]  # of samples
+    places: Sequence[Place]
+    kept: Sequence[Kept | None]  # None: it is decoded already
+    decoded: Sequence[Pixels | None]
+    sized: list[bool]  # whether its size is known; its box means nothing where not
+    parts: Parts
+    boxes: list[Box]
+    mirrored: list[bool]
+    drawn: NDArray[np.float64]  # numbers of each sample, from 0 to below 1
 
 
 class PictureBatches:
@@ -57,86 +57,87 @@ class PictureBatches:
         places = dataset.places(ids)
         pixels = self._arrays.taken((len(ids), size, size, 3))
         drawn = uniforms(key_of(self._reach.seed, epoch, _CROPS), ids, self._crop.draws)
-        good = self._fill(pixels, self._pictures(ids, places, drawn))
+        good = self._fill(pixels, ids, places, drawn)
         fill_gaps(pixels, good)
         numbers = [dataset.numbers(name, places) for name in self._numbers]
         for values in numbers:
             fill_gaps(values, good)
         return torch.from_numpy(pixels).permute(0, 3, 1, 2), *(torch.from_numpy(values) for values in numbers)
 
-    def _pictures(self, ids: Numbers, places: Sequence[Place], drawn: NDArray[np.float64]) -> Iterator[_Picture]:
-        """Put together what is known of each picture; the box of one of unknown size means nothing."""
+    def _known(self, ids: Numbers, places: Sequence[Place], drawn: NDArray[np.float64]) -> _Batch:
+        """Put together what is known of the pictures."""
         dataset, name = self._reach.dataset, self._column
         payloads, decoded = self._had(ids, places)
         told = dataset.gathered(name, Frame._fields, places)
-        heights, widths = (np.maximum(told[key].astype(np.int64), 1) for key in ("height", "width"))
-        boxes = self._crop.boxes(heights, widths, drawn)
-        frames = map(Frame, *(told[key].tolist() for key in Frame._fields))
-        intervals = dataset.intervals(name, places)
-        mirrored = boxes.mirrored.tolist()
-        numbers = ids.tolist()
-        yield from map(_Picture, numbers, places, payloads, decoded, frames, intervals, in_turn(boxes), mirrored, drawn)
+        frames = Frame(*(told[key].astype(np.int64) for key in Frame._fields))
+        boxes = self._crop.boxes(np.maximum(frames.height, 1), np.maximum(frames.width, 1), drawn)
+        parts = parts_of(frames, dataset.intervals(name, places), boxes, beyond=self._decoder.looks_beyond)
+        sized, mirrored = (frames.height > 0).tolist(), boxes.mirrored.tolist()
+        return _Batch(ids.tolist(), places, payloads, decoded, sized, parts, in_turn(boxes), mirrored, drawn)
 
-    def _had(self, ids: Numbers, places: Sequence[Place]) -> tuple[Sequence[Kept | None], Iterable[Pixels | None]]:
+    def _had(self, ids: Numbers, places: Sequence[Place]) -> tuple[Sequence[Kept | None], Sequence[Pixels | None]]:
         """Return the bytes of samples, or what was decoded of them before."""
         cache = self._reach.cache
         if cache is None:
-            return self._reach.payloads(self._column, ids, places), repeat(None)
+            return self._reach.payloads(self._column, ids, places), [None] * len(places)
         decoded = list(map(cache.found, ids.tolist(), places))
         missing = [turn for turn, one in enumerate(decoded) if one is None]
         payloads = iter(self._reach.payloads(self._column, ids[missing], [places[turn] for turn in missing]))
         return [next(payloads) if one is None else None for one in decoded], decoded
 
-    def _fill(self, pixels: NDArray[np.uint8], pictures: Iterable[_Picture]) -> NDArray[np.bool_]:
+    def _fill(
+        self, pixels: NDArray[np.uint8], ids: Numbers, places: Sequence[Place], drawn: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
         """Decode each picture into its place, and say which came out well."""
         good = np.ones(len(pixels), np.bool_)
         with self._reach.clock.batch() as lap:
-            found = list(pictures)
-            lap.mark("lookup", len(found))
-            for number, one in enumerate(found):
+            batch = self._known(ids, places, drawn)
+            lap.mark("lookup", len(places))
+            for turn in range(len(places)):
                 try:
-                    part, mirrored = self._part(one)
+                    part, mirrored = self._part(batch, turn)
                     lap.mark("decode")
-                    self._decoder.fill(pixels[number], part, mirrored=mirrored)
-                    if self._keeps_made and one.decoded is None:
-                        self._keep(one, pixels[number])
+                    self._decoder.fill(pixels[turn], part, mirrored=mirrored)
+                    if self._keeps_made and batch.decoded[turn] is None:
+                        self._keep(batch, turn, pixels[turn])
                     lap.mark("transform")
                 except (DamagedData, UndecodablePicture) as error:
-                    self._reach.faults.met(self._reach.dataset.name(one.place), error)
-                    good[number] = False
+                    self._reach.faults.met(self._reach.dataset.name(places[turn]), error)
+                    good[turn] = False
         return good
 
-    def _part(self, one: _Picture) -> tuple[Pixels, bool]:
+    def _part(self, batch: _Batch, turn: int) -> tuple[Pixels, bool]:
         """Return the part of one picture, and whether it is mirrored."""
-        if one.decoded is not None:
-            return (one.decoded, False) if self._keeps_made else self._cut(one.decoded, one)
-        assert one.kept is not None  # its bytes are there, if it is not decoded
-        data = self._reach.checked(self._column, one.place, one.kept)
-        keeps = self._keeps_whole and self._keep_more(one.number)
-        if len(one.intervals) and not keeps:
-            return self._decoder.part(data, one.intervals, one.frame, one.box), one.mirrored
+        decoded, kept = batch.decoded[turn], batch.kept[turn]
+        if decoded is not None:
+            return (decoded, False) if self._keeps_made else self._cut(decoded, batch, turn)
+        assert kept is not None  # its bytes are there, if it is not decoded
+        data = self._reach.checked(self._column, batch.places[turn], kept)
+        keeps = self._keeps_whole and self._keep_more(batch.numbers[turn])
+        if batch.parts.cut[turn] and not keeps:
+            return self._decoder.part(data, batch.parts, turn, batch.boxes[turn]), batch.mirrored[turn]
         whole = self._decoder.whole(data)
         if keeps:
-            self._keep(one, whole)
-        return self._cut(whole, one)
+            self._keep(batch, turn, whole)
+        return self._cut(whole, batch, turn)
 
-    def _cut(self, whole: Pixels, one: _Picture) -> tuple[Pixels, bool]:
-        if one.frame.height:
-            return cut_out(whole, one.box), one.mirrored
-        own = self._crop.boxes(np.array([whole.shape[0]]), np.array([whole.shape[1]]), one.drawn[None])
-        return cut_out(whole, next(in_turn(own))), bool(own.mirrored[0])
+    def _cut(self, whole: Pixels, batch: _Batch, turn: int) -> tuple[Pixels, bool]:
+        if batch.sized[turn]:
+            return cut_out(whole, batch.boxes[turn]), batch.mirrored[turn]
+        own = self._crop.boxes(np.array([whole.shape[0]]), np.array([whole.shape[1]]), batch.drawn[turn][None])
+        return cut_out(whole, in_turn(own)[0]), bool(own.mirrored[0])
 
     def _keep_more(self, number: int) -> bool:
         return self._reach.cache is not None and self._reach.cache.has_room(number)
 
-    def _keep(self, one: _Picture, pixels: Pixels) -> None:
+    def _keep(self, batch: _Batch, turn: int, pixels: Pixels) -> None:
         assert self._reach.cache is not None  # something is kept
-        self._reach.cache.keep(one.number, one.place, pixels)
+        self._reach.cache.keep(batch.numbers[turn], batch.places[turn], pixels)
 
 
-def in_turn(boxes: Boxes) -> Iterator[Box]:
-    """Yield boxes one by one."""
-    return map(Box, *(one.tolist() for one in (boxes.top, boxes.left, boxes.height, boxes.width)))
+def in_turn(boxes: Boxes) -> list[Box]:
+    """Return boxes one by one."""
+    return list(map(Box, *(one.tolist() for one in (boxes.top, boxes.left, boxes.height, boxes.width))))
 
 
 def cut_out(pixels: Pixels, box: Box) -> Pixels:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.jpeg import Cut, Frame, part_alone
+from paceline.data.parts import Parts
 from paceline.errors import EnvironmentFault
 
 Pixels = NDArray[np.uint8]  # of shape [height, width, 3], red, green, blue
@@ -46,6 +46,7 @@ class Decoder:
         """
         self._jpeg, self._cv2 = libraries()
         self._fast = not exact
+        self.looks_beyond = exact  # smooth colours look one pixel beyond the borders of a part
         self._own = threading.local()
 
     def whole(self, data: memoryview) -> Pixels:
@@ -66,20 +67,23 @@ class Decoder:
             raise UndecodablePicture("no decoder makes a picture of it")
         return self._cv2.cvtColor(found, self._cv2.COLOR_BGR2RGB)
 
-    def part(self, data: memoryview, intervals: NDArray[np.int32], frame: Frame, box: Box) -> Pixels:
-        """Decode a part of a JPEG whose intervals can be decoded alone.
+    def part(self, data: memoryview, parts: Parts, picture: int, box: Box) -> Pixels:
+        """Decode a part of a JPEG that can be cut.
+
+        Args:
+            data: The whole file.
+            parts: Of the pictures of a batch.
+            picture: Its place among them.
+            box: What of it is wanted.
 
         Raises:
             UndecodablePicture: It is damaged.
         """
-        high, wide = frame.interval_height, frame.interval_width
-        cut = cut_around(frame, box, beyond=not self._fast)  # smooth colours look beyond the borders
-        pixels = (cut.bottom - cut.top) * high * (cut.right - cut.left) * wide
         try:
-            found = self._decoded(part_alone(data, intervals, frame, cut), pixels)
+            found = self._decoded(parts.alone(picture, data), parts.pixels[picture])
         except ValueError as error:
             raise UndecodablePicture(str(error)) from error
-        top, left = box.top - cut.top * high, box.left - cut.left * wide
+        top, left = parts.tops[picture], parts.lefts[picture]
         return found[top : top + box.height, left : left + box.width]
 
     def fill(self, slot: Pixels, part: Pixels, *, mirrored: bool) -> None:
@@ -97,17 +101,6 @@ class Decoder:
         if scratch is None or len(scratch) < 3 * pixels:
             scratch = self._own.scratch = np.empty(3 * pixels, np.uint8)
         return self._jpeg.decode_jpeg(data, "RGB", fastdct=self._fast, fastupsample=self._fast, buffer=scratch)
-
-
-def cut_around(frame: Frame, box: Box, *, beyond: bool) -> Cut:
-    """Return the intervals that a part needs, and one more on each side if what is beyond counts too."""
-    high, wide, more = frame.interval_height, frame.interval_width, int(beyond)
-    return Cut(
-        max(0, box.top // high - more),
-        min(frame.down, -(-(box.top + box.height) // high) + more),
-        max(0, box.left // wide - more),
-        min(frame.across, -(-(box.left + box.width) // wide) + more),
-    )
 
 
 def libraries() -> tuple[Any, Any]:
