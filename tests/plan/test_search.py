@@ -15,9 +15,11 @@ from paceline.plan.described import machines
 from paceline.plan.fits import SURE
 from paceline.plan.money import age_days, cost
 from paceline.plan.named import named
+from paceline.plan.played import closer
 from paceline.plan.search import Wish, largest_batch, search
 from paceline.plan.setting import parse_layout
 from paceline.plan.written import to_toml
+from paceline.train.recipe import made
 
 TODAY = date(2026, 11, 22)
 
@@ -37,11 +39,35 @@ def test_every_plan_divides_fits_and_is_predicted_as_it_would_be_alone():
         assert case.training.micro_steps >= case.layout.pp
         assert plan.fits >= SURE
         assert plan.memory_bytes < case.cluster.memory_bytes
-        assert plan.step_s == pytest.approx(step_of(case).total[0])
-        held = memory_of(case)
+        alone = closer(case, fitted().constants) if plan.stages else None
+        seconds, held = (alone.step, alone.memory) if alone else (step_of(case), memory_of(case))
+        assert plan.step_s == pytest.approx(seconds.total[0]) == sum(plan.step_parts.values())
         assert plan.memory_bytes == pytest.approx(held.total[0])
         assert plan.reserved_bytes == pytest.approx(held.reserved[0])
         assert plan.allocated_bytes == pytest.approx(held.allocated[0])
+
+
+def test_pipelines_at_the_front_are_played_with_stages_that_do_not_divide():
+    found = search(wish("Llama-3.1-405B", "1024xH100-SXM", 1024), fitted())  # 126 blocks
+    first = found.plans[0]
+    assert first.case.layout.pp > 1
+    assert sum(first.stages.blocks) == 126
+    assert len(set(first.stages.blocks)) > 1
+    assert max(first.stages.memory_bytes) == pytest.approx(first.memory_bytes)
+    assert found.played >= 5
+
+
+def test_a_schedule_that_is_asked_for_is_the_only_one_and_gpipe_keeps_more():
+    layout = parse_layout("pp=4,tp=2,dp=2")
+    plans = {
+        name: search(wish(schedule=name, layout=layout, micro_batch=1), fitted()).nearest
+        for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")
+    }
+    assert {name: plan.case.training.schedule for name, plan in plans.items()} == {name: name for name in plans}
+    usual = search(wish(layout=layout), fitted())
+    assert {plan.case.training.schedule for plan in usual.plans} <= {"1f1b", "interleaved"}
+    held = {name: closer(plan.case, fitted().constants).memory.total[0] for name, plan in plans.items()}
+    assert held["gpipe"] > held["interleaved"] > held["1f1b"]
 
 
 def test_plans_are_a_front_and_all_others_have_a_reason():
@@ -115,6 +141,8 @@ def test_a_recipe_has_the_layout_and_what_the_engine_sets():
         assert recipe["memory"]["micro_batches"] == plan.case.training.micro_steps
         assert recipe["precision"] == {"autocast": "bf16"}
         assert ("pipeline" in recipe) == (layout.pp > 1)
+        taken = made(recipe)  # by the engine itself
+        assert taken.pipeline.stages_each == plan.case.training.chunks
 
 
 def test_money_is_time_times_price_and_spot_adds_what_interruptions_take():

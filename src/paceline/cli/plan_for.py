@@ -25,6 +25,7 @@ _NUMBERS = (
     *("experts", "top_k", "expert_ffn"),
 )
 _FORMATS = click.Choice(["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"])
+_SCHEDULES = click.Choice(["gpipe", "1f1b", "interleaved", "zero-bubble"])
 _COUNT = click.IntRange(min=1)
 
 
@@ -51,6 +52,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--batch", type=_COUNT, metavar="N", help="Samples of a step; default: about 4 million tokens.")
 @click.option("--micro-batch", type=_COUNT, metavar="N", help="This one only.")
 @click.option("--layout", metavar="AXES", help="This one only, such as dp=2,shard=4,tp=2.")
+@click.option("--schedule", type=_SCHEDULES, help="Of a pipeline, this one only; default: those that may be best.")
 @click.option("--precision", type=_FORMATS, help="Of products of matrices; default: bf16, or the program's.")
 @click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
 @click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
@@ -155,6 +157,7 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         layout=None if options["layout"] is None else parse_layout(options["layout"]),
         micro_batch=options["micro_batch"],
         by_engine=options["recipe"] is not None,
+        schedule=options["schedule"],
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
         states=caught.states if caught else Wish.states,
     )

@@ -36,6 +36,7 @@ _OF_MODEL = (
         "top_k",
     ),
     *("expert_ffn", "shared_ffn", "sparse_layers", "attention_params", "expert_params", "head_share", "span"),
+    "head_blocks",
 )
 _FORMAT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 
@@ -67,6 +68,7 @@ class Columns:
     embedding_params: Floats
     tied: Floats
     head_share: Floats
+    head_blocks: Floats  # what the output layer costs, in blocks
     span: Floats
     # how
     dp: Floats
@@ -78,6 +80,9 @@ class Columns:
     micro_batch: Floats
     micro_steps: Floats
     chunks: Floats
+    gpipe: Floats
+    zero_bubble: Floats
+    balanced: Floats  # stages cost alike, the output layer counted
     recompute_full: Floats  # share of the blocks whose forward pass runs twice
     recompute_cheap: Floats
     recompute_attention: Floats
@@ -195,6 +200,9 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "micro_batch": how.micro_batch,
         "micro_steps": float(how.micro_steps),
         "chunks": float(how.chunks),
+        "gpipe": float(how.schedule == "gpipe"),
+        "zero_bubble": float(how.schedule == "zero-bubble"),
+        "balanced": float(how.balanced),
         "recompute_full": share * (how.recompute == "full"),
         "recompute_cheap": share * (how.recompute == "cheap"),
         "recompute_attention": share * (how.recompute == "attention"),

@@ -1,8 +1,8 @@
 """What does one device hold at its peak? Weights, gradients, optimizer, activations in flight, logits, buffers.
 
 Activations per token and block follow Korthikanti et al. (arXiv:2205.05198), 34h + 5as for a plain block in 16 bits,
-counted tensor by tensor so that grouped keys, gates and experts fit in. A stage of a pipeline holds as many
-micro-batches as there are stages after it; chunks add (p - 1) / (p·v). Allocated is what tensors take; reserved what
+counted tensor by tensor so that grouped keys, gates and experts fit in. A stage of a pipeline keeps the micro-batches
+that its schedule starts before it ends the first (`stages`). Allocated is what tensors take; reserved what
 the allocator holds for them; nvidia-smi adds the context.
 """
 
@@ -16,12 +16,14 @@ from paceline.plan.columns import Columns, Floats
 from paceline.plan.constants import Constants
 from paceline.plan.model import ConvNet
 from paceline.plan.setting import Case
-from paceline.plan.step import weights_of
+from paceline.plan.stages import Place, end_places
+from paceline.plan.weights import weights_of
 from paceline.plan.work import sparse_share, tokens
 
 # Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
 # ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
 _ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
+_WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
 _IN_PLACE = 4.0  # bytes of a logit whose gradient takes its place
 _QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
 
@@ -58,18 +60,27 @@ class Memory:
 
 
 def memory(c: Columns, k: Constants) -> Memory:
-    """Predict the peak of every case.
+    """Predict the peak of every case: of the stage that waits longest, or of the last one with the logits."""
+    places = end_places(c)
+    first, last = (memory_at(c, k, place) for place in places)
+    at_head = (c.pp == 1) | (last.total > first.total)
+    names = [field.name for field in fields(Memory)]
+    return Memory(**{name: np.where(at_head, getattr(last, name), getattr(first, name)) for name in names})
+
+
+def memory_at(c: Columns, k: Constants, place: Place) -> Memory:
+    """Predict the peak of one rank of a pipeline.
 
     Adapters beside sharded weights are saved with the model, which is gathered for it: that may be the peak instead.
     """
-    w = weights_of(c)
+    w = weights_of(c, place)
     frozen = c.adapters > 0
     embeddings = c.embedding_params / c.tp
     held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * c.element_bytes, 0.0)
     own = w.split(w.sharers, w.expert_sharers)
     stepped = np.where(c.shard_parameters > 0, own, w.split(w.replicas, w.expert_replicas))
     stepped = np.where(c.shard_optimizer > 0, stepped, w.device)
-    activations, logits = _in_flight(c, k)
+    activations, logits = _activations(c, k, place), _logits(c, k, place)
     saved = np.where(frozen & (c.shard_parameters > 0), held, 0.0)
     passing = activations + logits
     activations, logits = (np.where(saved > passing, 0.0, part) for part in (activations, logits))
@@ -120,20 +131,18 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
     return np.where(c.adapters > 0, frozen, trained)
 
 
-def _in_flight(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Activations and logits of the fullest stage: the first, which waits longest, or the last with the logits."""
-    one = kept_bytes(c)
-    blocks = np.ceil(c.layers / c.pp)
+def _activations(c: Columns, k: Constants, place: Place) -> Floats:
+    """Those of the micro-batches in flight, and those of the block whose forward pass runs again."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
-    waiting = np.minimum(c.pp, np.maximum(c.micro_steps, 1.0))
-    waiting = np.where(c.chunks > 1, waiting + (c.pp - 1) / c.chunks, waiting)
-    first = k.activation * (blocks * waiting * one + working)
-    last = k.activation * (blocks * one + working)
+    return k.activation * (place.blocks * place.kept * kept_bytes(c) + working)
+
+
+def _logits(c: Columns, k: Constants, place: Place) -> Floats:
+    """Those that the loss is at work on, and what is kept of those that wait."""
     each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
-    logits = each * tokens(c) * c.head_share * c.vocab / c.tp
-    at_head = (c.pp == 1) | (last + logits > first)
-    return np.where(at_head, last, first), np.where(at_head, logits, 0.0)
+    bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
+    return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
 
 
 def _buffers(c: Columns) -> Floats:

@@ -81,6 +81,13 @@ class Transformer:
         """All weights."""
         return self.block_params + self.embedding_params
 
+    @property
+    def head_blocks(self) -> float:
+        """What the output layer costs, in blocks: the weights that a token passes."""
+        active = self.block_params - self.expert_params
+        active += self.sparse_layers * self.top_k * (3 if self.gated else 2) * self.hidden * self.expert_ffn
+        return self.vocab * self.hidden * self.layers / active
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNet:

@@ -9,6 +9,7 @@ from typing import Literal
 from paceline.errors import UsageError
 from paceline.hardware.catalogue import Gpu
 from paceline.plan.model import Model
+from paceline.plan.turns import Schedule
 
 AXES = ("dp", "shard", "tp", "pp", "cp", "ep")
 
@@ -68,7 +69,9 @@ class Training:
     recompute: Recompute = "none"  # cheap: norms and activation functions; operators: every second product too
     recomputed_share: float = 1.0  # of the blocks that `recompute` holds for
     sharded: Sharded = "nothing"  # over dp·shard·cp: "parameters" is FSDP and ZeRO-3, "optimizer" ZeRO-1
+    schedule: Schedule = "1f1b"  # of a pipeline; with chunks it is interleaved
     chunks: int = 1  # virtual pipeline stages of a rank
+    balanced: bool = False  # stages cost alike, the output layer counted (`stages`); else as many blocks each
     kernels: Kernels = "fused"
     attention: Attention = "flash"  # plain: scores pass through memory; early: before FlashAttention-2
     overlap_reduce: bool = True  # gradients are reduced while the backward pass goes on

@@ -1,8 +1,8 @@
 """How long does a step take? Blocks, pipeline, messages that do not hide, optimizer.
 
 A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage and (p - 1) / v more to
-fill and drain. Messages that may hide behind compute show by a fitted share, and wholly where there are more of them
-than compute.
+fill and drain; a few that matter are played instead (`pipeline`). Messages that may hide behind compute show by a
+fitted share, and wholly where there are more of them than compute.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from paceline.plan.columns import Columns, Floats
 from paceline.plan.constants import Constants
 from paceline.plan.links import exchange_s, gather_s, hand_over_s
+from paceline.plan.stages import fullest_blocks
+from paceline.plan.weights import weights_of
 from paceline.plan.work import Block, block, head_s, sparse_share, tokens
 
 _OPTIMIZER_BYTES = 30.0  # that Adam reads and writes per weight: gradient, two moments, the weight, its copy
@@ -45,91 +47,74 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """The slowest stage on one micro-batch."""
+class Pace:
+    """The rank that sets the pace of a pipeline, and how long micro-batches take in all.
+
+    Attributes:
+        blocks: It has so many.
+        has_head: And the output layer, 1.0 or 0.0.
+        pipeline_s: From the first forward pass to the last backward one.
+    """
 
     blocks: Floats
     has_head: Floats
+    pipeline_s: Floats
 
 
-def step(c: Columns, k: Constants) -> Step:
-    """Predict the step of every case."""
+def step(c: Columns, k: Constants, played: Pace | None = None) -> Step:
+    """Predict the step of every case; of pipelines that were played, the pace is known, else it is a closed form."""
     each = block(c, k)
-    stage = _slowest(c)
-    tensor, expert = _tensor_s(c, k), _expert_s(c, k)
-    head = head_s(c, k)
+    tensor, expert = sum(tensor_s(c, k)), sum(expert_s(c, k))
     compute = each.forward.total + each.backward.total
-    shard = _shard_s(c, k, each, stage.blocks)
-    along = stage.blocks * (compute + tensor + expert)
-    period = along + stage.has_head * head + shard
-    hand = np.where(c.pp > 1, 2 * c.chunks * hand_over_s(c, k, _stage_bytes(c), _stride(c)), 0.0) * k.stage_exposed
-    fill = (c.pp - 1) / c.chunks * (along + shard + hand)
-    m = c.micro_steps
-    reduce = _reduce_s(c, k, stage.blocks * compute)
+    pace = _pace(c, k, each, compute + tensor + expert) if played is None else played
+    m, blocks = c.micro_steps, c.micro_steps * pace.blocks
     parts = {
-        name: m * stage.blocks * (getattr(each.forward, name) + getattr(each.backward, name))
+        name: blocks * (getattr(each.forward, name) + getattr(each.backward, name))
         for name in ("matrix", "attention", "bandwidth", "launch")
+    } | {
+        "head": m * pace.has_head * head_s(c, k),
+        "tensor": blocks * tensor,
+        "expert": blocks * expert,
+        "shard": m * sum(shard_s(c, k, each, pace.blocks)),
+        "stages": m * _hand_s(c, k),
     }
-    optimizer = _optimizer_s(c)
-    total = m * (period + hand) + fill + reduce + optimizer
+    reduce, optimizer = _reduce_s(c, k, pace.blocks * compute), _optimizer_s(c)
+    total = pace.pipeline_s + reduce + optimizer
     return Step(
         **parts,
-        head=m * stage.has_head * head,
-        tensor=m * stage.blocks * tensor,
-        expert=m * stage.blocks * expert,
-        shard=m * shard,
-        stages=m * hand,
         reduce=reduce,
-        bubble=fill,
+        bubble=pace.pipeline_s - sum(parts.values(), start=0.0 * m),
         optimizer=optimizer,
         rest=k.step_s + k.imbalance * np.log2(np.maximum(c.nodes, 1.0)) * total,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """Weights of the fullest stage on one device before replicas share them, and how many ranks share each kind.
+def _pace(c: Columns, k: Constants, each: Block, each_s: Floats) -> Pace:
+    """Return the slowest stage: m of its periods, and (p - 1) / v of the others' to fill and drain.
 
-    Experts are spread over `ep` ranks and so have fewer replicas; nothing is split finer than its replicas.
+    Where stages are not balanced, blocks that do not divide leave room for the embedding and the output layer, which
+    then count as blocks. A zero-bubble schedule computes gradients of weights, that nobody waits for, in the bubble.
     """
-
-    rest: Floats
-    experts: Floats
-    sharers: Floats  # of the rest, where parameters are sharded
-    expert_sharers: Floats
-    replicas: Floats
-    expert_replicas: Floats
-
-    @property
-    def device(self) -> Floats:
-        """Both kinds."""
-        return self.rest + self.experts
-
-    def split(self, rest: Floats, experts: Floats) -> Floats:
-        """Return what one rank has where each kind is shared by so many."""
-        return self.rest / rest + self.experts / experts
+    others, ends = fullest_blocks(c)
+    head, balanced = head_s(c, k), c.balanced > 0
+    at_end = (c.pp == 1) | (ends * each_s + head >= others * each_s)
+    blocks = np.where(balanced & at_end, ends, others)
+    has_head = np.where(np.where(balanced, at_end, np.mod(c.layers, c.pp) == 0), 1.0, 0.0)
+    hand = _hand_s(c, k)
+    period = blocks * each_s + has_head * head + sum(shard_s(c, k, each, blocks)) + hand
+    late = 2 * c.zero_bubble * others * each.forward.matrix
+    fill = (c.pp - 1) / c.chunks * (others * each_s + sum(shard_s(c, k, each, others)) + hand - late)
+    return Pace(blocks=blocks, has_head=has_head, pipeline_s=c.micro_steps * period + fill)
 
 
-def weights_of(c: Columns) -> Weights:
-    """Count the weights of the fullest stage."""
-    ends = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
-    replicas = c.dp * c.shard * c.cp
-    sharers = np.where(c.shard_parameters > 0, c.shard * c.cp, 1.0)
-    return Weights(
-        rest=c.block_params / c.pp / c.tp + ends * c.embedding_params / c.tp,
-        experts=c.expert_params / c.pp / c.ep,
-        sharers=sharers,
-        expert_sharers=np.maximum(1.0, sharers * c.tp / c.ep),
-        replicas=replicas,
-        expert_replicas=np.maximum(1.0, replicas * c.tp / c.ep),
-    )
+def _hand_s(c: Columns, k: Constants) -> Floats:
+    """What a rank waits for messages between stages in one micro-batch: one on and one back for each chunk."""
+    return 2 * c.chunks * sent_s(c, k) * k.stage_exposed
 
 
-def _slowest(c: Columns) -> _Stage:
-    """Blocks that do not divide leave room for the embedding and the output layer, which then count as blocks."""
-    even = np.mod(c.layers, c.pp) == 0
-    blocks = np.where(even, c.layers / c.pp, np.ceil((c.layers + 2) / c.pp))
-    return _Stage(blocks=np.minimum(blocks, c.layers), has_head=np.where(even, 1.0, 0.0))
+def sent_s(c: Columns, k: Constants) -> Floats:
+    """One message between neighbours in a pipeline."""
+    return np.where(c.pp > 1, hand_over_s(c, k, _stage_bytes(c), _stride(c)), 0.0)
 
 
 def _stride(c: Columns) -> Floats:
@@ -141,24 +126,27 @@ def _stage_bytes(c: Columns) -> Floats:
     return tokens(c) * c.hidden * c.element_bytes / c.tp
 
 
-def _tensor_s(c: Columns, k: Constants) -> Floats:
-    """Messages of tensor and context parallelism in one block: two all-reduces in each pass, or what equals them."""
+def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
+    """Messages of tensor and context parallelism in one block, forward and backward.
+
+    Two all-reduces in each pass, or what equals them; keys and values go round once forward and twice backward.
+    """
     one = 2 * gather_s(c, k, tokens(c) * c.hidden * c.element_bytes, c.tp, 0 * c.tp + 1)
     exposed = np.where(c.overlap_tensor > 0, k.tensor_exposed, 1.0)
-    turns = 4 + 2 * c.recompute_full
     pairs = 2 * c.kv_heads * c.head_dim / c.tp * c.element_bytes * c.micro_batch * c.seq
-    ring = 3 * gather_s(c, k, pairs, c.cp, c.tp) * k.tensor_exposed
-    return exposed * turns * one + ring
+    ring = gather_s(c, k, pairs, c.cp, c.tp) * k.tensor_exposed
+    return 2 * exposed * one + ring, (2 + 2 * c.recompute_full) * exposed * one + 2 * ring
 
 
-def _expert_s(c: Columns, k: Constants) -> Floats:
+def expert_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
     """Tokens to their experts and back, forward and backward."""
     sent = tokens(c) / c.tp * c.top_k * c.hidden * c.element_bytes
-    return sparse_share(c) * 4 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
+    once = sparse_share(c) * 2 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
+    return once, once
 
 
-def _shard_s(c: Columns, k: Constants, each: Block, blocks: Floats) -> Floats:
-    """Gathering sharded weights twice and scattering their gradients once per micro-batch, as far as it shows."""
+def shard_s(c: Columns, k: Constants, each: Block, blocks: Floats) -> tuple[Floats, Floats]:
+    """Gathering sharded weights in each pass and scattering their gradients in the backward one, as far as it shows."""
     size = c.shard * c.cp * c.shard_parameters
     weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
     trained = np.where(c.trainable > 0, 0.0, 1.0)
@@ -166,7 +154,7 @@ def _shard_s(c: Columns, k: Constants, each: Block, blocks: Floats) -> Floats:
     slower = np.where(c.piecewise > 0, k.piecewise, 1.0)
     once = gather_s(c, k, weights * half, np.maximum(size, 1.0), c.tp) / slower
     forward = _shows(once, blocks * each.forward.total, k)
-    return forward + _shows(once + trained * once, blocks * each.backward.total, k)
+    return forward, _shows(once + trained * once, blocks * each.backward.total, k)
 
 
 def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:

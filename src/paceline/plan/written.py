@@ -22,5 +22,5 @@ def to_toml(plan: Plan, made_for: str) -> str:
     if how.recompute in _RECOMPUTE:
         lines.append(_RECOMPUTE[how.recompute])
     if layout.pp > 1:
-        lines += ["", "[pipeline]", 'schedule = "1f1b"']
+        lines += ["", "[pipeline]", f'schedule = "{how.schedule}"']
     return "\n".join(lines) + "\n"

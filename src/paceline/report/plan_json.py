@@ -25,6 +25,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
         "nearest": _plan(advice.found.nearest),
         "plans": [_plan(plan) for plan in advice.found.plans],
         "looked_at": advice.found.looked_at,
+        "played": advice.found.played,
         "rejected": advice.found.rejected,
         "step_spread": advice.spread,
         "largest_micro_batch": advice.largest_micro_batch,
@@ -85,6 +86,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "micro_steps": how.micro_steps,
         "precision": how.precision,
         "recompute": how.recompute,
+        "pipeline": _pipeline(plan) if plan.case.layout.pp > 1 else None,
         "step_s": plan.step_s,
         "step_parts_s": plan.step_parts,
         "tokens_per_s": plan.tokens_per_s,
@@ -94,4 +96,16 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "allocated_bytes": plan.allocated_bytes,
         "memory_parts_bytes": plan.memory_parts,
         "fits": plan.fits,
+    }
+
+
+def _pipeline(plan: Plan) -> dict[str, Any]:
+    """Return how stages take turns; what only playing tells is null where a plan was not played."""
+    how, stages = plan.case.training, plan.stages
+    return {
+        "schedule": how.schedule,
+        "chunks": how.chunks,
+        "stage_blocks": list(stages.blocks) if stages else None,
+        "rank_memory_bytes": list(stages.memory_bytes) if stages else None,
+        "idle": stages.run.idle if stages else None,
     }

@@ -1,0 +1,151 @@
+"""Which configurations are there? All layouts that divide, each with its batches, recomputations and schedules.
+
+Tensor parallelism stays within the fast links and divides the heads; experts within the replicas; a pipeline has at
+least a block in every stage. GPipe keeps more than 1F1B and takes as long, and zero-bubble schedules are not run with
+compiled stages by torch: the first is looked at when it is asked for, the second then or where kernels are not fused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from paceline.errors import UsageError
+from paceline.plan import engine
+from paceline.plan.columns import Columns, configurations
+from paceline.plan.model import Transformer
+from paceline.plan.setting import Kernels, Layout, Recompute, Sharded, Training
+from paceline.plan.turns import CHUNKED, Schedule
+
+_MOST_STAGES = 64
+_MORE_CHUNKS = 4  # stages of a rank, beside those that the engine has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the configurations of a wish depend on; clusters alike in size and links have the same ones."""
+
+    model: Transformer
+    count: int
+    fast: int
+    batch: int
+    precision: str
+    layout: Layout | None
+    micro_batch: int | None
+    ways: tuple[Recompute, ...]
+    by_engine: bool
+    kernels: Kernels
+    schedule: Schedule | None
+    states: tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """All configurations of a question, as columns without machines; and how many were none, by reason."""
+
+    choices: tuple[tuple[Layout, Training], ...]
+    columns: Columns | None
+    refused: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=64)
+def grid_of(question: Question) -> Grid:
+    """Return all configurations.
+
+    Raises:
+        UsageError: A layout was given that takes another number of GPUs.
+    """
+    refused: Counter[str] = Counter()
+    choices: list[tuple[Layout, Training]] = []
+    for layout in [question.layout] if question.layout else layouts(question.model, question.count, question.fast):
+        if layout.ranks != question.count:
+            raise UsageError(f"layout {layout} takes {layout.ranks} GPUs, and there are {question.count}")
+        replicas = layout.dp * layout.shard
+        if question.by_engine and not engine.runs(layout):
+            refused["the engine does not run such a layout"] += 1
+            continue
+        if question.batch % replicas:
+            refused["the batch is not divided by the replicas"] += 1
+            continue
+        choices += [(layout, training) for training in _trainings(question, layout, question.batch // replicas)]
+    columns = configurations(question.model, choices) if choices else None
+    return Grid(choices=tuple(choices), columns=columns, refused=tuple(refused.items()))
+
+
+def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
+    """Go through the layouts of so many GPUs that a model allows; `fast` of them are joined by fast links."""
+    for tp, pp, cp in product(_divisors(count), repeat=3):
+        if tp > fast or tp > model.kv_heads * 8 or model.heads % tp or pp > min(model.layers, _MOST_STAGES):
+            continue
+        if count % (tp * pp * cp) or cp > max(1, model.seq // 4096):
+            continue
+        replicas = count // (tp * pp * cp)
+        for ep in _expert_axes(model, replicas * cp * tp):
+            yield from _replicated(replicas, fast, {"tp": tp, "pp": pp, "cp": cp, "ep": ep})
+
+
+def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
+    """All replicas alike, weights sharded over all of them, or over those near by."""
+    near = max(1, fast // axes["tp"] // axes["cp"])
+    for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
+        yield Layout(dp=replicas // shard, shard=shard, **axes)
+
+
+def _expert_axes(model: Transformer, room: int) -> list[int]:
+    if not model.experts:
+        return [1]
+    return [ep for ep in _divisors(model.experts) if room % ep == 0 and ep <= room]
+
+
+def _trainings(question: Question, layout: Layout, per_replica: int) -> Iterator[Training]:
+    sizes = [size for size in _divisors(per_replica) if size & (size - 1) == 0]
+    sharded: Sharded = "parameters" if layout.shard > 1 else "nothing"
+    for size, way in product([question.micro_batch] if question.micro_batch else sizes, question.ways):
+        if per_replica % size:
+            continue
+        for schedule, chunks in _turns(question, layout, per_replica // size, way):
+            yield Training(
+                micro_batch=float(size),
+                micro_steps=per_replica // size,
+                precision=question.precision,
+                recompute=way,
+                sharded=sharded,
+                schedule=schedule,
+                chunks=chunks,
+                balanced=True,
+                kernels=question.kernels,
+                attention="tuned",
+                weight_bytes=question.states[0],
+                gradient_bytes=question.states[1],
+                optimizer_bytes=question.states[2],
+            )
+
+
+def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
+    """Schedules, with stages of a rank, that so many micro-batches and blocks allow."""
+    if layout.pp == 1:
+        yield "1f1b", 1
+        return
+    for schedule in [question.schedule] if question.schedule else _usual(question.kernels):
+        chunked = schedule in CHUNKED
+        if micro_steps < layout.pp or (chunked and micro_steps % layout.pp) or (schedule, way) in _SPLIT_AGAIN:
+            continue
+        own = engine.chunks(schedule)
+        for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:
+            if layout.pp * chunks <= question.model.layers:
+                yield schedule, chunks
+
+
+_SPLIT_AGAIN = {("zero-bubble", "cheap"), ("zero-bubble", "full")}  # a backward pass in two would recompute in both
+
+
+def _usual(kernels: Kernels) -> tuple[Schedule, ...]:
+    return ("1f1b", "interleaved", "zero-bubble") if kernels == "eager" else ("1f1b", "interleaved")
+
+
+def _divisors(number: int) -> list[int]:
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})
