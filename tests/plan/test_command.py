@@ -15,7 +15,9 @@ def run(*args: str) -> int:
 
 def test_a_plan_is_told_and_written(tmp_path, capsys):
     record, recipe = tmp_path / "plan.json", tmp_path / "recipe.toml"
+    page = tmp_path / "plan.html"
     args = ("--batch", "256", "--target-tokens", "10b", "--json", str(record), "--recipe", str(recipe))
+    args += ("--html", str(page))
     assert run("llama-3-8b", "--gpus", "2xp5.48xlarge", *args) == 0
     out = capsys.readouterr().out
     assert "best: layout" in out
@@ -24,6 +26,20 @@ def test_a_plan_is_told_and_written(tmp_path, capsys):
     assert written["schema"] == "paceline.plan/1"
     assert sum(written["best"]["step_parts_s"].values()) == pytest.approx(written["best"]["step_s"])
     assert f'layout = "{written["best"]["layout"]}"' in recipe.read_text(encoding="utf-8")
+    assert "Llama-3-8B on 2 x aws/p5.48xlarge" in page.read_text(encoding="utf-8")
+
+
+def test_a_pipeline_says_how_its_stages_take_turns(tmp_path, capsys):
+    record, recipe = tmp_path / "plan.json", tmp_path / "recipe.toml"
+    args = ("--layout", "dp=4,pp=4", "--schedule", "interleaved", "--batch", "256")
+    out = ("--json", str(record), "--recipe", str(recipe))
+    assert run("llama-3-8b", "--gpus", "16xH100-SXM", *args, *out) == 0
+    assert "interleaved with 2 stages a rank" in capsys.readouterr().out
+    pipeline = json.loads(record.read_text(encoding="utf-8"))["best"]["pipeline"]
+    assert (pipeline["schedule"], sum(pipeline["stage_blocks"])) == ("interleaved", 32)
+    assert len(pipeline["rank_memory_bytes"]) == 4
+    assert 0 < pipeline["idle"] < 0.2
+    assert 'schedule = "interleaved"' in recipe.read_text(encoding="utf-8")
 
 
 def test_numbers_do_for_a_model(capsys):

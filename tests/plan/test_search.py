@@ -179,7 +179,9 @@ def test_scaling_names_the_plan_asked_for_as_the_whole():
 
 def test_offers_keep_to_their_limits_and_beat_each_other():
     limits = Limits(usd_per_hour=200.0, region="us-east-1", nodes=(1, 2))
-    found, _ = offers(wish(batch=64), 100, limits, fitted())
+    compared = offers(wish(batch=64), 100, limits, fitted())
+    found = compared.best
+    assert all(any(each.usd <= other.usd and each.hours <= other.hours for each in found) for other in compared.beaten)
     assert all(offer.machines.usd_per_hour <= 200 and offer.machines.instance.region == "us-east-1" for offer in found)
     assert [offer.usd for offer in found] == sorted(offer.usd for offer in found)
     assert [offer.hours for offer in found] == sorted((offer.hours for offer in found), reverse=True)

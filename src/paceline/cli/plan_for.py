@@ -63,6 +63,7 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--prices", type=click.Path(path_type=Path), metavar="FILE", help="A price table of your own (CSV).")
 @to_json
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as a page.")
 @takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
@@ -72,7 +73,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     device; or a program (train.py --its --flags, behind all other options), which is left at its first step.
     Without it, give --params, --layers, --hidden.
     """
-    check_writable(options["json_file"], options["recipe"])
+    check_writable(options["json_file"], options["html"], options["recipe"])
     if options["catalogue"] == (options["gpus"] is not None):
         raise UsageError("say on what: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances")
     subject = _subject(ctx, options)
@@ -100,13 +101,15 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     from paceline.plan.constants import fitted
     from paceline.plan.described import machines
     from paceline.plan.written import to_toml
-    from paceline.report import plan_json, plan_terminal
+    from paceline.report import plan_html, plan_json, plan_terminal
 
     found = machines(options["gpus"], options["per_node"], options["network"], _prices(options))
     advice = advise(_wish(subject, found.cluster, options), found, _target(options), fitted())
     for line in plan_terminal.lines_of(advice):
         click.echo(line)
     _write_json(options["json_file"], plan_json.to_json(advice))
+    if options["html"] is not None:
+        _write_page(options["html"], plan_html.to_html(advice))
     if options["recipe"] is not None and advice.best is not None:
         write_text(options["recipe"], to_toml(advice.best, found.name))
         tell_written(options["recipe"])
@@ -117,7 +120,7 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
     from paceline.plan.catalogue import Limits, offers
     from paceline.plan.constants import fitted
     from paceline.plan.described import machines
-    from paceline.report import plan_json, plan_terminal
+    from paceline.report import plan_html, plan_json, plan_terminal
 
     wish = _wish(subject, machines("8xH100-SXM", None, None).cluster, options)
     steps = _target(options).steps(wish)
@@ -131,10 +134,12 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
         region=options["region"],
         table=_prices(options),
     )
-    found, refused = offers(wish, steps, limits, fitted())
-    for line in plan_terminal.offer_lines(found, refused, date.today()):
+    found = offers(wish, steps, limits, fitted())
+    for line in plan_terminal.offer_lines(found, date.today()):
         click.echo(line)
-    _write_json(options["json_file"], plan_json.offers_to_json(found, refused))
+    _write_json(options["json_file"], plan_json.offers_to_json(found))
+    if options["html"] is not None:
+        _write_page(options["html"], plan_html.offers_to_html(wish, found, steps, date.today()))
     return 0
 
 
@@ -188,3 +193,8 @@ def _write_json(path: Path | None, record: dict[str, Any]) -> None:
     if path is not None:
         write_text(path, json_text(record))
         tell_written(path)
+
+
+def _write_page(path: Path, page: str) -> None:
+    write_text(path, page)
+    tell_written(path)

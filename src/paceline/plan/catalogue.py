@@ -1,4 +1,7 @@
-"""Which machines are best? Every instance of the price table, in clusters of several sizes, each at its best layout."""
+"""Which machines are best? Every instance of the price table, in clusters of several sizes, each at its best layout.
+
+Machines are compared by closed forms; for those that no others beat, pipelines are played besides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.hardware.catalogue import Instance, instances
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines, card_of, of_instance
-from paceline.plan.search import Plan, Wish, search
+from paceline.plan.search import Found, Plan, Wish, search
 
 _NODES = (1, 2, 4, 8, 16, 32)
 
@@ -35,11 +38,23 @@ class Limits:
     table: tuple[Instance, ...] | None = None  # of prices; None: the one that is shipped
 
 
-def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> tuple[list[Offer], dict[str, int]]:
-    """Plan for every instance of the table.
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What a table of machines has to offer within the limits.
 
-    Returns:
-        Offers within the limits that no other beats in both time and money, cheapest first; and why others are none.
+    Attributes:
+        best: Those that no other beats in both time and money, cheapest first.
+        beaten: The others, cheapest first.
+        refused: Why the rest are none, with counts.
+    """
+
+    best: tuple[Offer, ...]
+    beaten: tuple[Offer, ...]
+    refused: dict[str, int]
+
+
+def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> Offers:
+    """Plan for every instance of the table.
 
     Raises:
         UsageError: Nothing is left.
@@ -49,7 +64,7 @@ def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> tuple[list
         if limits.region is not None and instance.region != limits.region:
             continue
         for nodes in limits.nodes:
-            offer = _offer(wish, instance, nodes, steps, fitted)
+            offer = _offer(wish, (instance, nodes), steps, fitted)
             if isinstance(offer, str):
                 refused[offer] += 1
             elif _within(offer, limits):
@@ -59,21 +74,36 @@ def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> tuple[list
     if not found:
         counts = ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
         raise UsageError(f"no instance of the table will do: {counts}; widen --max-price, --deadline or --region")
-    return _unbeaten(found), {why: count for why, count in refused.items() if count}
+    found.sort(key=lambda each: (each.usd, each.hours))
+    best = _unbeaten(found)
+    return Offers(
+        best=tuple(_closer(each, wish, steps, fitted) for each in best),
+        beaten=tuple(each for each in found if each not in best),
+        refused={why: count for why, count in refused.items() if count},
+    )
 
 
-def _offer(wish: Wish, instance: Instance, nodes: int, steps: int, fitted: Fitted) -> Offer | str:
+def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> Offer | str:
+    """Plan by closed forms, which are enough to compare machines."""
+    instance, nodes = rented
     if instance.on_demand_usd_h is None:
         return "no price"
     if instance.gpu_count < 1 or card_of(instance) is None:
         return "card not known"
     machines = of_instance(instance, nodes)
     try:
-        found = search(replace(wish, cluster=machines.cluster), fitted)
+        found = search(replace(wish, cluster=machines.cluster), fitted, most_tasks=0)
     except UsageError:
         return "does not fit"
-    if not found.plans:
-        return "does not fit"
+    return _priced(machines, found, steps) if found.plans else "does not fit"
+
+
+def _closer(offer: Offer, wish: Wish, steps: int, fitted: Fitted) -> Offer:
+    """Plan once more, with pipelines played."""
+    return _priced(offer.machines, search(replace(wish, cluster=offer.machines.cluster), fitted), steps)
+
+
+def _priced(machines: Machines, found: Found, steps: int) -> Offer:
     hours = found.plans[0].step_s * steps / 3600
     return Offer(machines=machines, plan=found.plans[0], hours=hours, usd=hours * (machines.usd_per_hour or 0.0))
 
@@ -86,8 +116,9 @@ def _within(offer: Offer, limits: Limits) -> bool:
 
 
 def _unbeaten(found: Sequence[Offer]) -> list[Offer]:
+    """Of offers in the order of their price."""
     kept: list[Offer] = []
-    for offer in sorted(found, key=lambda each: (each.usd, each.hours)):
+    for offer in found:
         if not kept or offer.hours < kept[-1].hours:
             kept.append(offer)
     return kept

@@ -17,7 +17,8 @@ _MOST_PLAYED = 64  # micro-batches, in whole rounds of as many as there are rank
 _KINDS = ("forward", "backward", "input", "weight")
 _NOBODY = -1
 
-Spans = tuple[tuple[tuple[Task, float, float], ...], ...]  # of each rank: a task, its begin and its end in seconds
+Span = tuple[Task, float, float]  # a task, its begin and its end in seconds
+Spans = tuple[tuple[Span, ...], ...]  # of each rank
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,10 +61,7 @@ def closer(case: Case, k: Constants) -> Closer:
         TypeError: The model is no transformer.
         UsageError: The micro-batches do not go round its schedule.
     """
-    if not isinstance(case.model, Transformer):
-        raise TypeError(f"{case.model.name} is no transformer")
-    pipe = pipe_of(case)
-    blocks = spread(case.model.layers, case.model.head_blocks, pipe.ranks * pipe.chunks)
+    pipe, blocks = pipe_of(case), _blocks(case)
     run = played(pipe, _passes(columns_of([case] * len(blocks)), k, blocks))
     busiest = int(np.argmax(run.busy_s))
     pace = Pace(
@@ -72,13 +69,31 @@ def closer(case: Case, k: Constants) -> Closer:
         has_head=np.array([float(busiest == pipe.ranks - 1)]),
         pipeline_s=np.array([run.total_s]),
     )
-    held = memory_at(columns_of([case] * pipe.ranks), k, _places(pipe, blocks, tied=case.model.tied))
+    held = ranks_memory(case, k)
     fullest = np.array([int(np.argmax(held.total))])
     return Closer(
         step=step(columns_of([case]), k, pace),
         memory=Memory(**{name: values[fullest] for name, values in vars(held).items()}),
         stages=Stages(blocks=blocks, memory_bytes=tuple(held.total.tolist()), run=run),
     )
+
+
+def ranks_memory(case: Case, k: Constants) -> Memory:
+    """Predict the peak of each rank of a pipeline, of shape (ranks,).
+
+    Raises:
+        TypeError: The model is no transformer.
+        UsageError: The micro-batches do not go round its schedule.
+    """
+    pipe, blocks = pipe_of(case), _blocks(case)
+    c = columns_of([case] * pipe.ranks)
+    return memory_at(c, k, _places(pipe, blocks, tied=bool(c.tied[0])))
+
+
+def _blocks(case: Case) -> tuple[int, ...]:
+    if not isinstance(case.model, Transformer):
+        raise TypeError(f"{case.model.name} is no transformer")
+    return spread(case.model.layers, case.model.head_blocks, case.layout.pp * case.training.chunks)
 
 
 def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> Passes:

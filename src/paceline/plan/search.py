@@ -21,7 +21,7 @@ from paceline.plan.machines import domain
 from paceline.plan.memory import Memory, memory
 from paceline.plan.model import Transformer
 from paceline.plan.pipeline import tasks_of
-from paceline.plan.played import Closer, Stages, closer, pipe_of
+from paceline.plan.played import Closer, Stages, closer, pipe_of, ranks_memory
 from paceline.plan.setting import Case, Cluster, Kernels, Layout, Recompute, Training
 from paceline.plan.step import Step, step
 from paceline.plan.turns import Schedule
@@ -106,8 +106,13 @@ class Found:
     played: int
 
 
-def search(wish: Wish, fitted: Fitted) -> Found:
+def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> Found:
     """Look at all configurations of a wish.
+
+    Args:
+        wish: What is to be trained on what.
+        fitted: Constants of the formulas.
+        most_tasks: Of pipelines that are played; 0: closed forms only.
 
     Raises:
         UsageError: None divides the cluster, the batch and the model.
@@ -125,7 +130,7 @@ def search(wish: Wish, fitted: Fitted) -> Found:
     chance = np.array(probabilities(held.total, c.memory, fitted.memory_spread))
     hopeful = np.array(probabilities(_ROOM * held.total, c.memory, fitted.memory_spread)) >= SURE
     looked = _Looked(seconds.total.copy(), held.total.copy(), chance, np.where(c.pp > 1, hopeful, chance >= SURE))
-    played = _play(cases, looked, fitted)
+    played = _play(cases, looked, fitted, most_tasks)
     sure, front = looked.chance >= SURE, _front(looked)
     for index in np.flatnonzero(~sure):
         refused[_too_much(held, int(index))] += 1
@@ -150,11 +155,11 @@ class _Looked:
     hopeful: NDArray[np.bool_]  # it surely fits, or may when it is played
 
 
-def _play(cases: _Cases, looked: _Looked, fitted: Fitted) -> dict[int, Closer]:
+def _play(cases: _Cases, looked: _Looked, fitted: Fitted, most_tasks: int) -> dict[int, Closer]:
     """Play what is at the front, the fastest first, until nothing is there that was not or it has taken long enough."""
     played: dict[int, Closer] = {}
     tasks = 0
-    while tasks < _MOST_TASKS:
+    while tasks < most_tasks:
         index = next((each for each in _front(looked) if each not in played and cases[each].layout.pp > 1), None)
         if index is None:
             break
@@ -236,6 +241,7 @@ def largest_batch(plan: Plan, fitted: Fitted) -> int:
     """Return the largest micro-batch, a power of two, with which a plan surely fits; 0 where none does."""
     sizes = [2**power for power in range(13)]
     cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
-    c = columns_of(cases)
-    chance = probabilities(memory(c, fitted.constants).total, c.memory, fitted.memory_spread)
+    c, k = columns_of(cases), fitted.constants
+    held = np.array([ranks_memory(case, k).total.max() for case in cases]) if plan.stages else memory(c, k).total
+    chance = probabilities(held, c.memory, fitted.memory_spread)
     return max((size for size, fits in zip(sizes, chance, strict=True) if fits >= SURE), default=0)

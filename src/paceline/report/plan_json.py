@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from paceline import __version__
 from paceline.plan.advice import Advice, exposed
-from paceline.plan.catalogue import Offer
+from paceline.plan.catalogue import Offer, Offers
 from paceline.plan.search import Plan
 
 SCHEMA = "paceline.plan/1"
@@ -43,22 +42,24 @@ def to_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def offers_to_json(offers: Sequence[Offer], refused: dict[str, int]) -> dict[str, Any]:
-    """Return the machines that no others beat, cheapest first."""
+def offers_to_json(found: Offers) -> dict[str, Any]:
+    """Return the machines that no others beat, and those that some beat, cheapest first."""
     return {
         **_head(),
-        "offers": [
-            {
-                "usd": offer.usd,
-                "hours": offer.hours,
-                "usd_per_hour": offer.machines.usd_per_hour,
-                "nodes": offer.machines.cluster.nodes,
-                "instance": asdict(offer.machines.instance) if offer.machines.instance else None,
-                "plan": _plan(offer.plan),
-            }
-            for offer in offers
-        ],
-        "refused": refused,
+        "offers": [_offer(offer) for offer in found.best],
+        "beaten": [_offer(offer) for offer in found.beaten],
+        "refused": found.refused,
+    }
+
+
+def _offer(offer: Offer) -> dict[str, Any]:
+    return {
+        "usd": offer.usd,
+        "hours": offer.hours,
+        "usd_per_hour": offer.machines.usd_per_hour,
+        "nodes": offer.machines.cluster.nodes,
+        "instance": asdict(offer.machines.instance) if offer.machines.instance else None,
+        "plan": _plan(offer.plan),
     }
 
 

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date
 
 from paceline.plan.advice import Advice
-from paceline.plan.catalogue import Offer
-from paceline.plan.money import OLD_DAYS, Cost, age_days
+from paceline.plan.catalogue import Offer, Offers
+from paceline.plan.money import Cost, age_days
 from paceline.plan.search import Plan
+from paceline.report.plan_words import TIME_WORDS, aged, batches, dollars, hours, turns
 from paceline.units import money, percent, rate, seconds, size
 
 _MOST_PLANS = 6
-_TIME_WORDS = {
-    "matrix": "matrix products",
-    "attention": "attention",
-    "bandwidth": "element-wise work",
-    "launch": "waiting for launches",
-    "head": "output layer and loss",
-    "tensor": "tensor and context messages",
-    "expert": "messages to experts",
-    "shard": "gathering sharded weights",
-    "stages": "messages between stages",
-    "reduce": "reducing gradients",
-    "bubble": "pipeline bubble",
-    "optimizer": "optimizer",
-    "rest": "waiting for the slowest, and the rest",
-}
 
 
 def lines_of(advice: Advice) -> Iterator[str]:
@@ -47,49 +33,49 @@ def lines_of(advice: Advice) -> Iterator[str]:
         yield from cost_lines(advice.cost)
 
 
-def offer_lines(offers: Sequence[Offer], refused: dict[str, int], today: date) -> Iterator[str]:
+def offer_lines(found: Offers, today: date) -> Iterator[str]:
     """Return the machines that no others beat, cheapest first."""
     yield "machines that no others beat in both time and money, cheapest first:"
-    for offer in offers:
+    for offer in found.best:
         yield (
-            f"  {money(offer.usd)}  {_hours(offer.hours)}  {offer.machines.name}, {_region(offer)}, "
+            f"  {dollars(offer.usd)}  {hours(offer.hours)}  {offer.machines.name}, {_region(offer)}, "
             f"{money(offer.machines.usd_per_hour)}/h, layout {offer.plan.case.layout}"
         )
-    for source in dict.fromkeys(offer.machines.instance.price_source for offer in offers if offer.machines.instance):
-        yield f"price: {source}{_aged(age_days(source, today))}"
-    if refused:
-        yield "not offered: " + ", ".join(f"{count} {why}" for why, count in refused.items())
+    for source in dict.fromkeys(
+        offer.machines.instance.price_source for offer in found.best if offer.machines.instance
+    ):
+        yield f"price: {source}{aged(age_days(source, today))}"
+    refused = {"beaten by these": len(found.beaten), **found.refused}
+    yield "not offered: " + ", ".join(f"{count} {why}" for why, count in refused.items())
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:
     """Return what a number of steps takes."""
     yield (
-        f"{cost.steps:,} steps take {_hours(cost.hours)} ({_hours(cost.hours_low)} to {_hours(cost.hours_high)}; "
+        f"{cost.steps:,} steps take {hours(cost.hours)} ({hours(cost.hours_low)} to {hours(cost.hours_high)}; "
         "four in five published runs lay so close)"
     )
     if cost.usd is None:
         yield "cost: n/a, no price is known for these machines; give it with --price USD (of all, per hour)"
         return
     yield (
-        f"cost: {money(cost.usd)} ({money(cost.usd_low)} to {money(cost.usd_high)}) at {money(cost.usd_per_hour)}/h; "
-        f"{cost.source}{'' if cost.given else _aged(cost.age_days)}"
+        f"cost: {dollars(cost.usd)} ({dollars(cost.usd_low)} to {dollars(cost.usd_high)}) "
+        f"at {money(cost.usd_per_hour)}/h; {cost.source}{'' if cost.given else aged(cost.age_days)}"
     )
     if cost.spot is not None:
         yield (
-            f"spot: {money(cost.spot.usd)} and {_hours(cost.spot.hours)}, with {cost.spot.interruptions:.1f} "
+            f"spot: {dollars(cost.spot.usd)} and {hours(cost.spot.hours)}, with {cost.spot.interruptions:.1f} "
             f"interruptions; a checkpoint every {seconds(cost.spot.checkpoint_every_s)}; {cost.spot.source}"
         )
 
 
 def _best(advice: Advice, best: Plan) -> Iterator[str]:
     tokens = best.tokens_per_s / best.case.cluster.count
-    how = best.case.training
-    batch = f"micro-batch {how.micro_batch:g} x {how.micro_steps}"
-    yield f"best: layout {best.case.layout}, {batch}, recomputation {how.recompute}"
+    yield f"best: layout {best.case.layout}, {_how(best)}"
     yield f"  step {seconds(best.step_s)} (± {percent(advice.spread)}), {rate(tokens, 'tokens/s')} per GPU"
     for name, value in sorted(best.step_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.step_s:
-            yield f"    {seconds(value):>10}  {percent(value / best.step_s):>6}  {_TIME_WORDS[name]}"
+            yield f"    {seconds(value):>10}  {percent(value / best.step_s):>6}  {TIME_WORDS[name]}"
     available = best.case.cluster.memory_bytes
     yield f"  memory {size(best.memory_bytes)} of {size(available)} (nvidia-smi); fits with probability {best.fits:.3f}"
     yield f"    of it reserved {size(best.reserved_bytes)}, allocated {size(best.allocated_bytes)}"
@@ -98,16 +84,17 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
             yield f"    {size(value):>10}  {percent(value / best.memory_bytes):>6}  {name}"
 
 
+def _how(plan: Plan) -> str:
+    recomputed = f"recomputation {plan.case.training.recompute}"
+    return ", ".join(filter(None, (batches(plan), turns(plan), recomputed)))
+
+
 def _others(advice: Advice) -> Iterator[str]:
     if len(advice.found.plans) > 1:
         yield ""
         yield "slower, with less memory:"
     for plan in advice.found.plans[1:_MOST_PLANS]:
-        how = plan.case.training
-        yield (
-            f"  {seconds(plan.step_s):>10}  {size(plan.memory_bytes):>10}  {plan.case.layout}, "
-            f"micro-batch {how.micro_batch:g}, recomputation {how.recompute}"
-        )
+        yield f"  {seconds(plan.step_s):>10}  {size(plan.memory_bytes):>10}  {plan.case.layout}, {_how(plan)}"
     for why, count in advice.found.rejected.items():
         yield f"  not taken: {count} {why}" if why.startswith("slower") else f"  not taken: {count}: {why}"
 
@@ -118,7 +105,7 @@ def _around(advice: Advice) -> Iterator[str]:
     for each in advice.scaling:
         yield (
             f"  {each.plan.case.cluster.count:>6} GPUs: {rate(each.plan.tokens_per_s, 'tokens/s')}, "
-            f"{percent(each.efficiency)} per GPU of the above, messages show for {percent(each.exposed)}"
+            f"{percent(each.efficiency)} of the above per GPU, messages show for {percent(each.exposed)}"
         )
 
 
@@ -134,15 +121,5 @@ def _none_fits(advice: Advice) -> Iterator[str]:
     yield "take more GPUs, GPUs with more memory, or a smaller batch (--batch)"
 
 
-def _hours(value: float) -> str:
-    return seconds(value * 3600) if value < 48 else f"{value / 24:.3g} days"
-
-
 def _region(offer: Offer) -> str:
     return offer.machines.instance.region if offer.machines.instance else "n/a"
-
-
-def _aged(days: int | None) -> str:
-    if days is None:
-        return " (its day is not known: look it up again)"
-    return f" ({days} days old: look it up again)" if days > OLD_DAYS else f" ({days} days old)"

@@ -72,6 +72,12 @@ def whiskers(frame: Frame, xs: Sequence[float], lows: Sequence[float], highs: Se
     return element("path", d="".join(drawn) or "M0 0", class_="stroke whisker")
 
 
+def dots(frame: Frame, xs: Sequence[float], ys: Sequence[float], class_: str) -> Markup:
+    """Draw points; their lines have round ends and no length, so that they stay round in a stretched drawing."""
+    drawn = (f"M{frame.at_x(x)} {frame.at_y(y)}h0" for x, y in zip(xs, ys, strict=True))
+    return element("path", d="".join(drawn) or "M0 0", class_=f"dot {class_}")
+
+
 def across(frame: Frame, y: float, class_: str) -> Markup:
     """Draw a horizontal line over the whole width."""
     return element("path", d=f"M0 {frame.at_y(y)}H{WIDTH}", class_=f"stroke {class_}")

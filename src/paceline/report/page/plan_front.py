@@ -1,0 +1,88 @@
+"""Which other plans are worth a look, and why were the rest not taken?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline import units
+from paceline.plan.advice import Advice
+from paceline.plan.search import Plan
+from paceline.report.page.axis import axis
+from paceline.report.page.chart import Frame, dots, line, meter, note, plot, upright
+from paceline.report.page.markup import Markup, element, section, table
+from paceline.report.plan_words import batches, turns
+
+_MOST_ROWS = 12
+
+
+def front(advice: Advice) -> Markup | None:
+    """Show the plans that no other beats in both time and memory."""
+    plans = advice.found.plans
+    if not plans:
+        return None
+    heads = [("Layout", ""), ("Batches", ""), ("Recomputed", "")]
+    heads += [("Step", "num"), ("Memory", "num"), ("Fits", "num")]
+    said = (
+        "Time of a step against memory of a GPU. Each plan needs less memory than all that are faster, and surely "
+        "fits; the chosen one is the fastest."
+    )
+    more = len(plans) - _MOST_ROWS
+    return section(
+        "front",
+        "Faster or smaller",
+        element("p", said, class_="quiet"),
+        _drawing(advice) if len(plans) > 1 else None,
+        table(heads, (_row(plan) for plan in plans[:_MOST_ROWS]), class_="plans"),
+        element("p", f"and {more} that are slower still, in the JSON", class_="quiet") if more > 0 else None,
+    )
+
+
+def _drawing(advice: Advice) -> Markup:
+    plans = advice.found.plans
+    held, times = [plan.memory_bytes for plan in plans], [plan.step_s for plan in plans]
+    limit = plans[0].case.cluster.memory_bytes
+    frame = Frame(x=axis([*held, 1.04 * limit], "bytes"), y=axis([1.08 * max(times)], "s"))
+    best = plans[0]
+    return plot(
+        frame,
+        upright(frame, limit, "limit"),
+        line(frame, held, times, "curve"),
+        dots(frame, held[1:], times[1:], "curve"),
+        dots(frame, held[:1], times[:1], "chosen"),
+        label=f"Step time against memory of {len(plans)} plans; the chosen one is the fastest",
+        notes=[
+            note(frame, "chosen", x=best.memory_bytes, y=best.step_s),
+            note(frame, "the GPU has", x=limit, class_="bad top"),
+        ],
+        ticks=(5, 4),
+    )
+
+
+def _row(plan: Plan) -> list[str | Markup]:
+    how = plan.case.training
+    batch = ", ".join(filter(None, (batches(plan), turns(plan))))
+    layout = element("code", str(plan.case.layout))
+    return [
+        layout,
+        batch,
+        how.recompute,
+        units.seconds(plan.step_s),
+        units.size(plan.memory_bytes),
+        f"{plan.fits:.2f}",
+    ]
+
+
+def rejected(advice: Advice) -> Markup | None:
+    """Count what was not taken by its reason."""
+    return why_not(advice.found.rejected, advice.found.looked_at, "Why others were not taken")
+
+
+def why_not(counts: Mapping[str, int], most: int, title: str) -> Markup | None:
+    """Make a table of reasons and how often each held."""
+    if not counts:
+        return None
+    whole = max(most, *counts.values())
+    rows = (
+        [why, f"{count:,}", meter(count / whole)] for why, count in sorted(counts.items(), key=lambda pair: -pair[1])
+    )
+    return section("rejected", title, table((("Reason", ""), ("Count", "num"), ("", "bar")), rows, class_="parts"))

@@ -1,0 +1,119 @@
+"""What does it cost? On demand and spot, with intervals, and the machines of a catalogue against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from paceline import units
+from paceline.plan.advice import Advice
+from paceline.plan.catalogue import Offer, Offers
+from paceline.plan.money import Cost, age_days
+from paceline.report.page.axis import axis
+from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
+from paceline.report.page.markup import Markup, element, section, table
+from paceline.report.page.plan_front import why_not
+from paceline.report.plan_words import aged, dollars, hours
+
+_FAR = 4.0  # times the dearest and the slowest that no other beats: what lies further out is not drawn
+
+
+def cost(advice: Advice) -> Markup | None:
+    """Compare on-demand and spot machines for all the training."""
+    found = advice.cost
+    if found is None or found.usd is None:
+        return None
+    said = (
+        f"{found.steps:,} steps; between the ends of an interval lay four in five published measurements of this kind."
+    )
+    heads = (("", ""), ("USD", "num"), ("", "bar"), ("Takes", "num"), ("Between", ""), ("Where the price is from", ""))
+    return section(
+        "cost",
+        "What it costs",
+        element("p", said, class_="quiet"),
+        table(heads, _costs(found, found.usd), class_="plans"),
+        element("p", _interruptions(found), class_="quiet") if found.spot else None,
+    )
+
+
+def _costs(found: Cost, usd: float) -> list[list[str | Markup]]:
+    spot = found.spot
+    most = max(usd, spot.usd if spot else 0.0)
+    between = f"{dollars(found.usd_low)} to {dollars(found.usd_high)}"
+    source = f"{units.money(found.usd_per_hour)} an hour; {found.source}{'' if found.given else aged(found.age_days)}"
+    rows: list[list[str | Markup]] = [
+        ["on demand", dollars(usd), meter(usd / most), hours(found.hours), between, source],
+    ]
+    if spot is not None:
+        wide = f"{dollars(_times(spot.usd, found.usd_low, usd))} to {dollars(_times(spot.usd, found.usd_high, usd))}"
+        rows.append(["spot", dollars(spot.usd), meter(spot.usd / most), hours(spot.hours), wide, spot.source])
+    return rows
+
+
+def _times(value: float, end: float | None, middle: float) -> float:
+    return value * (end or middle) / middle
+
+
+def _interruptions(found: Cost) -> str:
+    spot = found.spot
+    if spot is None:
+        return ""
+    return (
+        f"Spot machines: {spot.interruptions:.1f} interruptions are to be expected, a checkpoint every "
+        f"{units.seconds(spot.checkpoint_every_s)} costs least; both are in its time and money."
+    )
+
+
+def offers(found: Offers, today: date) -> Markup:
+    """Show the machines that no others beat in both time and money."""
+    heads = (
+        ("Machines", ""), ("GPUs", "num"), ("Hours", "num"), ("USD", "num"), ("USD an hour", "num"), ("Layout", ""),
+    )  # fmt: skip
+    said = (
+        "USD for all the training, on demand, against the time it takes; listed are those that no other beats in both."
+    )
+    sources = dict.fromkeys(offer.machines.instance.price_source for offer in found.best if offer.machines.instance)
+    told = "; ".join(f"{source}{aged(age_days(source, today))}" for source in sources)
+    return section(
+        "offers",
+        "Cheaper or sooner",
+        element("p", said, class_="quiet"),
+        _drawing(found.best, found.beaten),
+        legend([("line-0", "no other beats these"), ("line-1", f"{len(found.beaten)} that some beat")]),
+        table(heads, (_offer(offer) for offer in found.best), class_="plans"),
+        element("p", f"Prices: {told}", class_="quiet") if told else None,
+    )
+
+
+def _drawing(best: Sequence[Offer], beaten: Sequence[Offer]) -> Markup:
+    times, prices = [offer.hours * 3600 for offer in best], [offer.usd for offer in best]
+    near = [offer for offer in beaten if offer.usd <= _FAR * prices[-1] and offer.hours * 3600 <= _FAR * times[0]]
+    others = [offer.hours * 3600 for offer in near], [offer.usd for offer in near]
+    frame = Frame(x=axis([1.04 * max([*times, *others[0]])], "s"), y=axis([1.08 * max([*prices, *others[1]])], ""))
+    return plot(
+        frame,
+        dots(frame, *others, "line-1"),
+        line(frame, times, prices, "curve"),
+        dots(frame, times[1:], prices[1:], "curve"),
+        dots(frame, times[:1], prices[:1], "chosen"),
+        label=f"Cost against time of {len(best) + len(near)} offers, the cheapest marked",
+        ticks=(5, 4),
+    )
+
+
+def _offer(offer: Offer) -> list[str | Markup]:
+    instance = offer.machines.instance
+    region = element("small", f" {instance.region}") if instance else None
+    return [
+        element("span", offer.machines.name, region),
+        f"{offer.machines.cluster.count:,} x {offer.machines.cluster.gpu.name}",
+        hours(offer.hours),
+        dollars(offer.usd),
+        units.money(offer.machines.usd_per_hour),
+        element("code", str(offer.plan.case.layout)),
+    ]
+
+
+def refused(counts: Mapping[str, int]) -> Markup | None:
+    """Count the machines that are no offer by their reason."""
+    return why_not(counts, sum(counts.values()), "Why others are not offered")

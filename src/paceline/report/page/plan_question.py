@@ -1,0 +1,67 @@
+"""What was asked, as it was understood, and what was taken for granted?"""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.plan.model import Transformer
+from paceline.plan.search import Wish
+from paceline.report.page.markup import Markup, element, section, table
+
+_KERNELS = {
+    "fused": "Element-wise kernels are fused, as `torch.compile` does; `--eager` where they are not.",
+    "eager": "Element-wise kernels run one by one.",
+}
+
+
+def question(wish: Wish) -> Markup:
+    """Tell model, machines and training in numbers."""
+    rows = [("Model", _model(wish.model)), ("Machines", _machines(wish)), ("Training", _training(wish))]
+    return section("question", "The question, as it was understood", table((("", ""), ("", "")), rows, class_="asked"))
+
+
+def _model(model: Transformer) -> str:
+    experts = f", {model.experts} experts of width {model.expert_ffn}, {model.top_k} a token" if model.experts else ""
+    heads = f"{model.heads} heads" + (
+        "" if model.kv_heads == model.heads else f" ({model.kv_heads} of keys and values)"
+    )
+    return (
+        f"{model.name}: {model.params / 1e9:.3g} billion weights; {model.layers} blocks of width {model.hidden:,}, "
+        f"{heads}, feed-forward {model.ffn:,}{', gated' if model.gated else ''}{experts}, vocabulary {model.vocab:,}, "
+        f"{model.seq:,} tokens a sample, {'causal' if model.causal else 'full'} attention"
+    )
+
+
+def _machines(wish: Wish) -> str:
+    cluster = wish.cluster
+    speed = cluster.network_bytes_per_s
+    network = "the network that such nodes usually have" if speed is None else f"{speed * 8 / 1e9:,.0f} Gbit/s a node"
+    memory = units.size(cluster.memory_bytes)
+    return f"{cluster.count:,} x {cluster.gpu.name} of {memory}, {cluster.per_node} a node; {network}"
+
+
+def _training(wish: Wish) -> str:
+    tokens = wish.global_batch * wish.model.seq
+    weight, gradient, optimizer = wish.states
+    asked = [f"layout {wish.layout}"] if wish.layout else []
+    asked += [f"micro-batch {wish.micro_batch}"] if wish.micro_batch else []
+    asked += [f"schedule {wish.schedule}"] if wish.schedule else []
+    asked += ["only what `paceline.train` runs"] if wish.by_engine else []
+    only = f"; asked for: {', '.join(asked)}" if asked else ""
+    return (
+        f"{wish.global_batch:,} samples a step ({tokens:,} tokens), products in {wish.precision}; a weight takes "
+        f"{weight:g} B, its gradient {gradient:g} B, the optimizer {optimizer:g} B{only}"
+    )
+
+
+def assumed(wish: Wish) -> Markup:
+    """Name what holds for every number on the page."""
+    points = (
+        _KERNELS[wish.kernels],
+        "Gradients are reduced during the backward pass; attention kernels are those made for the card; there is "
+        "sequence parallelism where there is tensor parallelism.",
+        "A plan is taken when it fits with a probability of 0.9 or more; its interval of time is where four in five "
+        "published measurements of its kind lay that a fit had not seen.",
+        "A checkpoint is written at 2 GB/s a node, and a restart after an interruption takes ten minutes.",
+    )
+    items = (element("li", point.replace("`", "")) for point in points)
+    return section("assumed", "What is taken for granted", element("ul", *items, class_="evidence"))

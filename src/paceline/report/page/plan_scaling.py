@@ -1,0 +1,61 @@
+"""What would more machines bring? Tokens per second against GPUs, and where messages eat the gain."""
+
+from __future__ import annotations
+
+from paceline import units
+from paceline.plan.advice import Advice, Scaled
+from paceline.report.page.axis import axis
+from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
+from paceline.report.page.markup import Markup, element, section, table
+
+
+def scaling(advice: Advice) -> Markup | None:
+    """Show the best plan on other numbers of machines, with the same batch."""
+    found = advice.scaling
+    if len(found) < 2:
+        return None
+    heads = (
+        ("GPUs", "num"), ("Tokens/s", "num"), ("Per GPU", "num"), ("", "bar"), ("Messages show", "num"), ("Layout", ""),
+    )  # fmt: skip
+    batch = f"the same batch of {advice.wish.global_batch:,} samples a step"
+    said = f"Tokens a second of the best plan on each number of GPUs, with {batch}."
+    return section(
+        "scaling",
+        "What more machines bring",
+        element("p", said, class_="quiet"),
+        _drawing(advice, found),
+        legend([("line-0", "predicted"), ("even-key", "as many more as GPUs")]),
+        table(heads, (_row(each) for each in found), class_="plans"),
+    )
+
+
+def _drawing(advice: Advice, found: tuple[Scaled, ...]) -> Markup:
+    counts = [float(each.plan.case.cluster.count) for each in found]
+    speeds = [each.plan.tokens_per_s for each in found]
+    asked = next(each for each in found if each.plan.case.cluster.count == advice.wish.cluster.count)
+    one = asked.plan.tokens_per_s / asked.plan.case.cluster.count
+    frame = Frame(x=axis(counts, "GPUs"), y=axis([*speeds, one * counts[-1]], ""))
+    told = ", ".join(
+        f"{count:g} GPUs {units.rate(speed, 'tokens/s')}" for count, speed in zip(counts, speeds, strict=True)
+    )
+    return plot(
+        frame,
+        line(frame, [0.0, counts[-1]], [0.0, one * counts[-1]], "even"),
+        line(frame, counts, speeds, "curve"),
+        dots(frame, counts, speeds, "curve"),
+        dots(frame, [float(asked.plan.case.cluster.count)], [asked.plan.tokens_per_s], "chosen"),
+        label=f"Throughput against GPUs: {told}",
+        ticks=(5, 4),
+    )
+
+
+def _row(each: Scaled) -> list[str | Markup]:
+    plan = each.plan
+    return [
+        f"{plan.case.cluster.count:,}",
+        f"{plan.tokens_per_s:,.0f}",
+        units.percent(each.efficiency),
+        meter(min(1.0, each.efficiency)),
+        units.percent(each.exposed),
+        element("code", str(plan.case.layout)),
+    ]

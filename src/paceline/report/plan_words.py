@@ -1,0 +1,70 @@
+"""What are the parts of a plan called, on a terminal and on a page?"""
+
+from __future__ import annotations
+
+from paceline.plan.money import OLD_DAYS
+from paceline.plan.search import Plan
+from paceline.plan.setting import Layout
+from paceline.units import money, seconds
+
+TIME_WORDS = {
+    "matrix": "matrix products",
+    "attention": "attention",
+    "bandwidth": "element-wise work",
+    "launch": "waiting for launches",
+    "head": "output layer and loss",
+    "tensor": "tensor and context messages",
+    "expert": "messages to experts",
+    "shard": "gathering sharded weights",
+    "stages": "messages between stages",
+    "reduce": "reducing gradients",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimizer",
+    "rest": "waiting for the slowest, and the rest",
+}
+MESSAGES = ("tensor", "expert", "shard", "stages", "reduce")
+RECOMPUTATION = {
+    "none": "nothing recomputed",
+    "cheap": "norms and activation functions recomputed",
+    "attention": "attention recomputed",
+    "operators": "every second product recomputed",
+    "full": "every block recomputed",
+}
+
+
+def hours(value: float) -> str:
+    """Print hours, and days where they are many."""
+    return seconds(value * 3600) if value < 48 else f"{value / 24:.3g} days"
+
+
+def dollars(value: float | None) -> str:
+    """Print what all the training costs, no finer than it is known: three digits from a hundred dollars on."""
+    if value is None or value < 100:
+        return money(value)
+    return f"{float(f'{value:.3g}'):,.0f} USD"
+
+
+def aged(days: int | None) -> str:
+    """Say how old a price is, and what to do when it is old."""
+    if days is None:
+        return " (its day is not known: look it up again)"
+    return f" ({days} days old: look it up again)" if days > OLD_DAYS else f" ({days} days old)"
+
+
+def axes(layout: Layout) -> str:
+    """Print a layout so that a line may break between its axes."""
+    return str(layout).replace(",", ", ")
+
+
+def batches(plan: Plan) -> str:
+    """Say how a rank takes its share of the batch."""
+    how = plan.case.training
+    return f"micro-batch {how.micro_batch:g} x {how.micro_steps}"
+
+
+def turns(plan: Plan) -> str:
+    """Say how the stages of a pipeline take turns; nothing where there is one stage."""
+    how = plan.case.training
+    if plan.case.layout.pp == 1:
+        return ""
+    return how.schedule + (f" with {how.chunks} stages a rank" if how.chunks > 1 else "")
