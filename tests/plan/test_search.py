@@ -152,6 +152,7 @@ def test_money_is_time_times_price_and_spot_adds_what_interruptions_take():
     assert found.hours == pytest.approx(best.step_s * 1000 / 3600)
     assert found.usd == pytest.approx(found.hours * rented.usd_per_hour)
     assert found.usd_low < found.usd < found.usd_high
+    assert found.most_energy_kwh == pytest.approx(found.hours_high * 16 * 0.7)  # 700 W each
     assert found.spot.hours > found.hours
     assert found.spot.checkpoint_every_s > 60
     assert cost(best, rented, 1000, 0.1, (10.0, "given", TODAY)).usd == pytest.approx(10 * found.hours)

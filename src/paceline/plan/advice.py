@@ -9,6 +9,7 @@ from datetime import date
 from paceline.errors import UsageError
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines
+from paceline.plan.model import Transformer
 from paceline.plan.money import Cost, cost
 from paceline.plan.report import regime_of
 from paceline.plan.search import Found, Plan, Wish, largest_batch, search
@@ -27,8 +28,15 @@ class Target:
     today: date
 
     def steps(self, wish: Wish) -> int | None:
-        """Return the steps it takes; None where no target is set."""
-        samples = self.samples if self.tokens is None else self.tokens / wish.model.seq
+        """Return the steps it takes; None where no target is set.
+
+        Raises:
+            UsageError: Tokens are to be trained on, and samples have none.
+        """
+        if self.tokens is not None and not isinstance(wish.model, Transformer):
+            raise UsageError(f"samples of {wish.model.name} have no tokens; give --target-samples")
+        each = wish.model.seq if isinstance(wish.model, Transformer) else 1
+        samples = self.samples if self.tokens is None else self.tokens / each
         return None if samples is None else max(1, round(samples / wish.global_batch))
 
 
@@ -37,7 +45,7 @@ class Scaled:
     """The best plan on another number of machines, with the same batch.
 
     Attributes:
-        efficiency: Tokens/s per GPU, against the plan that was asked for.
+        efficiency: Samples/s per GPU, against the plan that was asked for.
         exposed: Share of the step in messages that do not hide.
     """
 
@@ -88,7 +96,8 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
 
 def exposed(plan: Plan) -> float:
     """Return the share of a step in messages that do not hide."""
-    return sum(plan.step_parts[name] for name in ("tensor", "expert", "shard", "stages", "reduce")) / plan.step_s
+    shown = ("tensor", "expert", "shard", "stages", "reduce")
+    return sum(plan.step_parts.get(name, 0.0) for name in shown) / plan.step_s
 
 
 def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
@@ -100,7 +109,7 @@ def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
         except UsageError:
             continue
         if plans:
-            ratio = (plans[0].tokens_per_s / count) / (best.tokens_per_s / wish.cluster.count)
+            ratio = (plans[0].samples_per_s / count) / (best.samples_per_s / wish.cluster.count)
             found.append(Scaled(plan=plans[0], efficiency=ratio, exposed=exposed(plans[0])))
     return tuple(found)
 

@@ -11,15 +11,17 @@ from typing import Any
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.observe.probe import anatomy
 from paceline.plan.anatomy import part_of, transformer_of
-from paceline.plan.model import Transformer
+from paceline.plan.model import Model
+from paceline.plan.pictures import convnet_of
 
 
-def from_factory(text: str, seq: int) -> Transformer:
+def from_factory(text: str, seq: int, image: int | None = None) -> Model:
     """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read it.
 
     Args:
         text: Where a function without arguments, or a class, makes the model.
         seq: Tokens of a sample, which weights do not tell.
+        image: Pixels on a side of a picture of three channels, where the model is a convolutional network.
 
     Raises:
         UsageError: It is not there, fails, or is no transformer that can be read.
@@ -37,7 +39,27 @@ def from_factory(text: str, seq: int) -> Transformer:
         raise UsageError(f"{text} failed on the meta device: {type(error).__name__}: {error}") from error
     if not isinstance(made, torch.nn.Module):
         raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
-    return transformer_of(part_of(anatomy.described(made)), text.rpartition(":")[2], seq)
+    part, name = part_of(anatomy.described(made)), text.rpartition(":")[2]
+    if image is not None:
+        return convnet_of(part, name, _products(made, text, image), 1)
+    if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
+        raise UsageError(f"{text} has convolutions; give the side of its pictures: --image 224")
+    return transformer_of(part, name, seq)
+
+
+def _products(module: Any, text: str, image: int) -> list[dict[str, Any]]:
+    """Pass one picture through, on the meta device, and note what convolutions and linear layers make."""
+    import torch
+
+    found: list[dict[str, Any]] = []
+    for each in module.modules():
+        each.register_forward_hook(lambda own, _, made: found.extend(anatomy.products(own, made)))
+    try:
+        module(torch.empty(1, 3, image, image, device="meta"))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{text} takes no picture of 3 x {image} x {image}: {said}") from error
+    return found
 
 
 def _found(text: str) -> Any:

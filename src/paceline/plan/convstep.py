@@ -6,12 +6,14 @@ writing of the maps at memory speed; gradients over the links; and pictures no f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from paceline.errors import UsageError
 from paceline.plan.constants import Constants
 from paceline.plan.machines import ceiling, link_bytes_per_s, network_bytes_per_s
+from paceline.plan.memory import conv_parts
 from paceline.plan.model import ConvNet
-from paceline.plan.setting import Case
+from paceline.plan.setting import Case, Layout
 
 _LAUNCHES = 12.0  # kernels of a convolution with what follows it, both passes
 _PLAIN_FP32 = 1.5  # fp32 without tensor cores comes nearer to its ceiling than formats with them
@@ -71,6 +73,33 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
         optimizer=optimizer,
         rest=k.step_s / 5,
     )
+
+
+def replicas(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
+    """Return a case with each size of its micro-batches, a power of two or the one that is given.
+
+    Raises:
+        UsageError: The layout has another axis than dp, takes another number of GPUs, or does not divide the batch.
+    """
+    count = whole.cluster.count
+    if whole.layout != Layout(dp=count):
+        raise UsageError(f"a convolutional network is planned with a replica on each GPU; give --layout dp={count}")
+    if batch % count:
+        near = max(1, batch // count) * count
+        raise UsageError(f"{count} GPUs do not divide a batch of {batch}; give --batch {near}")
+    each = batch // count
+    powers = [2**power for power in range(each.bit_length()) if each % 2**power == 0]
+    sizes = [micro_batch] if micro_batch else sorted({*powers, each})
+    if each % sizes[0]:
+        raise UsageError(f"{each} samples a GPU are not divided by a micro-batch of {sizes[0]}")
+    how = whole.training
+    return [replace(whole, training=replace(how, micro_batch=float(size), micro_steps=each // size)) for size in sizes]
+
+
+def held_by_replica(case: Case, k: Constants) -> dict[str, float]:
+    """Predict the parts of the peak in bytes, as nvidia-smi shows it."""
+    parts = conv_parts(case, k)
+    return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}
 
 
 def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> float:

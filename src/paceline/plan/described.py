@@ -14,8 +14,9 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, instances
+from paceline.plan.convnets import convnet
 from paceline.plan.machines import card
-from paceline.plan.model import Transformer
+from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.named import from_numbers, named
 from paceline.plan.setting import Cluster
 
@@ -143,12 +144,13 @@ def network_bytes_per_s(text: str) -> float:
     return float(found[1]) * (1e9 if found[2] == "g" else 1e12) / 8
 
 
-def model_of(subject: str | None, numbers: Mapping[str, Any]) -> Transformer:
+def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None = None) -> Model:
     """Return the model that a path, a published name or numbers mean; numbers change what a name gives.
 
     Args:
         subject: A ``config.json``, a published name such as ``llama-3-8b``, a ``module:factory``, or None.
         numbers: Fields of `Transformer`, and ``params``; None where not given.
+        image: Pixels on a side of a picture, of a convolutional ``module:factory``.
 
     Raises:
         UsageError: It is none of these, or too little is given.
@@ -161,16 +163,22 @@ def model_of(subject: str | None, numbers: Mapping[str, Any]) -> Transformer:
     if ":" in subject:
         from paceline.plan.capture import from_factory
 
-        return replace(from_factory(subject, given.pop("seq", _USUAL_SEQ)), **given)
+        made = from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
+        return replace(made, **given) if isinstance(made, Transformer) else made
     if subject.endswith(".json"):
         return replace(from_config(Path(subject)), **given)
     found = named(subject)
-    if found is None:
+    return _network(subject) if found is None else replace(found, **given)
+
+
+def _network(name: str) -> ConvNet:
+    try:
+        return convnet(name)
+    except UsageError:
         raise UsageError(
-            f"{subject!r} is no config.json and no published model that is known (such as llama-3-8b); "
+            f"{name!r} is no config.json and no published model that is known (such as llama-3-8b or resnet-50); "
             "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
-        )
-    return replace(found, **given)
+        ) from None
 
 
 def _arch(given: dict[str, Any]) -> str:

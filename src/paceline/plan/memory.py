@@ -155,7 +155,16 @@ def _buffers(c: Columns) -> Floats:
 
 
 def conv_memory(case: Case, k: Constants) -> float:
-    """Predict the allocated peak of a convolutional network: its maps once for the convolution, once for what follows.
+    """Predict the allocated peak of a convolutional network.
+
+    Raises:
+        TypeError: The model is none.
+    """
+    return sum(conv_parts(case, k).values())
+
+
+def conv_parts(case: Case, k: Constants) -> dict[str, float]:
+    """Predict its parts in bytes: maps are kept once for the convolution, once for what follows.
 
     Raises:
         TypeError: The model is none.
@@ -164,5 +173,10 @@ def conv_memory(case: Case, k: Constants) -> float:
     if not isinstance(model, ConvNet):
         raise TypeError(f"{model.name} is no convolutional network")
     width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
-    states = model.params * (how.weight_bytes + how.gradient_bytes + 4.0)
-    return states + k.activation * how.micro_batch * model.outputs * width * 2 + k.workspace
+    return {
+        "weights": model.params * how.weight_bytes,
+        "gradients": model.params * how.gradient_bytes,
+        "optimizer": model.params * how.optimizer_bytes,
+        "activations": k.activation * how.micro_batch * model.outputs * width * 2,
+        "workspace": k.workspace,
+    }

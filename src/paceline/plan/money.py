@@ -51,6 +51,7 @@ class Cost:
         source: Where the price is from, with its date.
         given: Whether the user gave it.
         age_days: Of the price; None where its source names no day.
+        most_energy_kwh: What the GPUs take where they draw their limit all the time; hosts and cooling left out.
     """
 
     steps: int
@@ -64,6 +65,7 @@ class Cost:
     source: str
     given: bool
     age_days: int | None
+    most_energy_kwh: float
     spot: Risk | None
 
 
@@ -94,6 +96,7 @@ def cost(plan: Plan, machines: Machines, steps: int, spread: float, price: tuple
         source=source,
         given=given is not None,
         age_days=age_days(source, today),
+        most_energy_kwh=high * machines.cluster.count * machines.cluster.gpu.power_w / 1000,
         spot=_risk(plan, machines, hours),
     )
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.plan.anatomy import part_of, transformer_of
-from paceline.plan.model import Transformer
+from paceline.plan.model import Model
+from paceline.plan.pictures import convnet_of
 from paceline.plan.setting import Kernels
 
 _NUMBERS = "give numbers: --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
@@ -28,7 +29,7 @@ class Trained:
         told: What was seen, and what had to be assumed.
     """
 
-    model: Transformer
+    model: Model
     samples: int
     precision: str
     kernels: Kernels
@@ -50,11 +51,9 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
             f"{name} has {model['weights']:,} weights; the optimizers have {note['trained']:,} of them and "
             f"{note['trained_elsewhere']:,} of others, and only training of one whole model is planned; {_NUMBERS}"
         )
-    samples, seq = _batch(note, name, numbers.get("seq"))
-    given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
-    found = transformer_of(part_of(model["anatomy"]), name, seq)
+    found, samples = _network(note, name, numbers)
     return Trained(
-        model=replace(found, **given),
+        model=found,
         samples=samples * (note["micro_steps"] or 1),
         precision=_FORMATS.get(note["autocast"] or model["dtype"], "tf32" if note["tf32"] else "fp32"),
         kernels="fused" if note["compiled"] else "eager",
@@ -63,11 +62,29 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     )
 
 
+def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> tuple[Model, int]:
+    """Return the model, and the samples of a forward pass."""
+    module, batch = part_of(note["model"]["anatomy"]), note["batch"]
+    if batch is not None and not batch["whole_numbers"] and any(_convolves(each) for each in note["products"]):
+        samples = batch["shape"][0]
+        return convnet_of(module, name, note["products"], samples), samples
+    samples, seq = _batch(note, name, numbers.get("seq"))
+    given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
+    return replace(transformer_of(module, name, seq), **given), samples
+
+
+def _convolves(product: Mapping[str, Any]) -> bool:
+    return bool(product["kind"] == "convolution")
+
+
 def _batch(note: Mapping[str, Any], name: str, seq: int | None) -> tuple[int, int]:
     batch = note["batch"]
     if batch is None or not batch["whole_numbers"] or len(batch["shape"]) != 2:
         seen = "no tensor" if batch is None else f"{batch['dtype']} of shape {batch['shape']}"
-        raise UsageError(f"{name} was given {seen}, and not samples of tokens (samples, length); {_NUMBERS}")
+        raise UsageError(
+            f"{name} was given {seen}, and neither samples of tokens (samples, length) nor pictures that it convolves; "
+            f"{_NUMBERS}"
+        )
     samples, length = batch["shape"]
     return samples, seq or length
 

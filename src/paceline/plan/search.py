@@ -7,7 +7,7 @@ the front is left that was not. What does not fit is counted by what would have 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from paceline.errors import UsageError
 from paceline.plan.columns import Floats, columns_of, on
 from paceline.plan.constants import Fitted
+from paceline.plan.convstep import conv_step, held_by_replica, replicas
 from paceline.plan.fits import SURE, probabilities, probability
 from paceline.plan.grid import Question, grid_of
 from paceline.plan.machines import domain
 from paceline.plan.memory import Memory, memory
-from paceline.plan.model import Transformer
+from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.pipeline import tasks_of
 from paceline.plan.played import Closer, Stages, closer, pipe_of, ranks_memory
 from paceline.plan.setting import Case, Cluster, Kernels, Layout, Recompute, Training
@@ -44,7 +45,7 @@ class Wish:
         schedule: Of a pipeline, the only one to look at; None: those that may be best.
     """
 
-    model: Transformer
+    model: Model
     cluster: Cluster
     global_batch: int
     precision: str = "bf16"
@@ -80,11 +81,15 @@ class Plan:
         return self.reserved_bytes - self.memory_parts["fragmentation"]
 
     @property
-    def tokens_per_s(self) -> float:
+    def samples_per_s(self) -> float:
         """Of the whole cluster."""
+        return self.case.global_batch / self.step_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the whole cluster; None where samples have none."""
         model = self.case.model
-        seq = model.seq if isinstance(model, Transformer) else 1
-        return self.case.global_batch * seq / self.step_s
+        return self.samples_per_s * model.seq if isinstance(model, Transformer) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,9 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> Found:
     Raises:
         UsageError: None divides the cluster, the batch and the model.
     """
-    grid = grid_of(_question(wish))
+    if isinstance(wish.model, ConvNet):
+        return _replicas(wish, wish.model, fitted)
+    grid = grid_of(_question(wish, wish.model))
     refused = Counter(dict(grid.refused))
     if grid.columns is None:
         raise UsageError(
@@ -216,9 +223,9 @@ def _plan(case: Case, closed: tuple[Step, Memory], looked: _Looked, played: dict
     )
 
 
-def _question(wish: Wish) -> Question:
+def _question(wish: Wish, model: Transformer) -> Question:
     return Question(
-        model=wish.model,
+        model=model,
         count=wish.cluster.count,
         fast=domain(wish.cluster),
         batch=wish.global_batch,
@@ -241,7 +248,65 @@ def largest_batch(plan: Plan, fitted: Fitted) -> int:
     """Return the largest micro-batch, a power of two, with which a plan surely fits; 0 where none does."""
     sizes = [2**power for power in range(13)]
     cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
-    c, k = columns_of(cases), fitted.constants
-    held = np.array([ranks_memory(case, k).total.max() for case in cases]) if plan.stages else memory(c, k).total
-    chance = probabilities(held, c.memory, fitted.memory_spread)
-    return max((size for size, fits in zip(sizes, chance, strict=True) if fits >= SURE), default=0)
+    available, k = plan.case.cluster.memory_bytes, fitted.constants
+    if isinstance(plan.case.model, ConvNet):
+        held = [sum(held_by_replica(case, k).values()) for case in cases]
+    elif plan.stages:
+        held = [float(ranks_memory(case, k).total.max()) for case in cases]
+    else:
+        held = memory(columns_of(cases), k).total.tolist()
+    sure = [probability(need, available, fitted.memory_spread) >= SURE for need in held]
+    return max((size for size, fits in zip(sizes, sure, strict=True) if fits), default=0)
+
+
+def _replicas(wish: Wish, model: ConvNet, fitted: Fitted) -> Found:
+    """Look at the batches of a convolutional network, a replica on every GPU."""
+    cases = replicas(
+        Case(
+            model=model, layout=wish.layout or Layout(dp=wish.cluster.count), training=_loop(wish), cluster=wish.cluster
+        ),
+        wish.global_batch,
+        wish.micro_batch,
+    )
+    plans = sorted((_replica(case, fitted) for case in cases), key=lambda plan: (plan.step_s, plan.memory_bytes))
+    front: list[Plan] = []
+    for plan in plans:
+        if plan.fits >= SURE and (not front or plan.memory_bytes < front[-1].memory_bytes):
+            front.append(plan)
+    unsure = sum(plan.fits < SURE for plan in plans)
+    counts = {
+        "does not surely fit, mostly for activations": unsure,
+        "slower than another that needs no more memory": len(plans) - unsure - len(front),
+    }
+    return Found(
+        plans=tuple(front),
+        looked_at=len(plans),
+        rejected={why: count for why, count in counts.items() if count},
+        nearest=min(plans, key=lambda plan: plan.memory_bytes),
+        played=0,
+    )
+
+
+def _loop(wish: Wish) -> Training:
+    weight, gradient, optimizer = wish.states
+    return Training(
+        micro_batch=1.0,
+        precision=wish.precision,
+        kernels=wish.kernels,
+        weight_bytes=weight,
+        gradient_bytes=gradient,
+        optimizer_bytes=optimizer,
+    )
+
+
+def _replica(case: Case, fitted: Fitted) -> Plan:
+    seconds, held = conv_step(case, fitted.constants), held_by_replica(case, fitted.constants)
+    need = sum(held.values())
+    return Plan(
+        case=case,
+        step_s=seconds.total,
+        step_parts=asdict(seconds),
+        memory_bytes=need,
+        memory_parts=held,
+        fits=probability(need, case.cluster.memory_bytes, fitted.memory_spread),
+    )

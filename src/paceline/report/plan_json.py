@@ -32,6 +32,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
             {
                 "gpus": each.plan.case.cluster.count,
                 "tokens_per_s": each.plan.tokens_per_s,
+                "samples_per_s": each.plan.samples_per_s,
                 "efficiency": each.efficiency,
                 "exposed": each.exposed,
                 "layout": str(each.plan.case.layout),
@@ -91,6 +92,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "step_s": plan.step_s,
         "step_parts_s": plan.step_parts,
         "tokens_per_s": plan.tokens_per_s,
+        "samples_per_s": plan.samples_per_s,
         "exposed": exposed(plan),
         "memory_bytes": plan.memory_bytes,
         "reserved_bytes": plan.reserved_bytes,

@@ -7,9 +7,10 @@ from datetime import date
 
 from paceline.plan.advice import Advice
 from paceline.plan.catalogue import Offer, Offers
+from paceline.plan.model import Model, Transformer
 from paceline.plan.money import Cost, age_days
 from paceline.plan.search import Plan
-from paceline.report.plan_words import TIME_WORDS, aged, batches, dollars, hours, turns
+from paceline.report.plan_words import TIME_WORDS, aged, batches, dollars, energy, hours, speed, turns, weights
 from paceline.units import money, percent, rate, seconds, size
 
 _MOST_PLANS = 6
@@ -18,19 +19,22 @@ _MOST_PLANS = 6
 def lines_of(advice: Advice) -> Iterator[str]:
     """Return what is told of one cluster, line by line."""
     model, best = advice.wish.model, advice.best
-    yield f"{model.name}: {model.params / 1e9:.3g} billion weights, {model.layers} blocks, {model.seq} tokens a sample"
-    looked_at = f"{advice.found.looked_at} configurations looked at"
+    yield f"{model.name}: {weights(model)}, {_size(model)}"
+    count = advice.found.looked_at
+    looked_at = f"{count:,} configuration{'' if count == 1 else 's'} looked at"
     yield f"on {advice.machines.name}, {advice.wish.global_batch} samples a step; {looked_at}"
     yield ""
     if best is None:
         yield from _none_fits(advice)
         return
     yield from _best(advice, best)
+    yield from _not_checked(best)
     yield from _others(advice)
     yield from _around(advice)
     if advice.cost is not None:
         yield ""
         yield from cost_lines(advice.cost)
+        yield f"energy: {energy(advice.cost, advice.wish.cluster.gpu)}"
 
 
 def offer_lines(found: Offers, today: date) -> Iterator[str]:
@@ -70,9 +74,10 @@ def cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def _best(advice: Advice, best: Plan) -> Iterator[str]:
-    tokens = best.tokens_per_s / best.case.cluster.count
+    throughput, unit = speed(best)
+    per_gpu = rate(throughput / best.case.cluster.count, unit)
     yield f"best: layout {best.case.layout}, {_how(best)}"
-    yield f"  step {seconds(best.step_s)} (± {percent(advice.spread)}), {rate(tokens, 'tokens/s')} per GPU"
+    yield f"  step {seconds(best.step_s)} (± {percent(advice.spread)}), {per_gpu} per GPU"
     for name, value in sorted(best.step_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.step_s:
             yield f"    {seconds(value):>10}  {percent(value / best.step_s):>6}  {TIME_WORDS[name]}"
@@ -84,9 +89,22 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
             yield f"    {size(value):>10}  {percent(value / best.memory_bytes):>6}  {name}"
 
 
+def _size(model: Model) -> str:
+    if isinstance(model, Transformer):
+        return f"{model.layers} blocks, {model.seq} tokens a sample"
+    return f"{model.layers} convolutions, {model.flops / 1e9:.3g} GFLOP a sample forward"
+
+
 def _how(plan: Plan) -> str:
     recomputed = f"recomputation {plan.case.training.recompute}"
     return ", ".join(filter(None, (batches(plan), turns(plan), recomputed)))
+
+
+def _not_checked(plan: Plan) -> Iterator[str]:
+    """Name what a prediction for a convolutional network rests on."""
+    if not isinstance(plan.case.model, Transformer):
+        yield "  data: pictures of ImageNet's size, decoded as fast as published nodes of this kind did"
+        yield "  memory of convolutional networks is counted; no published figure was there to check it against"
 
 
 def _others(advice: Advice) -> Iterator[str]:
@@ -104,7 +122,7 @@ def _around(advice: Advice) -> Iterator[str]:
     yield f"the largest micro-batch that surely fits so: {advice.largest_micro_batch}"
     for each in advice.scaling:
         yield (
-            f"  {each.plan.case.cluster.count:>6} GPUs: {rate(each.plan.tokens_per_s, 'tokens/s')}, "
+            f"  {each.plan.case.cluster.count:>6} GPUs: {rate(*speed(each.plan))}, "
             f"{percent(each.efficiency)} of the above per GPU, messages show for {percent(each.exposed)}"
         )
 

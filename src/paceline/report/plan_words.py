@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.plan.money import OLD_DAYS
+from paceline.hardware.catalogue import Gpu
+from paceline.plan.model import Model
+from paceline.plan.money import OLD_DAYS, Cost
 from paceline.plan.search import Plan
 from paceline.plan.setting import Layout
 from paceline.units import money, seconds
@@ -18,6 +20,7 @@ TIME_WORDS = {
     "shard": "gathering sharded weights",
     "stages": "messages between stages",
     "reduce": "reducing gradients",
+    "data": "waiting for data",
     "bubble": "pipeline bubble",
     "optimizer": "optimizer",
     "rest": "waiting for the slowest, and the rest",
@@ -44,11 +47,35 @@ def dollars(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f} USD"
 
 
+def energy(cost: Cost, gpu: Gpu) -> str:
+    """Say what the GPUs draw at most, and where the figure is from."""
+    unsure = "" if gpu.verified == "repo" else ", not checked against its data sheet"
+    most = float(f"{cost.most_energy_kwh:.3g}")
+    return (
+        f"at most {f'{most:,.0f}' if most >= 100 else f'{most:g}'} kWh at the longer end, if every {gpu.name} draws its board limit of "
+        f"{gpu.power_w:g} W (hardware/data/gpus.csv{unsure}); without hosts and cooling"
+    )
+
+
 def aged(days: int | None) -> str:
     """Say how old a price is, and what to do when it is old."""
     if days is None:
         return " (its day is not known: look it up again)"
     return f" ({days} days old: look it up again)" if days > OLD_DAYS else f" ({days} days old)"
+
+
+def weights(model: Model) -> str:
+    """Print how many weights a model has."""
+    if model.params >= 1e9:
+        return f"{model.params / 1e9:.3g} billion weights"
+    return f"{model.params / 1e6:.3g} million weights"
+
+
+def speed(plan: Plan) -> tuple[float, str]:
+    """Return the throughput of a cluster, in tokens where samples have them, and its unit."""
+    if plan.tokens_per_s is None:
+        return plan.samples_per_s, "samples/s"
+    return plan.tokens_per_s, "tokens/s"
 
 
 def axes(layout: Layout) -> str:

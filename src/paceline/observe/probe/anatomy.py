@@ -17,6 +17,26 @@ def described(module: Any) -> dict[str, Any]:
     return _part(module, {})
 
 
+def products(module: Any, made: Any) -> list[dict[str, Any]]:
+    """Return the product of a convolution or linear layer that has made a tensor; nothing of other modules.
+
+    Keys: ``kind`` (its class), ``weights``, ``groups``, ``channels`` and ``outputs`` (elements of the whole batch).
+    """
+    torch = sys.modules["torch"]
+    convolution = isinstance(module, torch.nn.modules.conv._ConvNd)
+    if not isinstance(made, torch.Tensor) or not (convolution or isinstance(module, torch.nn.Linear)):
+        return []
+    return [
+        {
+            "kind": "convolution" if convolution else "linear",
+            "weights": module.weight.numel(),
+            "groups": module.groups if convolution else 1,
+            "channels": module.weight.shape[0],
+            "outputs": made.numel(),
+        }
+    ]
+
+
 def _part(module: Any, numbers: dict[int, int]) -> dict[str, Any]:
     own = vars(module).get("_parameters", {})
     weights = [

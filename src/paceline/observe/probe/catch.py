@@ -5,7 +5,7 @@ first `Optimizer.step`, before it acts                               ──> the
 
 The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
 that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
-is the end, before it computes anything.
+is the end, before it computes anything; after it where the module convolves, since only its outputs tell their sizes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class _Seen:
         self.held = 0
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
+        self.products: list[dict[str, Any]] = []  # of the first forward pass
 
 
 def begin(path: str) -> None:
@@ -69,7 +70,13 @@ def _patch_modules(torch: Any, seen: _Seen) -> None:
             _at_forward(torch, seen, self, (*args, *kwargs.values()))
         seen.depth += 1
         try:
-            return original(self, *args, **kwargs)
+            made = original(self, *args, **kwargs)
+            if seen.micro_steps == 1:
+                seen.products += anatomy.products(self, made)
+            if seen.real and seen.depth == 1 and self is seen.module:
+                _write(torch, seen, None)
+                _leave()
+            return made
         finally:
             seen.depth -= 1
 
@@ -124,7 +131,7 @@ def _patch_compile(torch: Any, seen: _Seen) -> None:
 def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -> None:
     held = _held(seen, module)
     if held > seen.held:
-        seen.module, seen.held, seen.micro_steps = module, held, 0
+        seen.module, seen.held, seen.micro_steps, seen.products = module, held, 0, []
         with torch._C.DisableTorchFunction():
             seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
     if held and module is seen.module:
@@ -132,8 +139,13 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
         seen.note.update(autocast=next((each for each in reversed(seen.autocast) if each), None))
         if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
             _write(torch, seen, None)
-        if seen.real or seen.micro_steps > _MOST_MICRO_STEPS:
+        before = seen.real and not _convolves(torch, module)  # what it convolves to is told by a pass alone
+        if before or seen.micro_steps > _MOST_MICRO_STEPS:
             _leave()
+
+
+def _convolves(torch: Any, module: Any) -> bool:
+    return any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
 
 
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
@@ -192,6 +204,7 @@ def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
         "trained": seen.held,
         "trained_elsewhere": others,
         "optimizers": described,
+        "products": seen.products,
         "micro_steps": micro_steps,
         "compiled": seen.compiled,
         "tf32": torch.get_float32_matmul_precision() != "highest",

@@ -10,7 +10,7 @@ from paceline.plan.catalogue import Offer
 from paceline.plan.search import Plan, Wish
 from paceline.report.page.markup import Markup, element, sentence
 from paceline.report.page.verdict import Fact, facts
-from paceline.report.plan_words import RECOMPUTATION, aged, axes, batches, dollars, hours, turns
+from paceline.report.plan_words import RECOMPUTATION, aged, axes, batches, dollars, hours, speed, turns
 
 
 def headline(advice: Advice) -> str:
@@ -51,11 +51,12 @@ def _facts(advice: Advice, plan: Plan) -> list[Fact]:
     cluster = plan.case.cluster
     how = ", ".join(filter(None, (batches(plan), turns(plan), RECOMPUTATION[plan.case.training.recompute])))
     held = f"of {units.size(cluster.memory_bytes)}, as nvidia-smi shows it; fits with probability {plan.fits:.3f}"
-    per_gpu = f"{units.rate(plan.tokens_per_s / cluster.count, 'tokens/s')} a GPU"
+    throughput, unit = speed(plan)
+    per_gpu = f"{units.rate(throughput / cluster.count, unit)} a GPU"
     return [
         ("Layout", axes(plan.case.layout), how),
         ("Step", units.seconds(plan.step_s), f"{units.seconds(low)} to {units.seconds(high)} for four in five"),
-        ("Throughput", units.rate(plan.tokens_per_s, "tokens/s"), per_gpu),
+        ("Throughput", units.rate(throughput, unit), per_gpu),
         ("Memory of a GPU", units.size(plan.memory_bytes), held),
         ("Largest micro-batch", f"{advice.largest_micro_batch}", "that surely fits so"),
         *_cost(advice),

@@ -13,7 +13,7 @@ from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.page.plan_front import why_not
-from paceline.report.plan_words import aged, dollars, hours
+from paceline.report.plan_words import aged, dollars, energy, hours
 
 _FAR = 4.0  # times the dearest and the slowest that no other beats: what lies further out is not drawn
 
@@ -33,6 +33,7 @@ def cost(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         table(heads, _costs(found, found.usd), class_="plans"),
         element("p", _interruptions(found), class_="quiet") if found.spot else None,
+        element("p", f"Energy: {energy(found, advice.wish.cluster.gpu)}.", class_="quiet"),
     )
 
 

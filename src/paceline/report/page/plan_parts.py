@@ -20,6 +20,7 @@ _TIME = {
     "head": "checkpoint",
     **dict.fromkeys(("tensor", "expert", "shard", "stages", "reduce"), "communication"),
     "optimizer": "optimizer",
+    "data": "data_wait",
     "bubble": "idle",
     "rest": "other",
 }
@@ -51,7 +52,7 @@ _LEAST = 0.001  # share from which a part is listed
 def time(advice: Advice) -> Markup:
     """Show where the time of a step goes."""
     plan = advice.best or advice.found.nearest
-    shares = {name: value / plan.step_s for name, value in plan.step_parts.items()}
+    shares = {name: plan.step_parts.get(name, 0.0) / plan.step_s for name in _TIME}
     rows = (
         [
             _named(_TIME[name], TIME_WORDS[name], ""),
@@ -75,7 +76,7 @@ def memory(advice: Advice) -> Markup:
     plan = advice.best or advice.found.nearest
     available = plan.case.cluster.memory_bytes
     whole = max(available, plan.memory_bytes)
-    shares = {name: value / whole for name, value in plan.memory_parts.items()}
+    shares = {name: plan.memory_parts.get(name, 0.0) / whole for name in _MEMORY}
     shares["free"] = max(0.0, 1 - plan.memory_bytes / whole)
     classes = {**_MEMORY, "free": "free"}
     rows = (

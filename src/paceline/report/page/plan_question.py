@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.plan.model import Transformer
+from paceline.plan.model import Model, Transformer
 from paceline.plan.search import Wish
 from paceline.report.page.markup import Markup, element, section, table
+from paceline.report.plan_words import weights
 
 _KERNELS = {
     "fused": "Element-wise kernels are fused, as `torch.compile` does; `--eager` where they are not.",
@@ -19,13 +20,18 @@ def question(wish: Wish) -> Markup:
     return section("question", "The question, as it was understood", table((("", ""), ("", "")), rows, class_="asked"))
 
 
-def _model(model: Transformer) -> str:
+def _model(model: Model) -> str:
+    if not isinstance(model, Transformer):
+        return (
+            f"{model.name}: {weights(model)}; {model.layers} convolutions of {model.flops / 1e9:.3g} GFLOP forward and "
+            f"{model.outputs / 1e6:.3g} million outputs a sample"
+        )
     experts = f", {model.experts} experts of width {model.expert_ffn}, {model.top_k} a token" if model.experts else ""
     heads = f"{model.heads} heads" + (
         "" if model.kv_heads == model.heads else f" ({model.kv_heads} of keys and values)"
     )
     return (
-        f"{model.name}: {model.params / 1e9:.3g} billion weights; {model.layers} blocks of width {model.hidden:,}, "
+        f"{model.name}: {weights(model)}; {model.layers} blocks of width {model.hidden:,}, "
         f"{heads}, feed-forward {model.ffn:,}{', gated' if model.gated else ''}{experts}, vocabulary {model.vocab:,}, "
         f"{model.seq:,} tokens a sample, {'causal' if model.causal else 'full'} attention"
     )
@@ -40,7 +46,7 @@ def _machines(wish: Wish) -> str:
 
 
 def _training(wish: Wish) -> str:
-    tokens = wish.global_batch * wish.model.seq
+    tokens = f" ({wish.global_batch * wish.model.seq:,} tokens)" if isinstance(wish.model, Transformer) else ""
     weight, gradient, optimizer = wish.states
     asked = [f"layout {wish.layout}"] if wish.layout else []
     asked += [f"micro-batch {wish.micro_batch}"] if wish.micro_batch else []
@@ -48,14 +54,19 @@ def _training(wish: Wish) -> str:
     asked += ["only what `paceline.train` runs"] if wish.by_engine else []
     only = f"; asked for: {', '.join(asked)}" if asked else ""
     return (
-        f"{wish.global_batch:,} samples a step ({tokens:,} tokens), products in {wish.precision}; a weight takes "
+        f"{wish.global_batch:,} samples a step{tokens}, products in {wish.precision}; a weight takes "
         f"{weight:g} B, its gradient {gradient:g} B, the optimizer {optimizer:g} B{only}"
     )
 
 
 def assumed(wish: Wish) -> Markup:
     """Name what holds for every number on the page."""
+    pictures = (
+        "Pictures are of ImageNet's size and decoded as fast as published nodes of this kind did.",
+        "Memory of convolutional networks is counted; no published figure was there to check it against.",
+    )
     points = (
+        *(() if isinstance(wish.model, Transformer) else pictures),
         _KERNELS[wish.kernels],
         "Gradients are reduced during the backward pass; attention kernels are those made for the card; there is "
         "sequence parallelism where there is tensor parallelism.",

@@ -7,6 +7,7 @@ from paceline.plan.advice import Advice, Scaled
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
 from paceline.report.page.markup import Markup, element, section, table
+from paceline.report.plan_words import speed
 
 
 def scaling(advice: Advice) -> Markup | None:
@@ -14,11 +15,11 @@ def scaling(advice: Advice) -> Markup | None:
     found = advice.scaling
     if len(found) < 2:
         return None
-    heads = (
-        ("GPUs", "num"), ("Tokens/s", "num"), ("Per GPU", "num"), ("", "bar"), ("Messages show", "num"), ("Layout", ""),
-    )  # fmt: skip
     batch = f"the same batch of {advice.wish.global_batch:,} samples a step"
-    said = f"Tokens a second of the best plan on each number of GPUs, with {batch}."
+    unit = speed(found[0].plan)[1]
+    heads = [("GPUs", "num"), (unit.capitalize(), "num"), ("Per GPU", "num"), ("", "bar")]
+    heads += [("Messages show", "num"), ("Layout", "")]
+    said = f"{unit.capitalize()} of the best plan on each number of GPUs, with {batch}."
     return section(
         "scaling",
         "What more machines bring",
@@ -31,19 +32,18 @@ def scaling(advice: Advice) -> Markup | None:
 
 def _drawing(advice: Advice, found: tuple[Scaled, ...]) -> Markup:
     counts = [float(each.plan.case.cluster.count) for each in found]
-    speeds = [each.plan.tokens_per_s for each in found]
+    speeds = [speed(each.plan)[0] for each in found]
+    unit = speed(found[0].plan)[1]
     asked = next(each for each in found if each.plan.case.cluster.count == advice.wish.cluster.count)
-    one = asked.plan.tokens_per_s / asked.plan.case.cluster.count
+    one = speed(asked.plan)[0] / asked.plan.case.cluster.count
     frame = Frame(x=axis(counts, "GPUs"), y=axis([*speeds, one * counts[-1]], ""))
-    told = ", ".join(
-        f"{count:g} GPUs {units.rate(speed, 'tokens/s')}" for count, speed in zip(counts, speeds, strict=True)
-    )
+    told = ", ".join(f"{count:g} GPUs {units.rate(each, unit)}" for count, each in zip(counts, speeds, strict=True))
     return plot(
         frame,
         line(frame, [0.0, counts[-1]], [0.0, one * counts[-1]], "even"),
         line(frame, counts, speeds, "curve"),
         dots(frame, counts, speeds, "curve"),
-        dots(frame, [float(asked.plan.case.cluster.count)], [asked.plan.tokens_per_s], "chosen"),
+        dots(frame, [float(asked.plan.case.cluster.count)], [speed(asked.plan)[0]], "chosen"),
         label=f"Throughput against GPUs: {told}",
         ticks=(5, 4),
     )
@@ -53,7 +53,7 @@ def _row(each: Scaled) -> list[str | Markup]:
     plan = each.plan
     return [
         f"{plan.case.cluster.count:,}",
-        f"{plan.tokens_per_s:,.0f}",
+        f"{speed(plan)[0]:,.0f}",
         units.percent(each.efficiency),
         meter(min(1.0, each.efficiency)),
         units.percent(each.exposed),
