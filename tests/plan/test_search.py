@@ -113,6 +113,9 @@ def test_nothing_that_fits_names_the_nearest():
     [
         ({"batch": 3, "layout": parse_layout("dp=16")}, "no layout divides"),
         ({"layout": parse_layout("tp=2")}, "takes 2 GPUs"),
+        ({"layout": parse_layout("pp=16"), "batch": 8}, "too few for its stages"),
+        ({"layout": parse_layout("dp=4,cp=2,tp=2"), "by_engine": True}, "cp and tp do not go together"),
+        ({"layout": parse_layout("dp=16"), "micro_batch": 3}, "not divided by a micro-batch of 3"),
     ],
 )
 def test_what_does_not_divide_is_said(change, message):

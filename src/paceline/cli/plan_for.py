@@ -77,7 +77,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     check_writable(options["json_file"], options["html"], options["recipe"])
     if options["catalogue"] == (options["gpus"] is not None):
-        raise UsageError("say on what: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances")
+        raise UsageError(
+            "say on what, before any program: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances"
+        )
     subject = _subject(ctx, options)
     return _catalogue(subject, options) if options["catalogue"] else _cluster(subject, options)
 

@@ -12,13 +12,13 @@ from paceline.train.parallel.pp import Pipeline
 
 
 @cache
-def runs(layout: Layout) -> bool:
-    """Whether the engine takes a layout."""
+def refusal(layout: Layout) -> str:
+    """Return why the engine does not take a layout, in its words; nothing where it does."""
     try:
         parse(str(layout))
-    except UsageError:
-        return False
-    return True
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 @cache

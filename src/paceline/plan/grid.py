@@ -64,13 +64,16 @@ def grid_of(question: Question) -> Grid:
         if layout.ranks != question.count:
             raise UsageError(f"layout {layout} takes {layout.ranks} GPUs, and there are {question.count}")
         replicas = layout.dp * layout.shard
-        if question.by_engine and not engine.runs(layout):
-            refused["the engine does not run such a layout"] += 1
+        if question.by_engine and engine.refusal(layout):
+            refused[engine.refusal(layout) if question.layout else "the engine does not run such a layout"] += 1
             continue
         if question.batch % replicas:
             refused["the batch is not divided by the replicas"] += 1
             continue
-        choices += [(layout, training) for training in _trainings(question, layout, question.batch // replicas)]
+        found = [(layout, training) for training in _trainings(question, layout, question.batch // replicas)]
+        if not found:
+            refused[_why_none(question, layout, question.batch // replicas)] += 1
+        choices += found
     columns = configurations(question.model, choices) if choices else None
     return Grid(choices=tuple(choices), columns=columns, refused=tuple(refused.items()))
 
@@ -122,6 +125,14 @@ def _trainings(question: Question, layout: Layout, per_replica: int) -> Iterator
                 gradient_bytes=question.states[1],
                 optimizer_bytes=question.states[2],
             )
+
+
+def _why_none(question: Question, layout: Layout, per_replica: int) -> str:
+    if question.micro_batch and per_replica % question.micro_batch:
+        return f"{per_replica} samples of a replica are not divided by a micro-batch of {question.micro_batch}"
+    if layout.pp > question.model.layers:
+        return "a pipeline has more stages than there are blocks"
+    return "the micro-batches of a replica are too few for its stages, or no multiple of them where they interleave"
 
 
 def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:

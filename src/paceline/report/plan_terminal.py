@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
 from paceline.plan.advice import Advice
@@ -34,23 +34,31 @@ def lines_of(advice: Advice) -> Iterator[str]:
     if advice.cost is not None:
         yield ""
         yield from cost_lines(advice.cost)
-        yield f"energy: {energy(advice.cost, advice.wish.cluster.gpu)}"
+        most, when = energy(advice.cost, advice.wish.cluster.gpu)
+        yield f"energy: {most}"
+        yield f"  {when}"
 
 
 def offer_lines(found: Offers, today: date) -> Iterator[str]:
     """Return the machines that no others beat, cheapest first."""
     yield "machines that no others beat in both time and money, cheapest first:"
-    for offer in found.best:
-        yield (
-            f"  {dollars(offer.usd)}  {hours(offer.hours)}  {offer.machines.name}, {_region(offer)}, "
-            f"{money(offer.machines.usd_per_hour)}/h, layout {offer.plan.case.layout}"
-        )
+    rows = [
+        [
+            dollars(offer.usd),
+            hours(offer.hours),
+            f"{money(offer.machines.usd_per_hour)}/h",
+            f"{offer.machines.name}, {_region(offer)}",
+            str(offer.plan.case.layout),
+        ]
+        for offer in found.best
+    ]
+    yield from _aligned(rows, ">>><<")
     for source in dict.fromkeys(
         offer.machines.instance.price_source for offer in found.best if offer.machines.instance
     ):
         yield f"price: {source}{aged(age_days(source, today))}"
-    refused = {"beaten by these": len(found.beaten), **found.refused}
-    yield "not offered: " + ", ".join(f"{count} {why}" for why, count in refused.items())
+    yield "not offered:"
+    yield from _counted({"beaten by these": len(found.beaten), **found.refused})
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:
@@ -62,21 +70,34 @@ def cost_lines(cost: Cost) -> Iterator[str]:
     if cost.usd is None:
         yield "cost: n/a, no price is known for these machines; give it with --price USD (of all, per hour)"
         return
-    yield (
-        f"cost: {dollars(cost.usd)} ({dollars(cost.usd_low)} to {dollars(cost.usd_high)}) "
-        f"at {money(cost.usd_per_hour)}/h; {cost.source}{'' if cost.given else aged(cost.age_days)}"
-    )
+    yield f"cost: {dollars(cost.usd)} ({dollars(cost.usd_low)} to {dollars(cost.usd_high)})"
+    yield f"  at {money(cost.usd_per_hour)}/h; {cost.source}{'' if cost.given else aged(cost.age_days)}"
     if cost.spot is not None:
         yield (
             f"spot: {dollars(cost.spot.usd)} and {hours(cost.spot.hours)}, with {cost.spot.interruptions:.1f} "
-            f"interruptions; a checkpoint every {seconds(cost.spot.checkpoint_every_s)}; {cost.spot.source}"
+            f"interruptions and a checkpoint every {seconds(cost.spot.checkpoint_every_s)}"
         )
+        yield f"  {cost.spot.source}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
+    """Put cells into columns, each to its side: ``<`` or ``>``."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _counted(reasons: Mapping[str, int]) -> Iterator[str]:
+    counts = sorted(reasons.items(), key=lambda pair: -pair[1])
+    yield from _aligned([[f"{count:,}", why] for why, count in counts], "><")
 
 
 def _best(advice: Advice, best: Plan) -> Iterator[str]:
     throughput, unit = speed(best)
     per_gpu = rate(throughput / best.case.cluster.count, unit)
-    yield f"best: layout {best.case.layout}, {_how(best)}"
+    yield f"best: layout {best.case.layout}"
+    yield f"  {_how(best)}"
     yield f"  step {seconds(best.step_s)} (± {percent(advice.spread)}), {per_gpu} per GPU"
     for name, value in sorted(best.step_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.step_s:
@@ -91,7 +112,8 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
 
 def _size(model: Model) -> str:
     if isinstance(model, Transformer):
-        return f"{model.layers} blocks, {model.seq} tokens a sample"
+        experts = f", {model.experts} experts" if model.experts else ""
+        return f"{model.layers} blocks of width {model.hidden:,}{experts}, {model.seq:,} tokens a sample"
     return f"{model.layers} convolutions, {model.flops / 1e9:.3g} GFLOP a sample forward"
 
 
@@ -108,23 +130,40 @@ def _not_checked(plan: Plan) -> Iterator[str]:
 
 
 def _others(advice: Advice) -> Iterator[str]:
-    if len(advice.found.plans) > 1:
+    found = advice.found
+    if len(found.plans) > 1:
         yield ""
         yield "slower, with less memory:"
-    for plan in advice.found.plans[1:_MOST_PLANS]:
-        yield f"  {seconds(plan.step_s):>10}  {size(plan.memory_bytes):>10}  {plan.case.layout}, {_how(plan)}"
-    for why, count in advice.found.rejected.items():
-        yield f"  not taken: {count} {why}" if why.startswith("slower") else f"  not taken: {count}: {why}"
+        yield from _aligned([_row(plan) for plan in found.plans[1:_MOST_PLANS]], ">><<<")
+    if found.rejected:
+        yield ""
+        yield "not taken:"
+        yield from _counted(found.rejected)
+
+
+def _row(plan: Plan) -> list[str]:
+    how = plan.case.training
+    taken = f"{how.schedule} x {how.chunks}" if how.chunks > 1 else how.schedule if plan.case.layout.pp > 1 else ""
+    recomputed = "" if how.recompute == "none" else f"recomputation {how.recompute}"
+    beside = ", ".join(filter(None, (taken, recomputed)))
+    return [seconds(plan.step_s), size(plan.memory_bytes), str(plan.case.layout), batches(plan), beside]
 
 
 def _around(advice: Advice) -> Iterator[str]:
     yield ""
     yield f"the largest micro-batch that surely fits so: {advice.largest_micro_batch}"
-    for each in advice.scaling:
-        yield (
-            f"  {each.plan.case.cluster.count:>6} GPUs: {rate(*speed(each.plan))}, "
-            f"{percent(each.efficiency)} of the above per GPU, messages show for {percent(each.exposed)}"
-        )
+    if advice.scaling:
+        yield "the same batch on other numbers of GPUs, and how much of the above each GPU then does:"
+        rows = [
+            [
+                f"{each.plan.case.cluster.count:,}",
+                rate(*speed(each.plan)),
+                percent(each.efficiency),
+                f"messages show for {percent(each.exposed)}",
+            ]
+            for each in advice.scaling
+        ]
+        yield from _aligned(rows, ">>><")
 
 
 def _none_fits(advice: Advice) -> Iterator[str]:
@@ -134,8 +173,7 @@ def _none_fits(advice: Advice) -> Iterator[str]:
         f"layout {near.case.layout}, micro-batch {near.case.training.micro_batch:g}, "
         f"recomputation {near.case.training.recompute} (probability {near.fits:.2f})"
     )
-    for why, count in advice.found.rejected.items():
-        yield f"  {count}: {why}"
+    yield from _counted(advice.found.rejected)
     yield "take more GPUs, GPUs with more memory, or a smaller batch (--batch)"
 
 

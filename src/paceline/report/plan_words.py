@@ -47,13 +47,14 @@ def dollars(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f} USD"
 
 
-def energy(cost: Cost, gpu: Gpu) -> str:
-    """Say what the GPUs draw at most, and where the figure is from."""
+def energy(cost: Cost, gpu: Gpu) -> tuple[str, str]:
+    """Say what the GPUs take at most, and what that rests on."""
     unsure = "" if gpu.verified == "repo" else ", not checked against its data sheet"
     most = float(f"{cost.most_energy_kwh:.3g}")
+    amount = f"{most:,.0f}" if most >= 100 else f"{most:g}"
     return (
-        f"at most {f'{most:,.0f}' if most >= 100 else f'{most:g}'} kWh at the longer end, if every {gpu.name} draws its board limit of "
-        f"{gpu.power_w:g} W (hardware/data/gpus.csv{unsure}); without hosts and cooling"
+        f"at most {amount} kWh at the longer end, without hosts and cooling",
+        f"if every {gpu.name} draws its board limit of {gpu.power_w:g} W (hardware/data/gpus.csv{unsure})",
     )
 
 

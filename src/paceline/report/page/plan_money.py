@@ -33,7 +33,7 @@ def cost(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         table(heads, _costs(found, found.usd), class_="plans"),
         element("p", _interruptions(found), class_="quiet") if found.spot else None,
-        element("p", f"Energy: {energy(found, advice.wish.cluster.gpu)}.", class_="quiet"),
+        element("p", f"Energy: {', '.join(energy(found, advice.wish.cluster.gpu))}.", class_="quiet"),
     )
 
 
