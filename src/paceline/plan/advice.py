@@ -115,6 +115,6 @@ def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
 
 
 def _counts(wish: Wish) -> Sequence[int]:
-    """Half, the same, one machine more, twice and four times as many GPUs."""
+    """Half, the same, one machine more, twice, four and eight times as many GPUs."""
     count, per_node = wish.cluster.count, wish.cluster.per_node
-    return sorted({max(1, count // 2), count, count + per_node, 2 * count, 4 * count})
+    return sorted({max(1, count // 2), count, count + per_node, 2 * count, 4 * count, 8 * count})

@@ -12,6 +12,7 @@ from paceline.errors import UsageError
 from paceline.hardware.catalogue import Instance, instances
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines, card_of, of_instance
+from paceline.plan.money import Risk, risk
 from paceline.plan.search import Found, Plan, Wish, search
 
 _NODES = (1, 2, 4, 8, 16, 32)
@@ -19,12 +20,13 @@ _NODES = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Machines, the fastest plan on them, and what all steps take there."""
+    """Machines, the fastest plan on them, and what all steps take there, on demand and as spot machines."""
 
     machines: Machines
     plan: Plan
     hours: float
     usd: float
+    spot: Risk | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +106,10 @@ def _closer(offer: Offer, wish: Wish, steps: int, fitted: Fitted) -> Offer:
 
 
 def _priced(machines: Machines, found: Found, steps: int) -> Offer:
-    hours = found.plans[0].step_s * steps / 3600
-    return Offer(machines=machines, plan=found.plans[0], hours=hours, usd=hours * (machines.usd_per_hour or 0.0))
+    plan = found.plans[0]
+    hours = plan.step_s * steps / 3600
+    usd = hours * (machines.usd_per_hour or 0.0)
+    return Offer(machines=machines, plan=plan, hours=hours, usd=usd, spot=risk(plan, machines, hours))
 
 
 def _within(offer: Offer, limits: Limits) -> bool:

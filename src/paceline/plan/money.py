@@ -97,7 +97,7 @@ def cost(plan: Plan, machines: Machines, steps: int, spread: float, price: tuple
         given=given is not None,
         age_days=age_days(source, today),
         most_energy_kwh=high * machines.cluster.count * machines.cluster.gpu.power_w / 1000,
-        spot=_risk(plan, machines, hours),
+        spot=risk(plan, machines, hours),
     )
 
 
@@ -110,7 +110,8 @@ def age_days(source: str, today: date) -> int | None:
         return None
 
 
-def _risk(plan: Plan, machines: Machines, hours: float) -> Risk | None:
+def risk(plan: Plan, machines: Machines, hours: float) -> Risk | None:
+    """Return what so many hours of a plan become on spot machines; None where their price or risk is not known."""
     instance = machines.instance
     if instance is None or instance.spot_usd_h is None or instance.interruption_band not in _BANDS:
         return None

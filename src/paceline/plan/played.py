@@ -55,7 +55,7 @@ def pipe_of(case: Case) -> Pipe:
 
 
 def closer(case: Case, k: Constants) -> Closer:
-    """Play the pipeline of a case with balanced stages.
+    """Play the pipeline of a case; stages that are not balanced have as many blocks each where they divide.
 
     Raises:
         TypeError: The model is no transformer.
@@ -93,7 +93,10 @@ def ranks_memory(case: Case, k: Constants) -> Memory:
 def _blocks(case: Case) -> tuple[int, ...]:
     if not isinstance(case.model, Transformer):
         raise TypeError(f"{case.model.name} is no transformer")
-    return spread(case.model.layers, case.model.head_blocks, case.layout.pp * case.training.chunks)
+    stages = case.layout.pp * case.training.chunks
+    if not case.training.balanced and case.model.layers % stages == 0:
+        return (case.model.layers // stages,) * stages
+    return spread(case.model.layers, case.model.head_blocks, stages)
 
 
 def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> Passes:

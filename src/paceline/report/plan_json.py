@@ -57,6 +57,7 @@ def _offer(offer: Offer) -> dict[str, Any]:
     return {
         "usd": offer.usd,
         "hours": offer.hours,
+        "spot": asdict(offer.spot) if offer.spot else None,
         "usd_per_hour": offer.machines.usd_per_hour,
         "nodes": offer.machines.cluster.nodes,
         "instance": asdict(offer.machines.instance) if offer.machines.instance else None,

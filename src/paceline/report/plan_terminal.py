@@ -57,6 +57,9 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
         offer.machines.instance.price_source for offer in found.best if offer.machines.instance
     ):
         yield f"price: {source}{aged(age_days(source, today))}"
+    for offer in found.best:
+        if offer.spot is not None:
+            yield f"spot: {dollars(offer.spot.usd)} and {hours(offer.spot.hours)} on {offer.machines.name}"
     yield "not offered:"
     yield from _counted({"beaten by these": len(found.beaten), **found.refused})
 

@@ -21,8 +21,12 @@ _FAR = 4.0  # times the dearest and the slowest that no other beats: what lies f
 def cost(advice: Advice) -> Markup | None:
     """Compare on-demand and spot machines for all the training."""
     found = advice.cost
-    if found is None or found.usd is None:
+    if found is None:
         return None
+    energy_said = element("p", f"Energy: {', '.join(energy(found, advice.wish.cluster.gpu))}.", class_="quiet")
+    if found.usd is None:
+        no_price = "No price is known for these machines; give it with --price, of all of them per hour."
+        return section("cost", "What it costs", element("p", no_price, class_="quiet"), energy_said)
     said = (
         f"{found.steps:,} steps; between the ends of an interval lay four in five published measurements of this kind."
     )
@@ -33,7 +37,7 @@ def cost(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         table(heads, _costs(found, found.usd), class_="plans"),
         element("p", _interruptions(found), class_="quiet") if found.spot else None,
-        element("p", f"Energy: {', '.join(energy(found, advice.wish.cluster.gpu))}.", class_="quiet"),
+        energy_said,
     )
 
 
@@ -68,7 +72,7 @@ def _interruptions(found: Cost) -> str:
 def offers(found: Offers, today: date) -> Markup:
     """Show the machines that no others beat in both time and money."""
     heads = (
-        ("Machines", ""), ("GPUs", "num"), ("Hours", "num"), ("USD", "num"), ("USD an hour", "num"), ("Layout", ""),
+        ("Machines", ""), ("GPUs", "num"), ("Takes", "num"), ("On demand", "num"), ("Spot", "num"), ("Layout", ""),
     )  # fmt: skip
     said = (
         "USD for all the training, on demand, against the time it takes; listed are those that no other beats in both."
@@ -104,13 +108,14 @@ def _drawing(best: Sequence[Offer], beaten: Sequence[Offer]) -> Markup:
 
 def _offer(offer: Offer) -> list[str | Markup]:
     instance = offer.machines.instance
-    region = element("small", f" {instance.region}") if instance else None
+    price = f" {instance.region}, {units.money(offer.machines.usd_per_hour)} an hour" if instance else ""
+    region = element("small", price)
     return [
         element("span", offer.machines.name, region),
         f"{offer.machines.cluster.count:,} x {offer.machines.cluster.gpu.name}",
         hours(offer.hours),
         dollars(offer.usd),
-        units.money(offer.machines.usd_per_hour),
+        units.MISSING if offer.spot is None else dollars(offer.spot.usd),
         element("code", str(offer.plan.case.layout)),
     ]
 
