@@ -181,6 +181,28 @@ def test_scaling_names_the_plan_asked_for_as_the_whole():
     assert advice.cost is None
 
 
+def test_a_narrower_format_is_told_beside_the_plan():
+    advice = advise(
+        wish(layout=parse_layout("shard=16")), machines("16xH100-SXM", 8, None), Target(today=TODAY), fitted()
+    )
+    (fp8,) = advice.formats
+    assert (advice.best.case.training.precision, fp8.case.training.precision) == ("bf16", "fp8")
+    assert fp8.step_s < advice.best.step_s
+    on_ampere = wish(spec="16xA100-80GB-SXM", layout=parse_layout("shard=16"))
+    assert advise(on_ampere, machines("16xA100-80GB-SXM", 8, None), Target(today=TODAY), fitted()).formats == ()
+
+
+def test_every_second_block_lies_between_none_and_all():
+    layout = parse_layout("shard=16")
+    plans = {
+        way: search(wish(ways=(way,), layout=layout, micro_batch=1), fitted()).nearest
+        for way in ("none", "half", "full")
+    }
+    assert plans["none"].step_s < plans["half"].step_s < plans["full"].step_s
+    assert plans["none"].memory_bytes > plans["half"].memory_bytes > plans["full"].memory_bytes
+    assert made(tomllib.loads(to_toml(plans["half"], "x"))).memory.checkpoint_every == 2
+
+
 def test_offers_keep_to_their_limits_and_beat_each_other():
     limits = Limits(usd_per_hour=200.0, region="us-east-1", nodes=(1, 2))
     compared = offers(wish(batch=64), 100, limits, fitted())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -14,6 +14,7 @@ from paceline.plan.money import Cost, cost
 from paceline.plan.report import regime_of
 from paceline.plan.search import Found, Plan, Wish, largest_batch, search
 
+_NARROWER = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp16": ("fp8",)}
 _UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which no row was published
 
 
@@ -65,6 +66,7 @@ class Advice:
     cost: Cost | None
     largest_micro_batch: int
     scaling: tuple[Scaled, ...]
+    formats: tuple[Plan, ...]  # the best plans with products in narrower formats that the card has: other rounding
 
     @property
     def best(self) -> Plan | None:
@@ -91,6 +93,7 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
         cost=cost(best, machines, steps, spread, given) if best and steps else None,
         largest_micro_batch=largest_batch(best, fitted) if best else 0,
         scaling=_scaling(wish, best, fitted) if best and wish.layout is None else (),
+        formats=tuple(_formats(wish, fitted)) if best else (),
     )
 
 
@@ -98,6 +101,14 @@ def exposed(plan: Plan) -> float:
     """Return the share of a step in messages that do not hide."""
     shown = ("tensor", "expert", "shard", "stages", "reduce")
     return sum(plan.step_parts.get(name, 0.0) for name in shown) / plan.step_s
+
+
+def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
+    """Plan once more in each narrower format, of those that the engine has where it is to run."""
+    narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
+    for name in narrower:
+        if name in wish.cluster.gpu.peak_flops and not (wish.by_engine and name == "fp8"):
+            yield from search(replace(wish, precision=name), fitted).plans[:1]
 
 
 def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:

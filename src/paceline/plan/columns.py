@@ -203,7 +203,7 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "gpipe": float(how.schedule == "gpipe"),
         "zero_bubble": float(how.schedule == "zero-bubble"),
         "balanced": float(how.balanced),
-        "recompute_full": share * (how.recompute == "full"),
+        "recompute_full": share * (1.0 * (how.recompute == "full") + 0.5 * (how.recompute == "half")),
         "recompute_cheap": share * (how.recompute == "cheap"),
         "recompute_attention": share * (how.recompute == "attention"),
         "recompute_operators": share * (how.recompute == "operators"),

@@ -142,7 +142,9 @@ def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute)
         return
     for schedule in [question.schedule] if question.schedule else _usual(question.kernels):
         chunked = schedule in CHUNKED
-        if micro_steps < layout.pp or (chunked and micro_steps % layout.pp) or (schedule, way) in _SPLIT_AGAIN:
+        if micro_steps < layout.pp or (chunked and micro_steps % layout.pp):
+            continue
+        if schedule == "zero-bubble" and way != "none":  # a backward pass in two would recompute in both
             continue
         own = engine.chunks(schedule)
         for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:
@@ -150,7 +152,11 @@ def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute)
                 yield schedule, chunks
 
 
-_SPLIT_AGAIN = {("zero-bubble", "cheap"), ("zero-bubble", "full")}  # a backward pass in two would recompute in both
+_SPLIT_AGAIN = {
+    ("zero-bubble", "cheap"),
+    ("zero-bubble", "half"),
+    ("zero-bubble", "full"),
+}  # a backward pass in two would recompute in both
 
 
 def _usual(kernels: Kernels) -> tuple[Schedule, ...]:

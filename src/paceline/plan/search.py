@@ -27,7 +27,7 @@ from paceline.plan.setting import Case, Cluster, Kernels, Layout, Recompute, Tra
 from paceline.plan.step import Step, step
 from paceline.plan.turns import Schedule
 
-_WAYS: tuple[Recompute, ...] = ("none", "cheap", "full")
+_WAYS: tuple[Recompute, ...] = ("none", "cheap", "half", "full")
 _MOST_TASKS = 100_000  # of pipelines that are played for one search
 _ROOM = 0.85  # of what closed forms say a pipeline needs, some need: the first stage has fewer blocks than the fullest
 

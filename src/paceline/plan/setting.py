@@ -14,7 +14,7 @@ from paceline.plan.turns import Schedule
 AXES = ("dp", "shard", "tp", "pp", "cp", "ep")
 
 Sharded = Literal["nothing", "optimizer", "parameters"]
-Recompute = Literal["none", "cheap", "attention", "operators", "full"]
+Recompute = Literal["none", "cheap", "attention", "operators", "half", "full"]
 Kernels = Literal["eager", "fused"]
 Attention = Literal["plain", "early", "flash", "tuned"]
 
@@ -66,7 +66,8 @@ class Training:
     micro_batch: float  # samples in one forward pass of one rank; a fraction where sequences are packed
     micro_steps: int = 1  # forward passes of a rank in one step
     precision: str = "bf16"  # a format of `formats.FORMATS`
-    recompute: Recompute = "none"  # cheap: norms and activation functions; operators: every second product too
+    recompute: Recompute = "none"  # cheap: norms and activation functions; operators: every second product too;
+    # half: every second block
     recomputed_share: float = 1.0  # of the blocks that `recompute` holds for
     sharded: Sharded = "nothing"  # over dp·shard·cp: "parameters" is FSDP and ZeRO-3, "optimizer" ZeRO-1
     schedule: Schedule = "1f1b"  # of a pipeline; with chunks it is interleaved

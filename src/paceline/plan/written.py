@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from paceline.plan.search import Plan
 
-_RECOMPUTE = {"full": "checkpoint_every = 1", "cheap": "selective = true", "operators": "selective = true"}
+_RECOMPUTE = {
+    "full": "checkpoint_every = 1",
+    "half": "checkpoint_every = 2",
+    "cheap": "selective = true",
+    "operators": "selective = true",
+}
 
 
 def to_toml(plan: Plan, made_for: str) -> str:

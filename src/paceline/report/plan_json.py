@@ -39,6 +39,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
             }
             for each in advice.scaling
         ],
+        "formats": [_plan(plan) for plan in advice.formats],
         "cost": asdict(advice.cost) if advice.cost else None,
     }
 

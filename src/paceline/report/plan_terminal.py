@@ -155,6 +155,10 @@ def _row(plan: Plan) -> list[str]:
 def _around(advice: Advice) -> Iterator[str]:
     yield ""
     yield f"the largest micro-batch that surely fits so: {advice.largest_micro_batch}"
+    if advice.formats:
+        yield "with products in narrower formats, which round otherwise:"
+        rows = [[plan.case.training.precision, seconds(plan.step_s), *_row(plan)[1:]] for plan in advice.formats]
+        yield from _aligned(rows, "<>><<<")
     if advice.scaling:
         yield "the same batch on other numbers of GPUs, and how much of the above each GPU then does:"
         rows = [

@@ -31,6 +31,7 @@ RECOMPUTATION = {
     "cheap": "norms and activation functions recomputed",
     "attention": "attention recomputed",
     "operators": "every second product recomputed",
+    "half": "every second block recomputed",
     "full": "every block recomputed",
 }
 

@@ -10,7 +10,7 @@ from paceline.plan.search import Plan
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, line, meter, note, plot, upright
 from paceline.report.page.markup import Markup, element, section, table
-from paceline.report.plan_words import batches, turns
+from paceline.report.plan_words import axes, batches, turns
 
 _MOST_ROWS = 12
 
@@ -21,6 +21,7 @@ def front(advice: Advice) -> Markup | None:
     if not plans:
         return None
     heads = [("Layout", ""), ("Batches", ""), ("Recomputed", "")]
+    formats = [_other(plan) for plan in advice.formats]
     heads += [("Step", "num"), ("Memory", "num"), ("Fits", "num")]
     said = (
         "Time of a step against memory of a GPU. Each plan needs less memory than all that are faster, and surely "
@@ -33,6 +34,7 @@ def front(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         _drawing(advice) if len(plans) > 1 else None,
         table(heads, (_row(plan) for plan in plans[:_MOST_ROWS]), class_="plans"),
+        *formats,
         element("p", f"and {more} that are slower still, in the JSON", class_="quiet") if more > 0 else None,
     )
 
@@ -56,6 +58,12 @@ def _drawing(advice: Advice) -> Markup:
         ],
         ticks=(5, 4),
     )
+
+
+def _other(plan: Plan) -> Markup:
+    how = plan.case.training
+    said = f"With products in {how.precision}, which round otherwise: {units.seconds(plan.step_s)} a step in "
+    return element("p", said, f"{units.size(plan.memory_bytes)}, {axes(plan.case.layout)}.", class_="quiet")
 
 
 def _row(plan: Plan) -> list[str | Markup]:
