@@ -115,4 +115,4 @@ def test_the_command_takes_a_factory(models, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["plan", f"{models}:Model", "--seq", "4096", "--gpus", "16xH100", "--batch", "128"])
     assert ended.value.code == 0
-    assert "8.03 billion weights, 32 blocks, 4096 tokens" in capsys.readouterr().out
+    assert "8.03 billion weights, 32 blocks of width 4,096, 4,096 tokens" in capsys.readouterr().out

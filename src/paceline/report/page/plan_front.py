@@ -34,8 +34,8 @@ def front(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         _drawing(advice) if len(plans) > 1 else None,
         table(heads, (_row(plan) for plan in plans[:_MOST_ROWS]), class_="plans"),
-        *formats,
         element("p", f"and {more} that are slower still, in the JSON", class_="quiet") if more > 0 else None,
+        *formats,
     )
 
 
