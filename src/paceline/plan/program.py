@@ -65,9 +65,10 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
 def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> tuple[Model, int]:
     """Return the model, and the samples of a forward pass."""
     module, batch = part_of(note["model"]["anatomy"]), note["batch"]
-    if batch is not None and not batch["whole_numbers"] and any(_convolves(each) for each in note["products"]):
+    products = note.get("products", [])
+    if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
         samples = batch["shape"][0]
-        return convnet_of(module, name, note["products"], samples), samples
+        return convnet_of(module, name, products, samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
     given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
     return replace(transformer_of(module, name, seq), **given), samples

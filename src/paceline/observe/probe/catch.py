@@ -5,7 +5,7 @@ first `Optimizer.step`, before it acts                               ──> the
 
 The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
 that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
-is the end, before it computes anything; after it where the module convolves, since only its outputs tell their sizes.
+is the end, before it computes anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class _Seen:
         self.held = 0
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
-        self.products: list[dict[str, Any]] = []  # of the first forward pass
 
 
 def begin(path: str) -> None:
@@ -71,11 +70,7 @@ def _patch_modules(torch: Any, seen: _Seen) -> None:
         seen.depth += 1
         try:
             made = original(self, *args, **kwargs)
-            if seen.micro_steps == 1:
-                seen.products += anatomy.products(self, made)
-            if seen.real and seen.depth == 1 and self is seen.module:
-                _write(torch, seen, None)
-                _leave()
+            _note_products(torch, seen, self, made)
             return made
         finally:
             seen.depth -= 1
@@ -131,7 +126,7 @@ def _patch_compile(torch: Any, seen: _Seen) -> None:
 def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -> None:
     held = _held(seen, module)
     if held > seen.held:
-        seen.module, seen.held, seen.micro_steps, seen.products = module, held, 0, []
+        seen.module, seen.held, seen.micro_steps = module, held, 0
         with torch._C.DisableTorchFunction():
             seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
     if held and module is seen.module:
@@ -146,6 +141,18 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
 
 def _convolves(torch: Any, module: Any) -> bool:
     return any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
+
+
+def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
+    """Note what layers make in the first pass; with real weights its end is the end, as nothing more is to be told."""
+    if not seen.note or seen.note.get("passed"):
+        return
+    seen.note.setdefault("products", []).extend(anatomy.products(module, made))
+    if seen.depth == 1 and module is seen.module:
+        seen.note["passed"] = True
+        if seen.real:
+            _write(torch, seen, None)
+            _leave()
 
 
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
@@ -204,7 +211,6 @@ def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
         "trained": seen.held,
         "trained_elsewhere": others,
         "optimizers": described,
-        "products": seen.products,
         "micro_steps": micro_steps,
         "compiled": seen.compiled,
         "tf32": torch.get_float32_matmul_precision() != "highest",
