@@ -1,4 +1,4 @@
-"""Programs on several ranks, as `torchrun` starts them."""
+"""Programs on several ranks, each a process with the environment that `torchrun` gives it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 
 
-def torchrun(ranks: int, *command: str | Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+def on_ranks(ranks: int, *command: str | Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
     """Run a program on some ranks of this machine, which meet at a port that is free."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    line = [*launcher, *map(str, command)]
+    line = [sys.executable, str(Path(__file__).with_name("forked.py")), str(ranks), *map(str, command)]
     return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, env=environment())
 
 
@@ -27,7 +26,7 @@ def held_against_one_process(ranks: int, steps: int, cases: list[dict], folder: 
     """Train under each case, and return how far it is from a loop written by hand on one process."""
     work, result = folder / "work.json", folder / "result.json"
     work.write_text(json.dumps({"steps": steps, "cases": cases}))
-    ran = torchrun(ranks, RANKS_PROGRAM, work, result)
+    ran = on_ranks(ranks, RANKS_PROGRAM, work, result)
     # torch's processes may abort at their very end after a checkpoint was read, with all that was asked for done.
     assert result.exists(), ran.stderr[:4000]
     return json.loads(result.read_text())

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 import torch
-from tests.train.launching import torchrun
+from tests.train.launching import on_ranks
 from torch.utils.data import TensorDataset
 
 from paceline.data import Loader
@@ -94,7 +94,7 @@ if __name__ == "__main__":
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("loaders")
     (folder / "train.py").write_text(TRAINS)
-    done = torchrun(2, folder / "train.py", folder)
+    done = on_ranks(2, folder / "train.py", folder)
     assert (folder / "found.json").exists(), done.stderr[:4000]
     return folder, json.loads((folder / "found.json").read_text())
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 from tests.train.launching import held_against_one_process
 
-EIGHT_PARTS = {"micro_batches": 8}
+FOUR_PARTS = {"micro_batches": 4}
 FP16, BF16 = {"autocast": "fp16"}, {"autocast": "bf16"}
 
 ON_FOUR = [
-    {"recipe": {"layout": "dp=4", "memory": {"micro_batches": 4}}},
+    {"recipe": {"layout": "dp=4", "memory": FOUR_PARTS}},
     {"recipe": {"layout": "dp=2,shard=2", "memory": {"micro_batches": 2, "checkpoint_every": 1}}, "ragged": True},
     {"recipe": {"layout": "shard=2,tp=2"}, "plan": True},
     {"recipe": {"layout": "dp=2,tp=2"}, "from": 0},
-    {"recipe": {"layout": "tp=2,pp=2", "memory": EIGHT_PARTS}, "from": 2},
-    {"recipe": {"layout": "shard=2,pp=2", "memory": EIGHT_PARTS}, "from": 2},
-    {"recipe": {"layout": "dp=2,pp=2", "memory": EIGHT_PARTS, "pipeline": {"schedule": "gpipe"}}, "ragged": True},
-    {"recipe": {"layout": "pp=4", "memory": EIGHT_PARTS, "pipeline": {"schedule": "zero-bubble"}}, "ragged": True},
-    {"recipe": {"layout": "pp=4", "memory": EIGHT_PARTS, "pipeline": {"schedule": "interleaved"}}},
+    {"recipe": {"layout": "tp=2,pp=2", "memory": FOUR_PARTS}, "from": 2},
+    {"recipe": {"layout": "shard=2,pp=2", "memory": FOUR_PARTS}, "from": 2},
+    {"recipe": {"layout": "dp=2,pp=2", "memory": FOUR_PARTS, "pipeline": {"schedule": "gpipe"}}, "ragged": True},
+    {"recipe": {"layout": "pp=4", "memory": FOUR_PARTS, "pipeline": {"schedule": "zero-bubble"}}, "ragged": True},
+    {"recipe": {"layout": "pp=4", "memory": FOUR_PARTS, "pipeline": {"schedule": "interleaved"}}},
     {"recipe": {"layout": "shard=4"}, "from": 8},
     {"recipe": {"layout": "dp=2,cp=2", "memory": {"checkpoint_every": 1}}, "ragged": True},
-    {"recipe": {"layout": "shard=2,pp=2", "memory": EIGHT_PARTS, "precision": FP16}, "tolerance": 0.02},
+    {"recipe": {"layout": "shard=2,pp=2", "memory": FOUR_PARTS, "precision": FP16}, "tolerance": 0.02},
     {
-        "recipe": {"layout": "tp=2,pp=2", "memory": EIGHT_PARTS, "precision": BF16},
+        "recipe": {"layout": "tp=2,pp=2", "memory": FOUR_PARTS, "precision": BF16},
         "plan": True,
         "tolerance": 0.02,
     },

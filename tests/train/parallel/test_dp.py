@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.train.launching import torchrun
+from tests.train.launching import on_ranks
 
 from paceline.errors import UsageError
 from paceline.train.recipe import made
@@ -73,7 +73,7 @@ torch.distributed.destroy_process_group()
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dp")
     (folder / "train.py").write_text(TRAINS)
-    ran = torchrun(2, folder / "train.py", folder)
+    ran = on_ranks(2, folder / "train.py", folder)
     assert ran.returncode == 0, ran.stderr[:4000]
     return json.loads((folder / "found.json").read_text())
 
