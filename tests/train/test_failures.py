@@ -17,14 +17,17 @@ from paceline.train import Engine
 
 what, rank = sys.argv[1], int(os.environ["RANK"])
 torch.set_num_threads(1)
-engine = Engine({"layout": "dp=4" if what == "too few ranks" else "dp=2"})
+recipe = {"layout": "dp=4" if what == "too few ranks" else "dp=2"}
+if what == "killed, asynchronous":
+    recipe["asynchronous"] = {"max_staleness": 2}
+engine = Engine(recipe)
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
 engine.setup(model, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), loss=nn.functional.mse_loss)
 for number in range(100):
     engine.train_batch(torch.ones(2, 4), torch.zeros(2, 4))
     engine.step()
-    if what == "killed" and number == 3 and rank == 1:
+    if "killed" in what and number == 3 and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "own error" and number == 3 and rank == 1:
         raise ValueError("a sample is broken")
@@ -35,6 +38,7 @@ SAYS = {
     "too few ranks": "takes 4 ranks (dp 4), and there are 2; start it by `torchrun --nproc-per-node 4 SCRIPT`",
     "other shapes": "made another Sequential than rank 0: it has 0.weight (5, 4) torch.float32, rank 0 has 0.weight (4",
     "killed": "rank 1 ended without an error (killed, or out of memory?); all ranks end",
+    "killed, asynchronous": "rank 1 ended without an error (killed, or out of memory?); all ranks end",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour
@@ -64,7 +68,7 @@ def test_one_rank_says_what_is_wrong_and_all_end(endings, what):
     err, code = endings[what]
     ours = [line for line in err.splitlines() if line.startswith("paceline: ")]
     assert code != 0
-    if what == "killed" and not ours:  # the launcher may be the first to see it, and stops the other rank
+    if "killed" in what and not ours:  # the launcher may be the first to see it, and stops the other rank
         assert "Signal 9 (SIGKILL)" in err
         return
     assert len(ours) == 1, err[:3000]

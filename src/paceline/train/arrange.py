@@ -76,7 +76,7 @@ def _spread(
     if "shard" in mesh_axes(layout):
         shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
         return model, partial(shard.set_sync, model)
-    if world.data_group is not None and recipe.local.every is None:
+    if world.data_group is not None and not recipe.apart:
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
         return replica, partial(dp.set_sync, replica)
     return model, lambda on: None

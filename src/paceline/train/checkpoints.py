@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train.parallel.local import Meetings
+from paceline.train.parallel.replicas import Replicas
 
 _PROGRESS = "paceline.json"
 _SCHEMA = "paceline.checkpoint/1"
 
 
-def state(model: Any, optimizer: Any, meetings: Meetings | None) -> dict[str, Any]:
+def state(model: Any, optimizer: Any, replicas: Replicas | None) -> dict[str, Any]:
     """Return what is saved, and what is read into, by the names of the whole model.
 
     Args:
         model: The module that holds this rank's parameters.
         optimizer: Of that module.
-        meetings: Of replicas that train alone; None without.
+        replicas: Of a mode in which they do not step together; None without.
     """
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     of_model, of_optimizer = get_state_dict(model, optimizer, options=_options())
-    if meetings is None:
+    if replicas is None:
         return {"model": of_model, "optimizer": of_optimizer}
-    return {"model": of_model, f"optimizer of replica {_rank()}": of_optimizer, "outer": meetings.state()}
+    return {"model": of_model, f"optimizer of replica {_rank()}": of_optimizer, "outer": replicas.state()}
 
 
 def _options() -> Any:
@@ -92,16 +92,16 @@ def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[
     return progress
 
 
-def apply(tensors: dict[str, Any], model: Any, optimizer: Any, meetings: Meetings | None) -> None:
-    """Give what was read to a model, its optimizer and the meetings of its replicas."""
+def apply(tensors: dict[str, Any], model: Any, optimizer: Any, replicas: Replicas | None) -> None:
+    """Give what was read to a model, its optimizer and its replicas."""
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
     (of_optimizer,) = (value for name, value in tensors.items() if name.startswith("optimizer"))
     set_state_dict(
         model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
     )
-    if meetings is not None:
-        meetings.load(tensors["outer"])
+    if replicas is not None:
+        replicas.load(tensors["outer"])
 
 
 @contextmanager
@@ -122,12 +122,12 @@ def _progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     if progress.get("schema") != _SCHEMA or missing:
         raise UsageError(
             f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "
-            "another precision, without a schedule or without [local]; load it with the settings that it was saved with"
+            "another precision, without a schedule or with replicas that step together; load it with its own settings"
         )
     if progress.get("replicas") != wanted.get("replicas"):
         raise UsageError(
             f"checkpoint {folder} is of {progress['replicas']} replicas that train alone, each with an optimizer of "
-            f"its own; load it with layout dp={progress['replicas']} and [local]"
+            f"its own; load it with layout dp={progress['replicas']} and [local] or [asynchronous]"
         )
     return dict(progress)
 

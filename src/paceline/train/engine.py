@@ -23,7 +23,8 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.train import checkpoints, gradients, loaders
 from paceline.train.arrange import Arranged, arrange
-from paceline.train.parallel.local import Meetings
+from paceline.train.parallel.asynchronous import Rounds, Staleness
+from paceline.train.parallel.replicas import Replicas, replicas_of
 from paceline.train.recipe import Recipe, of
 from paceline.train.world import draw_apart, join, meet
 
@@ -60,9 +61,10 @@ class Engine:
         self.steps = 0  # applied ones
         self._places = loaders.Places()
         self._planned = settings.memory.micro_batches
-        averaged = settings.local.every is None
-        self._weights = gradients.Weights(self._planned, self.world.device, self.world.data_group, averaged)
-        self._meetings: Meetings | None = None
+        self._dealt = settings.asynchronous.max_staleness is not None
+        group = None if self._dealt else self.world.data_group
+        self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
+        self._replicas: Replicas | None = None
         self._tried = 0  # steps, skipped ones too
         self._begun = 0  # micro-steps of this step
         self._synced = False
@@ -123,8 +125,7 @@ class Engine:
         self._arranged = arrange(model, self.world, self.recipe)
         self._optimizer = optimizer(self._arranged.held)
         _check_owned(self._optimizer, self._arranged.held)
-        if self.recipe.local.every is not None:
-            self._meetings = Meetings(self.recipe.local, model, self.world.data_group)
+        self._replicas = replicas_of(self.recipe, model, self.world)
         draw_apart(self.world)
         self._schedule = schedule(self._optimizer) if schedule else None
         self._loss, self._weight = loss, weight
@@ -139,7 +140,7 @@ class Engine:
         Raises:
             UsageError: It cannot be split, or its batches cannot, or a checkpoint is of another data set.
         """
-        own = loaders.split(loader, self.world, self._planned)
+        own = loaders.split(loader, self.world, self._planned, dealt=self._dealt)
         self._places.add(own.loader)
         return own
 
@@ -159,6 +160,8 @@ class Engine:
             raise UsageError(
                 "with pp the pipeline runs forward and backward: use train_batch() in place of micro_step()"
             )
+        if self._begun == 0 and self._replicas is not None:
+            self._replicas.begin()
         self._begun += 1
         self._synced = self._begun >= self._planned if last is None else last
         arranged.set_sync(self._synced)
@@ -214,7 +217,10 @@ class Engine:
         self._begun, self._synced = self._planned, True
 
     def loss(self) -> float:
-        """Return the loss of this step's batch over all ranks; between backward and `step()`, on all ranks."""
+        """Return the loss of this step's batch over all ranks; between backward and `step()`, on all ranks.
+
+        With `[asynchronous]` it is that of this rank's part.
+        """
         return float(self._weights.mean(self.world.group("pp")))
 
     def step(self) -> Step:
@@ -234,8 +240,8 @@ class Engine:
         self._optimizer.zero_grad()
         self._weights.clear()
         self._tried += 1
-        if self._meetings is not None:
-            self._meetings.after(self._tried)
+        if self._replicas is not None:
+            self._replicas.after(self._tried, result.applied)
         self._begun, self._synced = 0, False
         return result
 
@@ -254,11 +260,22 @@ class Engine:
             gradients.multiply(held, factor)
             self._optimizer.step()
             self.steps += 1
-            if self._schedule is not None:
-                self._schedule.step()
+            for _ in range(1 if self._replicas is None else self._replicas.due()):
+                if self._schedule is not None:
+                    self._schedule.step()
         if scale is not None:
             scale.update(finite)
         return Step(applied=finite, norm=norm, loss_scale=value)
+
+    def meet(self) -> None:
+        """With `[asynchronous]`, wait until all ranks are here; then all have the same parameters. Else nothing."""
+        if self._replicas is not None:
+            self._replicas.meet()
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """How old this rank's updates were when they were applied; None without `[asynchronous]`."""
+        return self._replicas.staleness() if isinstance(self._replicas, Rounds) else None
 
     def save(self, folder: str | Path) -> None:
         """Write model, optimizer and progress; all ranks call it, each writes its part.
@@ -270,12 +287,9 @@ class Engine:
             UsageError: Replicas that train alone have not met.
         """
         arranged = self._ready()
-        if self._meetings is not None and self._tried % self._meetings.every:
-            raise UsageError(
-                f"save() after {self._tried} steps, when replicas have not met: they differ. Save after a multiple of "
-                f"local.every = {self._meetings.every} steps"
-            )
-        state = checkpoints.state(arranged.held, self._optimizer, self._meetings)
+        if self._replicas is not None:
+            self._replicas.can_save(self._tried)
+        state = checkpoints.state(arranged.held, self._optimizer, self._replicas)
         checkpoints.save(Path(folder), state, self._progress())
 
     def load(self, folder: str | Path) -> None:
@@ -285,9 +299,9 @@ class Engine:
             UsageError: There is no checkpoint of this model.
         """
         held = self._ready().held
-        state = checkpoints.state(held, self._optimizer, self._meetings)
+        state = checkpoints.state(held, self._optimizer, self._replicas)
         progress = checkpoints.load(Path(folder), state, self._progress())
-        checkpoints.apply(state, held, self._optimizer, self._meetings)
+        checkpoints.apply(state, held, self._optimizer, self._replicas)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
@@ -298,7 +312,7 @@ class Engine:
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside model and optimizer."""
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
-        if self._meetings is not None:
+        if self._replicas is not None:
             found["replicas"] = self.world.layout.dp
         if self.scale is not None:
             found["scale"] = self.scale.state_dict()
@@ -315,6 +329,8 @@ class Engine:
         """Leave the other ranks; the end of a `with Engine(...)` does it."""
         import torch
 
+        if self._replicas is not None:
+            self._replicas.close()
         if self._owns_group and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

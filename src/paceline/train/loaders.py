@@ -8,6 +8,7 @@ over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
@@ -30,21 +31,23 @@ _OPTIONS = (
 )
 
 
-def split(loader: Any, world: World, micro_batches: int) -> Any:
+def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False) -> Any:
     """Return what yields this rank's part of each batch of a loader, on its device.
 
     Args:
         loader: torch's `DataLoader`, or `paceline.data.Loader`.
         world: The ranks.
         micro_batches: Into how many parts a rank splits its batch.
+        dealt: Whether a rank takes the next part that nobody has, whenever it asks for one; a `DataLoader`'s only.
 
     Raises:
         UsageError: It cannot be split.
     """
     from paceline.data import Loader
 
-    part = _part_of_ours if isinstance(loader, Loader) else _part_of_torchs
-    return OnDevice(part(loader, world, micro_batches), world)
+    if isinstance(loader, Loader):
+        return OnDevice(_part_of_ours(loader, world, micro_batches), world)
+    return OnDevice(_part_of_torchs(loader, world, micro_batches, _Dealt if dealt else _Part), world)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -55,7 +58,7 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 
 
-def _part_of_torchs(loader: Any, world: World, micro_batches: int) -> Any:
+def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[_Part]) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -76,7 +79,7 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int) -> Any:
     if loader.batch_size is not None:  # else a batch sampler of the user's own; its batches are looked at as they come
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
-    return _again(loader, _Part(loader.batch_sampler, world)) if world.mesh is not None else loader
+    return _again(loader, kind(loader.batch_sampler, world)) if world.mesh is not None else loader
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -120,12 +123,37 @@ class _Part:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        part, parts = self._world.sample_part, self._world.layout.samples
         for batch in _as_rank_0(self._batches, self._world):
-            if len(batch) % parts:
-                raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
-            size = len(batch) // parts
-            yield batch[part * size : (part + 1) * size]
+            yield self._part_of(batch, self._world.sample_part)
+
+    def _part_of(self, batch: list[int], part: int) -> list[int]:
+        parts = self._world.layout.samples
+        if len(batch) % parts:
+            raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
+        size = len(batch) // parts
+        return batch[part * size : (part + 1) * size]
+
+
+class _Dealt(_Part):
+    """A batch sampler that yields the parts of batches that this rank is the first to ask for.
+
+    All ranks together see each part once; one that is slow takes fewer of them.
+    """
+
+    _made = count()  # loaders are made in the same order on all ranks
+
+    def __init__(self, batches: Any, world: World) -> None:
+        super().__init__(batches, world)
+        self._name = f"paceline/dealt/{next(_Dealt._made)}"
+        self._epochs = count()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        name = f"{self._name}/{next(self._epochs)}"
+        mine, parts = self._world.claim(name), self._world.layout.samples
+        for number, batch in enumerate(_as_rank_0(self._batches, self._world)):
+            while mine // parts == number:
+                yield self._part_of(batch, mine % parts)
+                mine = self._world.claim(name)
 
 
 def _as_rank_0(batches: Any, world: World) -> Iterator[list[int]]:
@@ -218,20 +246,20 @@ def moved(batch: Any, device: Any) -> Any:
     return batch
 
 
-def parts(batch: Any, count: int) -> list[Any]:
+def parts(batch: Any, number: int) -> list[Any]:
     """Split a batch into equal parts along dimension 0.
 
     Raises:
         UsageError: It has fewer samples than parts, or no multiple of them.
     """
-    if count == 1:
+    if number == 1:
         return [batch]
     if isinstance(batch, dict):
-        split_values = {key: parts(value, count) for key, value in batch.items()}
-        return [{key: values[i] for key, values in split_values.items()} for i in range(count)]
+        split_values = {key: parts(value, number) for key, value in batch.items()}
+        return [{key: values[i] for key, values in split_values.items()} for i in range(number)]
     if isinstance(batch, tuple | list):
-        columns = [parts(value, count) for value in batch]
-        return [type(batch)(column[i] for column in columns) for i in range(count)]
-    if len(batch) % count:
-        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {count} equal micro-batches")
-    return list(batch.split(len(batch) // count))
+        columns = [parts(value, number) for value in batch]
+        return [type(batch)(column[i] for column in columns) for i in range(number)]
+    if len(batch) % number:
+        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches")
+    return list(batch.split(len(batch) // number))

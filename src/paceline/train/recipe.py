@@ -17,6 +17,7 @@ from paceline.errors import UsageError
 from paceline.train.activations import Memory
 from paceline.train.gradients import Clipping
 from paceline.train.layout import Layout, parse
+from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
 from paceline.train.parallel.local import Local
 from paceline.train.parallel.pp import Pipeline
@@ -33,7 +34,13 @@ class Recipe:
     optimizer: Clipping = field(default_factory=Clipping)
     pipeline: Pipeline = field(default_factory=Pipeline)
     local: Local = field(default_factory=Local)
+    asynchronous: Asynchronous = field(default_factory=Asynchronous)
     ddp: Exchange = field(default_factory=Exchange)
+
+    @property
+    def apart(self) -> bool:
+        """Whether replicas step by themselves, and have an optimizer each."""
+        return self.local.every is not None or self.asynchronous.max_staleness is not None
 
     def check(self) -> None:
         """See that parts go with each other and with the layout.
@@ -42,8 +49,8 @@ class Recipe:
             UsageError: They do not.
         """
         self.local.check(self.layout)
-        alone, scaled = self.local.every is not None, self.precision.autocast == "fp16"
-        self.ddp.check(self.layout, alone=alone, scaled=scaled)
+        self.asynchronous.check(self.layout, meets=self.local.every is not None)
+        self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
             self.pipeline.check(self.layout.pp, self.memory.micro_batches)
 
@@ -54,6 +61,7 @@ _PARTS = {
     "optimizer": Clipping,
     "pipeline": Pipeline,
     "local": Local,
+    "asynchronous": Asynchronous,
     "ddp": Exchange,
 }
 

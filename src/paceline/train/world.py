@@ -53,6 +53,12 @@ class World:
             return make(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
 
+    def claim(self, name: str) -> int:
+        """Return the next number under a name, from 0, which no other rank gets."""
+        import torch
+
+        return int(torch.distributed.distributed_c10d._get_default_store().add(name, 1)) - 1
+
     @property
     def data_group(self) -> Any:
         """Group of the ranks whose gradients are averaged; None where this one is alone."""

@@ -51,7 +51,7 @@ class Exchange:
         given = [f"ddp.{name} = {value!r}" for name, value in vars(self).items() if value is not None]
         if given and (alone or not layout.in_use or not {"dp", "cp"}.issuperset(layout.in_use)):
             how = (
-                "replicas with [local] meet by parameters"
+                "replicas with [local] or [asynchronous] meet by parameters"
                 if alone
                 else f"layout {layout} exchanges no gradients by DDP"
             )

@@ -66,10 +66,36 @@ class Meetings:
             list(self._begun.values()), lr=settings.outer_lr, momentum=momentum, nesterov=momentum > 0
         )
 
-    def after(self, step: int) -> None:
+    def begin(self) -> None:
+        """Nothing: each replica has its own parameters."""
+
+    def due(self) -> int:
+        """Return by how many steps the schedule goes on after one."""
+        return 1
+
+    def meet(self) -> None:
+        """Nothing: replicas meet when it is time."""
+
+    def close(self) -> None:
+        """Nothing: nobody is left waiting."""
+
+    def can_save(self, tried: int) -> None:
+        """See that replicas have met.
+
+        Raises:
+            UsageError: They differ.
+        """
+        if tried % self.every:
+            raise UsageError(
+                f"save() after {tried} steps, when replicas have not met: they differ. Save after a multiple of "
+                f"local.every = {self.every} steps"
+            )
+
+    def after(self, step: int, applied: bool) -> None:
         """Meet if it is time; `step` counts from 1, skipped ones too."""
         import torch
 
+        del applied
         if step % self.every:
             return
         with torch.no_grad():
