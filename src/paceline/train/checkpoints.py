@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train.parallel.replicas import Replicas
+from paceline.train.replicas import Replicas
 
 _PROGRESS = "paceline.json"
 _SCHEMA = "paceline.checkpoint/1"

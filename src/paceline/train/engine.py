@@ -24,8 +24,8 @@ from paceline.errors import UsageError
 from paceline.train import checkpoints, gradients, loaders
 from paceline.train.arrange import Arranged, arrange
 from paceline.train.parallel.asynchronous import Rounds, Staleness
-from paceline.train.parallel.replicas import Replicas, replicas_of
 from paceline.train.recipe import Recipe, of
+from paceline.train.replicas import Replicas, replicas_of
 from paceline.train.world import draw_apart, join, meet
 
 Loss = Callable[[Any, Any], Any]
