@@ -16,6 +16,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.train.activations import blocks_of
 from paceline.train.parallel import cp, dp, pp, shard, tp
+from paceline.train.parallel.balance import measured
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
 
@@ -30,13 +31,14 @@ class Arranged:
     stages: pp.Stages | None
 
 
-def arrange(model: Any, world: World, recipe: Recipe) -> Arranged:
+def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arranged:
     """Spread a model over the ranks.
 
     Args:
         model: The whole model, made by each rank; the values of rank 0 count.
         world: The ranks.
         recipe: Of the run.
+        sample: What the model may be called with, for stages of measured cost.
 
     Raises:
         UsageError: The ranks made different models, or the layout does not fit this one.
@@ -52,7 +54,7 @@ def arrange(model: Any, world: World, recipe: Recipe) -> Arranged:
     if layout.pp == 1:
         module, set_sync = _spread(model, blocks, plan, world, recipe)
         return Arranged(module=module, held=model, set_sync=set_sync, stages=None)
-    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline)
+    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
     for _, stage in own:
         inside = set(stage.modules())
         _spread(stage, [block for block in blocks if block in inside], plan, world, recipe)
@@ -61,6 +63,22 @@ def arrange(model: Any, world: World, recipe: Recipe) -> Arranged:
     held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
     return Arranged(module=held, held=held, set_sync=lambda on: None, stages=stages)
+
+
+def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float] | None:
+    """Return what rank 0 measured the layers to cost; None where they are counted, or the model is no row of layers."""
+    import torch
+
+    if recipe.pipeline.balance != "measured" or not isinstance(model, torch.nn.Sequential):
+        return None
+    if sample is None:
+        raise UsageError(
+            "pipeline.balance = 'measured' needs a batch to run layers on: setup(..., sample=inputs), or say 'counted'"
+        )
+    part = sample[: max(1, len(sample) // recipe.memory.micro_batches)].to(world.device)
+    found = [measured(list(model.children()), part) if world.rank == 0 else None]
+    torch.distributed.broadcast_object_list(found, 0)
+    return found[0]
 
 
 def _spread(

@@ -101,6 +101,7 @@ class Engine:
         loss: Loss | None = None,
         weight: Callable[[Any], Any] | None = None,
         schedule: Callable[[Any], Any] | None = None,
+        sample: Any = None,
     ) -> tuple[Any, Any]:
         """Spread a model over the ranks, then make its optimizer.
 
@@ -110,6 +111,7 @@ class Engine:
             loss: Makes a scalar of output and target, a mean over `weight(target)` things; `train_batch` needs it.
             weight: How much a target counts, such as its tokens; None: all parts alike.
             schedule: Makes the learning-rate schedule of an optimizer; it goes on with each applied step.
+            sample: Inputs of a rank's batch, for stages of measured cost only.
 
         Returns:
             The model to call, and the optimizer.
@@ -122,7 +124,7 @@ class Engine:
                 f"setup() was given a ready {type(optimizer).__name__}: it holds the parameters from before they are "
                 "spread over ranks. Give a function: setup(model, lambda model: AdamW(model.parameters()))"
             )
-        self._arranged = arrange(model, self.world, self.recipe)
+        self._arranged = arrange(model, self.world, self.recipe, sample)
         self._optimizer = optimizer(self._arranged.held)
         _check_owned(self._optimizer, self._arranged.held)
         self._replicas = replicas_of(self.recipe, model, self.world)

@@ -5,8 +5,8 @@ activations of at most p micro-batches instead of m; interleaved, with v stages 
 zero-bubble computes gradients of weights where others wait (Narayanan et al. 2021; Qi et al. 2023). Costs little to
 send: activations at each cut. Saves 1/p of all that belongs to layers.
 
-The model must be an `nn.Sequential` whose children are the layers. Their cost is counted: two FLOPs a weight of a
-linear layer or convolution; it decides where the cuts are.
+The model must be an `nn.Sequential` whose children are the layers. Their cost decides where the cuts are: counted, two
+FLOPs a weight of a linear layer or convolution, or measured by rank 0 on a sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train.parallel.balance import cut
+from paceline.train.parallel.balance import counted, cut
 
 _CLASSES = {
     "gpipe": "ScheduleGPipe",
@@ -25,6 +25,7 @@ _CLASSES = {
     "interleaved": "ScheduleInterleaved1F1B",
     "zero-bubble": "ScheduleInterleavedZeroBubble",
 }
+_BALANCES = ("counted", "measured")
 _STAGES_EACH = {"interleaved": 2, "zero-bubble": 2}  # stages of one rank
 
 
@@ -33,8 +34,11 @@ class Pipeline:
     """How stages take turns; table ``[pipeline]`` of a recipe."""
 
     schedule: str = "1f1b"
+    balance: str = "counted"  # how the cost of layers is known
 
     def __post_init__(self) -> None:
+        if self.balance not in _BALANCES:
+            raise UsageError(f"pipeline.balance = {self.balance!r} is not allowed; it takes {', '.join(_BALANCES)}")
         if self.schedule not in _CLASSES:
             raise UsageError(f"pipeline.schedule = {self.schedule!r} is not allowed; it takes {', '.join(_CLASSES)}")
 
@@ -57,8 +61,17 @@ class Pipeline:
             )
 
 
-def stages_of(model: Any, rank: int, ranks: int, pipeline: Pipeline) -> list[tuple[int, Any]]:
+def stages_of(
+    model: Any, rank: int, ranks: int, pipeline: Pipeline, costs: Sequence[float] | None = None
+) -> list[tuple[int, Any]]:
     """Return this rank's stages: their numbers, and modules whose parameters keep their names in the model.
+
+    Args:
+        model: A row of layers.
+        rank: In the pipeline.
+        ranks: Of the pipeline.
+        pipeline: How stages take turns.
+        costs: Of the layers, the same on all ranks; None: they are counted.
 
     Raises:
         UsageError: The model is no row of layers, has too few of them, or layers of two stages share parameters.
@@ -77,18 +90,10 @@ def stages_of(model: Any, rank: int, ranks: int, pipeline: Pipeline) -> list[tup
             f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(layers)} layers; "
             f"use at most pp={len(layers) // pipeline.stages_each or 1}"
         )
-    cuts = cut([_cost(layer) for _, layer in layers], count)
+    cuts = cut(costs or [counted(layer) for _, layer in layers], count)
     stages = [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
     _check_apart(stages)
     return [(number, stages[number]) for number in range(rank, count, ranks)]
-
-
-def _cost(layer: Any) -> float:
-    """Return FLOPs of a layer's forward per position of the sequence."""
-    from torch import nn
-
-    products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return float(sum(2 * part.weight.numel() for part in layer.modules() if isinstance(part, products)))
 
 
 def _check_apart(stages: Sequence[Any]) -> None:
