@@ -94,16 +94,14 @@ def under(case: dict, steps: int, begin: Path | None, folder: Path, goes_on: boo
     """What the engine makes of it; its checkpoint is in a folder, at half of the steps too if a case goes on."""
     engine = Engine({"optimizer": {"clip_norm": CLIP}, **case["recipe"]})
     ragged = case.get("ragged", False)
-    held, updates = engine.setup(
-        model(case.get("plan", False)), optimizer, loss=loss_of, weight=tokens if ragged else None
-    )
+    options = {"weight": tokens if ragged else None, "sample": next(iter(batches(ragged)))[0]}
+    held, updates = engine.setup(model(case.get("plan", False)), optimizer, loss=loss_of, **options)
     first = steps // 2 if begin else 0
     if begin:
         engine.load(begin / "half")
     losses, norms = [], []
-    for number, batch in enumerate(islice(engine.loader(batches(ragged)), steps)):
-        if number < first:
-            continue
+    # After load() the loader goes on where it was.
+    for number, batch in enumerate(islice(engine.loader(batches(ragged)), steps - first), first):
         engine.train_batch(*batch)
         losses.append(engine.loss())
         norms.append(float(engine.step().norm))

@@ -17,7 +17,13 @@ ON_FOUR = [
     {"recipe": {"layout": "shard=2,pp=2", "memory": FOUR_PARTS}, "from": 2},
     {"recipe": {"layout": "dp=2,pp=2", "memory": FOUR_PARTS, "pipeline": {"schedule": "gpipe"}}, "ragged": True},
     {"recipe": {"layout": "pp=4", "memory": FOUR_PARTS, "pipeline": {"schedule": "zero-bubble"}}, "ragged": True},
-    {"recipe": {"layout": "pp=4", "memory": FOUR_PARTS, "pipeline": {"schedule": "interleaved"}}},
+    {
+        "recipe": {
+            "layout": "pp=4",
+            "memory": FOUR_PARTS,
+            "pipeline": {"schedule": "interleaved", "balance": "measured"},
+        }
+    },
     {"recipe": {"layout": "shard=4"}, "from": 8},
     {"recipe": {"layout": "dp=2,cp=2", "memory": {"checkpoint_every": 1}}, "ragged": True},
     {"recipe": {"layout": "shard=2,pp=2", "memory": FOUR_PARTS, "precision": FP16}, "tolerance": 0.02},

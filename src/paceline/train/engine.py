@@ -137,7 +137,7 @@ class Engine:
         """Return a loader of this rank's part of each batch, on its device; batches are the same as with one process.
 
         Args:
-            loader: torch's `DataLoader`, or `paceline.data.Loader`; where the second is, `save` and `load` keep.
+            loader: torch's `DataLoader`, or `paceline.data.Loader`; where it is, `save` and `load` keep.
 
         Raises:
             UsageError: It cannot be split, or its batches cannot, or a checkpoint is of another data set.
@@ -309,11 +309,13 @@ class Engine:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
             self._schedule.load_state_dict(progress["schedule"])
+        self.world.draw_on(progress["random"])
         self._places.load(progress["loaders"])
 
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside model and optimizer."""
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
+        found["random"] = self.world.drawn()
         if self._replicas is not None:
             found["replicas"] = self.world.layout.dp
         if self.scale is not None:

@@ -2,16 +2,16 @@
 
 Each rank draws the same order of samples, by rank 0's random numbers, and reads only its part: of a batch of B samples
 over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the script says, on any layout. A
-`paceline.data.Loader` deals each batch out sample by sample; where it is, is kept in checkpoints.
+`paceline.data.Loader` deals each batch out sample by sample. Where loaders are, is kept in checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
+from paceline.train.batches import Dealt, Order, Part, Place, why_not
 from paceline.train.parallel import cp
 from paceline.train.world import World
 
@@ -47,7 +47,7 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False)
 
     if isinstance(loader, Loader):
         return OnDevice(_part_of_ours(loader, world, micro_batches), world)
-    return OnDevice(_part_of_torchs(loader, world, micro_batches, _Dealt if dealt else _Part), world)
+    return OnDevice(_part_of_torchs(loader, world, micro_batches, Dealt if dealt else Part), world)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -58,7 +58,7 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 
 
-def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[_Part]) -> Any:
+def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Part]) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -79,7 +79,8 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[_P
     if loader.batch_size is not None:  # else a batch sampler of the user's own; its batches are looked at as they come
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
-    return _again(loader, kind(loader.batch_sampler, world)) if world.mesh is not None else loader
+    order = Order(loader.batch_sampler, world)
+    return Place(_again(loader, kind(order, world)), order, kind.why or why_not(loader))
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -110,77 +111,6 @@ def _again(loader: Any, batches: Any) -> Any:
 
     options = {name: getattr(loader, name) for name in _OPTIONS if loader.num_workers or name != "prefetch_factor"}
     return DataLoader(loader.dataset, batch_sampler=batches, **options)
-
-
-class _Part:
-    """A batch sampler that yields one rank's part of each batch."""
-
-    def __init__(self, batches: Any, world: World) -> None:
-        self._batches = batches
-        self._world = world
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in _as_rank_0(self._batches, self._world):
-            yield self._part_of(batch, self._world.sample_part)
-
-    def _part_of(self, batch: list[int], part: int) -> list[int]:
-        parts = self._world.layout.samples
-        if len(batch) % parts:
-            raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
-        size = len(batch) // parts
-        return batch[part * size : (part + 1) * size]
-
-
-class _Dealt(_Part):
-    """A batch sampler that yields the parts of batches that this rank is the first to ask for.
-
-    All ranks together see each part once; one that is slow takes fewer of them.
-    """
-
-    _made = count()  # loaders are made in the same order on all ranks
-
-    def __init__(self, batches: Any, world: World) -> None:
-        super().__init__(batches, world)
-        self._name = f"paceline/dealt/{next(_Dealt._made)}"
-        self._epochs = count()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        name = f"{self._name}/{next(self._epochs)}"
-        mine, parts = self._world.claim(name), self._world.layout.samples
-        for number, batch in enumerate(_as_rank_0(self._batches, self._world)):
-            while mine // parts == number:
-                yield self._part_of(batch, mine % parts)
-                mine = self._world.claim(name)
-
-
-def _as_rank_0(batches: Any, world: World) -> Iterator[list[int]]:
-    """Go through batches whose order is drawn, at the first one, from rank 0's random numbers."""
-    import torch
-
-    own = torch.get_rng_state()
-    torch.set_rng_state(_of_rank_0(own, world.device))
-    generator = getattr(getattr(batches, "sampler", None), "generator", None)
-    if generator is not None:
-        generator.set_state(_of_rank_0(generator.get_state(), world.device))
-    iterator = iter(batches)
-    first = next(iterator, None)
-    if world.rank:
-        torch.set_rng_state(own)
-    if first is not None:
-        yield list(first)
-        yield from (list(batch) for batch in iterator)
-
-
-def _of_rank_0(state: Any, device: Any) -> Any:
-    """Return the state of a random generator as rank 0 has it."""
-    import torch
-
-    state = state.clone().to(device)
-    torch.distributed.broadcast(state, 0)
-    return state.cpu()
 
 
 class OnDevice:

@@ -53,6 +53,19 @@ class World:
             return make(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
 
+    def drawn(self) -> str:
+        """Return the state of this rank's random numbers on the CPU, as text."""
+        import torch
+
+        return text_of(torch.get_rng_state()) or ""
+
+    def draw_on(self, text: str) -> None:
+        """Have rank 0 go on with random numbers from a state."""
+        import torch
+
+        if self.rank == 0:
+            torch.set_rng_state(state_of(text))
+
     def claim(self, name: str) -> int:
         """Return the next number under a name, from 0, which no other rank gets."""
         import torch
@@ -125,6 +138,18 @@ def draw_apart(world: World) -> None:
         torch.manual_seed(seed + sequence)
     if world.rank and not sequence:
         torch.set_rng_state(state)
+
+
+def text_of(state: Any) -> str | None:
+    """Return a state of random numbers as text."""
+    return None if state is None else bytes(state.tolist()).hex()
+
+
+def state_of(text: str | None) -> Any:
+    """Return the state of random numbers that a text stands for."""
+    import torch
+
+    return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def mesh_axes(layout: Layout) -> tuple[str, ...]:

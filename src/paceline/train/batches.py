@@ -1,0 +1,210 @@
+"""In which order do a `DataLoader`'s batches come, who takes which part, and where was it when a run was saved?
+
+All ranks go through the batches of one process, as rank 0's random numbers draw them, and take their parts. Where a
+loader is, is told by the random numbers from before the epoch and the number of batches since: another run draws the
+same order and leaves out what was taken, without reading it, on any number of ranks. That holds for torch's own
+samplers, which draw from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, count
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.world import World, state_of, text_of
+
+Drawn = tuple[Any, Any]  # states of torch's random numbers, and of a sampler's own generator or None
+
+
+class Order:
+    """Batches of one process, with their numbers in the epoch."""
+
+    def __init__(self, batches: Any, world: World) -> None:
+        self._batches = batches
+        self._world = world
+        self._generator = getattr(getattr(batches, "sampler", None), "generator", None)
+        self.begun: Drawn | None = None  # before this epoch
+        self.skip = 0  # batches of the coming epoch that were taken
+        self._again: Drawn | None = None  # before that epoch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        import torch
+
+        skip, own = self.skip, torch.get_rng_state()
+        self.begun = self._again or self._of_rank_0(self.drawn())
+        self.skip, self._again = 0, None
+        self._draw_from(self.begun)
+        iterator = iter(self._batches)
+        first = next(iterator, None)
+        if self._world.rank or skip:
+            torch.set_rng_state(own)
+        if first is not None:
+            numbered = enumerate(chain([first], iterator))
+            yield from ((number, list(batch)) for number, batch in numbered if number >= skip)
+
+    def drawn(self) -> Drawn:
+        """Return the states of random numbers as they are."""
+        import torch
+
+        return torch.get_rng_state(), None if self._generator is None else self._generator.get_state()
+
+    def go_on(self, skip: int, begun: Drawn) -> None:
+        """Have the next epoch be the rest of one."""
+        self.skip, self._again = skip, begun
+
+    def set_generator(self, state: Any) -> None:
+        """Give the sampler's generator a state, if it has one."""
+        if self._generator is not None and state is not None:
+            self._generator.set_state(state)
+
+    def _draw_from(self, drawn: Drawn) -> None:
+        import torch
+
+        torch.set_rng_state(drawn[0])
+        self.set_generator(drawn[1])
+
+    def _of_rank_0(self, drawn: Drawn) -> Drawn:
+        """Return states as rank 0 has them."""
+        import torch
+
+        if self._world.mesh is None:
+            return drawn
+        found = []
+        for state in drawn:
+            sent = None if state is None else state.clone().to(self._world.device)
+            if sent is not None:
+                torch.distributed.broadcast(sent, 0)
+            found.append(None if sent is None else sent.cpu())
+        return found[0], found[1]
+
+
+class Part:
+    """A batch sampler that yields one rank's part of each batch."""
+
+    why: str | None = None  # why one cannot go on in the middle of an epoch
+
+    def __init__(self, order: Order, world: World) -> None:
+        self._order = order
+        self._world = world
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _, batch in self._order:
+            yield self._part_of(batch, self._world.sample_part)
+
+    def _part_of(self, batch: list[int], part: int) -> list[int]:
+        parts = self._world.layout.samples
+        if len(batch) % parts:
+            raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
+        size = len(batch) // parts
+        return batch[part * size : (part + 1) * size]
+
+
+class Dealt(Part):
+    """A batch sampler that yields the parts of batches that this rank is the first to ask for.
+
+    All ranks together see each part once; one that is slow takes fewer of them.
+    """
+
+    why = "with [asynchronous] parts are dealt to whoever asks for one; save after an epoch"
+    _made = count()  # loaders are made in the same order on all ranks
+
+    def __init__(self, order: Order, world: World) -> None:
+        super().__init__(order, world)
+        self._name = f"paceline/dealt/{next(Dealt._made)}"
+        self._epochs = count()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        name = f"{self._name}/{next(self._epochs)}"
+        mine, parts = self._world.claim(name), self._world.layout.samples
+        for number, batch in self._order:
+            while mine // parts == number:
+                yield self._part_of(batch, mine % parts)
+                mine = self._world.claim(name)
+
+
+class Place:
+    """A `DataLoader` that knows where it is, in batches of all ranks."""
+
+    def __init__(self, loader: Any, order: Order, why: str | None) -> None:
+        """Begin.
+
+        Args:
+            loader: Goes by the order.
+            order: Of its batches.
+            why: Why it cannot go on in the middle of an epoch; None where it can.
+        """
+        self._loader = loader
+        self._order = order
+        self._why = why
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        self._taken, own = self._order.skip, torch.get_rng_state()
+        iterator = iter(self._loader)
+        if self._taken:  # a loader draws as it begins, and this one began before
+            torch.set_rng_state(own)
+        for batch in iterator:
+            self._taken += 1
+            yield batch
+        self._taken = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where it is, as JSON takes it."""
+        begun = self._order.begun if self._taken else None
+        return {
+            "samples": len(self._loader.dataset),
+            "batches": len(self._order),
+            "taken": self._taken,
+            "why": self._why,
+            "begun": None if begun is None else [text_of(state) for state in begun],
+            "generator": text_of(self._order.drawn()[1]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a loader of the same data set was.
+
+        Raises:
+            UsageError: It was in the middle of an epoch and of other batches, or cannot go on there.
+        """
+        self._order.set_generator(state_of(state["generator"]))
+        if not state["taken"]:
+            return
+        why = state["why"] or self._why
+        if why:
+            raise UsageError(f"the checkpoint was saved after {state['taken']} batches of an epoch, and {why}")
+        own = {"samples": len(self._loader.dataset), "batches": len(self._order)}
+        if any(state[name] != value for name, value in own.items()):
+            raise UsageError(
+                f"the checkpoint was saved in the middle of {state['batches']} batches of a data set of "
+                f"{state['samples']} samples, this one has {own['batches']} of {own['samples']}; give it the same data "
+                "set and batch_size"
+            )
+        begun = [state_of(text) for text in state["begun"]]
+        self._order.go_on(state["taken"], (begun[0], begun[1]))
+
+
+def why_not(loader: Any) -> str | None:
+    """Return why a `DataLoader` cannot go on in the middle of an epoch; None where it can."""
+    from torch.utils import data
+
+    known = (data.SequentialSampler, data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+    sampler = loader.sampler if type(loader.batch_sampler) is data.BatchSampler else loader.batch_sampler
+    if type(sampler) in known:
+        return None
+    return (
+        f"{type(sampler).__name__} cannot say where it was: save after an epoch, or use one of "
+        f"{', '.join(one.__name__ for one in known)}, or paceline.data.Loader"
+    )
