@@ -1,4 +1,4 @@
-"""Does a `DataLoader` go on where a checkpoint left it, and in later epochs too? With several ranks: `test_ranks.py`."""
+"""Does a `DataLoader` go on where a checkpoint left it, and in later epochs too? On ranks: `test_ranks.py`."""
 
 from __future__ import annotations
 

@@ -171,6 +171,14 @@ def test_autocast_computes_in_sixteen_bits_and_keeps_parameters(name, dtype):
     assert (seen, next(model.parameters()).dtype) == ([dtype], torch.float32)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU may compute in fp8")
+def test_fp8_is_refused_where_the_hardware_has_none():
+    with pytest.raises(
+        UsageError, match=r"capability 8\.9 or higher, and there is none; choose one of fp32, tf32, bf16"
+    ):
+        Engine({"precision": {"autocast": "bf16", "fp8": True}})
+
+
 def test_a_step_that_overflows_is_skipped_and_counted():
     recipe = {"precision": {"autocast": "fp16"}, "memory": {"micro_batches": 2}}
     engine, model, optimizer = engine_of(

@@ -46,6 +46,15 @@ def test_flags_go_before_the_file(file):
         ({"loader": {"num_workers": 2}}, r"no table \[loader\]; it has layout"),
         ({"memory": {"nonsense": 2}}, r"no setting memory\.nonsense; \[memory\] has micro_batches"),
         ({"precision": {"autocast": "fp8"}}, "precision.autocast = 'fp8' is not allowed; it takes 'bf16' or 'fp16'"),
+        ({"precision": {"fp8": True}}, "all else needs precision.autocast = 'bf16'"),
+        (
+            {"layout": "tp=2", "precision": {"autocast": "bf16", "fp8": True}},
+            "precision fp8 with layout tp=2: it goes with dp and shard",
+        ),
+        ({"pipeline": {"balance": "guessed"}}, "it takes counted, measured"),
+        ({"layers": {"devices": "cuda:0"}}, "it takes a list such as"),
+        ({"layers": {"devices": ["cuda:0"]}}, "give two or more"),
+        ({"layout": "dp=2", "layers": {"devices": ["cpu", "cpu"]}}, r"\[layers\] is for one process; use pp=2"),
         ({"memory": {"micro_batches": 0}}, "whole number from 1 on"),
         ({"memory": {"selective": True, "checkpoint_every": 1}}, "three ways; choose one"),
         ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
@@ -64,7 +73,7 @@ def test_what_is_wrong_is_named(content, says):
 
 
 def test_words_of_the_command_line_are_named():
-    with pytest.raises(UsageError, match="choose one of fp32, tf32, bf16, fp16"):
+    with pytest.raises(UsageError, match="choose one of fp32, tf32, bf16, fp16, fp8"):
         from_line("--precision", "half")
     with pytest.raises(UsageError, match="none, full, selective, or a share"):
         from_line("--checkpoint-activations", "some")

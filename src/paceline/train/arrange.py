@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, dp, pp, shard, tp
+from paceline.train.parallel import cp, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
@@ -46,7 +46,11 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
     _check(model, world)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
-    model.to(world.device)
+    recipe.precision.convert(model)
+    if recipe.layers.devices:
+        layers.spread(model, layers.places(recipe.layers.devices))
+    else:
+        model.to(world.device)
     if world.mesh is not None:
         _same_values(model)
     layout = world.layout

@@ -56,6 +56,7 @@ class Engine:
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
         self.world = join(settings.layout)
+        settings.precision.check_device(self.world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
         self.steps = 0  # applied ones
@@ -199,7 +200,9 @@ class Engine:
             return
         for part, wanted in zip(self.split(inputs), self.split(target), strict=True):
             with self.micro_step():
-                loss = self._loss(arranged.module(part), wanted)
+                output = arranged.module(part)
+                # With [layers] an output is on the last device.
+                loss = self._loss(output, wanted.to(output.device) if self.recipe.layers.devices else wanted)
                 self.backward(loss, self._weight(wanted) if self._weight else None)
 
     def _run_stages(self, stages: Any, inputs: Any, target: Any) -> None:

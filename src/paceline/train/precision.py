@@ -4,6 +4,9 @@ fp32, TF32 products of matrices, or autocast to bf16 or fp16 with parameters kep
 loss is multiplied by a scale before backward and gradients are divided by it after. The scale grows while all is finite
 and is halved where something is not (Micikevicius et al. 2018, Mixed Precision Training, section 3.2).
 
+fp8 computes products of matrices in eight bits, scaled by the largest number of each tensor, inside autocast to bf16
+(Micikevicius et al. 2022, FP8 Formats for Deep Learning); torchao does it, on GPUs that have such products.
+
 Whether gradients are finite is read from their norm over all ranks, which every rank has: none can take a step that
 another one skips, on any layout. torch's GradScaler looks at the gradients of its own rank.
 """
@@ -12,11 +15,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train.layout import Layout
 
-_NAMES = ("fp32", "tf32", "bf16", "fp16")
+_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+_FP8_FROM = (8, 9)  # compute capability
+_FP8_OF = 16  # sizes of matrices are multiples of it
 _FIRST_SCALE, _LEAST_SCALE, _GROWTH_STEPS = 65536.0, 1.0, 2000
 
 
@@ -26,12 +33,16 @@ class Precision:
 
     autocast: str | None = None  # bf16, fp16
     tf32: bool = False
+    fp8: bool = False  # of linear layers, beside autocast to bf16
 
     def __post_init__(self) -> None:
         if self.autocast not in (None, "bf16", "fp16"):
             raise UsageError(f"precision.autocast = {self.autocast!r} is not allowed; it takes 'bf16' or 'fp16'")
-        if not isinstance(self.tf32, bool):
-            raise UsageError(f"precision.tf32 = {self.tf32!r} is not allowed; it takes true or false")
+        for name in ("tf32", "fp8"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"precision.{name} = {getattr(self, name)!r} is not allowed; it takes true or false")
+        if self.fp8 and self.autocast != "bf16":
+            raise UsageError("precision.fp8 = true is of linear layers; all else needs precision.autocast = 'bf16'")
 
     @staticmethod
     def named(name: str) -> Precision:
@@ -42,10 +53,63 @@ class Precision:
         """
         if name not in _NAMES:
             raise UsageError(f"precision {name!r} is not there; choose one of {', '.join(_NAMES)}")
-        return Precision(autocast=name if name in ("bf16", "fp16") else None, tf32=name == "tf32")
+        autocast = {"bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}.get(name)
+        return Precision(autocast=autocast, tf32=name == "tf32", fp8=name == "fp8")
+
+    def check(self, layout: Layout) -> None:
+        """See that a layout leaves matrices whole where they are computed in fp8.
+
+        Raises:
+            UsageError: It does not.
+        """
+        if self.fp8 and not {"dp", "shard"}.issuperset(layout.in_use):
+            raise UsageError(
+                f"precision fp8 with layout {layout}: it goes with dp and shard, which gather whole matrices; use one "
+                "of these, or bf16"
+            )
+
+    def check_device(self, device: Any) -> None:
+        """See that a device and a library compute in fp8, if it is asked for.
+
+        Args:
+            device: `torch.device`.
+
+        Raises:
+            UsageError: They do not.
+        """
+        if not self.fp8:
+            return
+        import torch
+
+        found = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        if found is None or found < _FP8_FROM:
+            has = "there is none" if found is None else f"this one has {found[0]}.{found[1]}"
+            raise UsageError(
+                f"precision fp8 needs a GPU of compute capability {_FP8_FROM[0]}.{_FP8_FROM[1]} or higher, and {has}; "
+                f"choose one of {', '.join(name for name in _NAMES if name != 'fp8')}"
+            )
+        if find_spec("torchao") is None:
+            raise UsageError("precision fp8 needs torchao, which is not installed: pip install torchao, or choose bf16")
+
+    def convert(self, model: Any) -> None:
+        """Let linear layers compute in fp8, in place, if asked; those whose sizes allow it.
+
+        Raises:
+            UsageError: There are none.
+        """
+        if not self.fp8:
+            return
+        from torchao.float8 import convert_to_float8_training
+
+        if not any(_fits_fp8(layer, name) for name, layer in model.named_modules() if name):
+            raise UsageError(
+                f"precision fp8: {type(model).__name__} has no linear layers whose sizes are multiples of {_FP8_OF}; "
+                "choose bf16"
+            )
+        convert_to_float8_training(model, module_filter_fn=_fits_fp8)
 
     def __str__(self) -> str:
-        return self.autocast or ("tf32" if self.tf32 else "fp32")
+        return "fp8" if self.fp8 else self.autocast or ("tf32" if self.tf32 else "fp32")
 
     def dtype(self) -> Any:
         """Return the torch dtype of autocast; None without."""
@@ -69,6 +133,13 @@ class Precision:
     def scale(self) -> LossScale | None:
         """Return the scale of the loss for fp16; None where none is needed."""
         return LossScale() if self.autocast == "fp16" else None
+
+
+def _fits_fp8(layer: Any, name: str) -> bool:
+    from torch import nn
+
+    del name
+    return isinstance(layer, nn.Linear) and all(size % _FP8_OF == 0 for size in layer.weight.shape)
 
 
 class LossScale:

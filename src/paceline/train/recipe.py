@@ -19,6 +19,7 @@ from paceline.train.gradients import Clipping
 from paceline.train.layout import Layout, parse
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
+from paceline.train.parallel.layers import Layers
 from paceline.train.parallel.local import Local
 from paceline.train.parallel.pp import Pipeline
 from paceline.train.precision import Precision
@@ -33,6 +34,7 @@ class Recipe:
     memory: Memory = field(default_factory=Memory)
     optimizer: Clipping = field(default_factory=Clipping)
     pipeline: Pipeline = field(default_factory=Pipeline)
+    layers: Layers = field(default_factory=Layers)
     local: Local = field(default_factory=Local)
     asynchronous: Asynchronous = field(default_factory=Asynchronous)
     ddp: Exchange = field(default_factory=Exchange)
@@ -49,6 +51,8 @@ class Recipe:
             UsageError: They do not.
         """
         self.local.check(self.layout)
+        self.layers.check(self.layout)
+        self.precision.check(self.layout)
         self.asynchronous.check(self.layout, meets=self.local.every is not None)
         self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
@@ -60,6 +64,7 @@ _PARTS = {
     "memory": Memory,
     "optimizer": Clipping,
     "pipeline": Pipeline,
+    "layers": Layers,
     "local": Local,
     "asynchronous": Asynchronous,
     "ddp": Exchange,
