@@ -1,9 +1,10 @@
 """Start a program on some ranks as `torchrun` does, with torch imported once for all of them.
 
-    python tests/train/forked.py RANKS PROGRAM [ARGUMENT ...]
+    python tests/train/forked.py RANKS PROGRAM [ARGUMENT ...] [+ RANKS PROGRAM [ARGUMENT ...]] ...
 
 What a rank imports takes seconds and is the same in all; they are forks of one process that has it, from before any
-thread began. The first rank that fails ends the others soon, and its exit code is that of all.
+thread began. The first rank that fails ends the others soon, and its exit code is that of all. Where several programs
+are given, all run at once, what each says goes to PROGRAM.NUMBER.err and its exit code to PROGRAM.NUMBER.code.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ IMPORTED = (
     "torch._dynamo",
     "paceline.train.engine",
 )
-GRACE_S = 5.0  # for the other ranks, after one has failed
+GRACE_S = 20.0  # for the other ranks, after one has failed
 
 
 def free_port() -> int:
@@ -55,6 +56,7 @@ def waited(children: set[int]) -> int:
             if code and not first:
                 first, until = code, time.monotonic() + GRACE_S
         elif until is not None and time.monotonic() > until:
+            sys.stderr.write(f"{len(children)} ranks did not end with the first one and are killed\n")
             for child in children:
                 os.kill(child, signal.SIGKILL)
             until = None
@@ -63,14 +65,47 @@ def waited(children: set[int]) -> int:
     return first
 
 
-def main() -> int:
-    for name in IMPORTED:
-        importlib.import_module(name)
-    ranks, command, port, children = int(sys.argv[1]), sys.argv[2:], free_port(), set()
+def start(ranks: int, command: list[str]) -> int | None:
+    """Run one program; return its exit code, and None in its ranks."""
+    port, children = free_port(), set()
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
             become(rank, ranks, port, command)
+            return None
+        children.add(child)
+    return waited(children)
+
+
+def start_apart(number: int, ranks: int, command: list[str]) -> int | None:
+    """Run one of several programs in a process of its own; None in those below it."""
+    child = os.fork()
+    if child:
+        return child
+    said = os.open(f"{command[0]}.{number}.err", os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    code = start(ranks, command)
+    if code is not None:
+        Path(f"{command[0]}.{number}.code").write_text(str(code))
+    return None
+
+
+def main() -> int:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    jobs: list[list[str]] = [[]]
+    for word in sys.argv[1:]:
+        if word == "+":
+            jobs.append([])
+        else:
+            jobs[-1].append(word)
+    if len(jobs) == 1:
+        return start(int(jobs[0][0]), jobs[0][1:]) or 0
+    children = set()
+    for number, (ranks, *command) in enumerate(jobs):
+        child = start_apart(number, int(ranks), command)
+        if child is None:
             return 0
         children.add(child)
     return waited(children)

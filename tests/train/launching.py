@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FORKED = ROOT / "tests" / "train" / "forked.py"
 RANKS_PROGRAM = ROOT / "benchmarks" / "_parity_ranks.py"
 
 
@@ -18,7 +19,7 @@ def environment() -> dict[str, str]:
 
 def on_ranks(ranks: int, *command: str | Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
     """Run a program on some ranks of this machine, which meet at a port that is free."""
-    line = [sys.executable, str(Path(__file__).with_name("forked.py")), str(ranks), *map(str, command)]
+    line = [sys.executable, str(FORKED), str(ranks), *map(str, command)]
     return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, env=environment())
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.train.launching import environment
+from tests.train.launching import FORKED, environment
 
 TRAINS = """
 import os, signal, sys, time
@@ -46,20 +46,27 @@ WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory):
-    """All at once; each is watched by a launcher that would wait for ranks that hang."""
+    """All at once; each is watched by a launcher that would wait for ranks that hang, one of them torch's own."""
     program = tmp_path_factory.mktemp("program") / "train.py"
     program.write_text(TRAINS)
+    others = [what for what in SAYS if what != "killed"]
+    line = [word for what in others for word in ("+", "2", str(program), what)][1:]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
-    began = time.monotonic()
-    running = {
-        what: subprocess.Popen([*launcher, what], stdout=-1, stderr=-1, text=True, env=environment()) for what in SAYS
-    }
-    found = {}
-    for what, one in running.items():
-        try:
-            found[what] = (one.communicate(timeout=max(1, WITHIN_S - (time.monotonic() - began)))[1], one.returncode)
-        finally:
+    options = {"stdout": -1, "stderr": -1, "text": True, "env": environment()}
+    running = [
+        subprocess.Popen([*launcher, "killed"], **options),
+        subprocess.Popen([sys.executable, str(FORKED), *line], env=environment()),
+    ]
+    began, found = time.monotonic(), {}
+    try:
+        found["killed"] = (running[0].communicate(timeout=WITHIN_S)[1], running[0].returncode)
+        running[1].wait(timeout=max(1, WITHIN_S - (time.monotonic() - began)))
+    finally:
+        for one in running:
             one.kill()
+    for number, what in enumerate(others):
+        err, code = (program.with_name(f"train.py.{number}.{kind}") for kind in ("err", "code"))
+        found[what] = (err.read_text(), int(code.read_text()))
     return found
 
 
@@ -68,6 +75,7 @@ def test_one_rank_says_what_is_wrong_and_all_end(endings, what):
     err, code = endings[what]
     ours = [line for line in err.splitlines() if line.startswith("paceline: ")]
     assert code != 0
+    assert "ranks did not end" not in err
     if "killed" in what and not ours:  # the launcher may be the first to see it, and stops the other rank
         assert "Signal 9 (SIGKILL)" in err
         return
