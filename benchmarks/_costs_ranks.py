@@ -70,10 +70,11 @@ class Case:
         self.engine.step()
 
     def kept_bytes(self) -> int:
-        """Parameters, their gradients and optimizer state of this rank."""
+        """Parameters, their gradients and optimizer state of this rank, and what its mode of replicas holds."""
         state = [value for each in self.updates.state.values() for value in each.values() if torch.is_tensor(value)]
         own = list(self.held.parameters())
-        return sum(getattr(value, "_local_tensor", value).nbytes for value in [*own, *own, *state])
+        held = [*own, *own, *state, *of_replicas(vars(self.engine).get("_replicas"))]
+        return sum(getattr(value, "_local_tensor", value).nbytes for value in held)
 
     def peak_bytes(self) -> int:
         """What forward and backward take at their peak beside that; gradients are there already."""
@@ -93,6 +94,15 @@ class Case:
             now += change
             peak = max(peak, now)
         return peak
+
+
+def of_replicas(mode: object) -> list[torch.Tensor]:
+    """Tensors that a mode of replicas holds beside model and optimizer: copies of parameters."""
+    held = []
+    for value in vars(mode).values() if mode else ():
+        copies = value.values() if isinstance(value, dict) else [value]
+        held += [each for each in copies if torch.is_tensor(each)]
+    return held + [each.grad for each in held if each.grad is not None]
 
 
 def sent() -> int:

@@ -10,7 +10,8 @@ above it is the exchange, the waiting and, where ranks are more than free cores,
     sent     bytes that the rank that sends most writes to others in a step, as the kernel counts them; formulas are for
              rings, n = 2. gloo's reduce-scatter sends as much as an all-reduce, twice what a ring does: `shard` and
              `cp` send more here than with NCCL
-    kept     parameters, gradients and AdamW's state in fp32 of the rank that has most: 16 bytes a parameter
+    kept     parameters, gradients and AdamW's state in fp32 of the rank that has most, 16 bytes a parameter, and what
+             replicas that do not step together have beside it
     peak     most bytes that forward and backward had beside that: activations and what is worked with
 
 Figures are for the CPU and gloo; on GPUs links and kernels are others, what is kept and sent is the same. Thirty rounds
@@ -118,8 +119,8 @@ def formulas() -> dict[str, tuple[str, float, str, float]]:
         "dp=2": ("4 P", whole, *kept),
         "dp=2, fp16 sent": ("2 P", whole / 2, *kept),
         "dp=2, powersgd": ("4 (m + n) a matrix", 4 * of["low_rank"], *kept),
-        f"dp=2, local every {EVERY}": (f"4 P / {EVERY}", whole / EVERY, *kept),
-        f"dp=2, asynchronous {STALE}": ("4 P to 8 P", whole, *kept),
+        f"dp=2, local every {EVERY}": (f"4 P / {EVERY}", whole / EVERY, "(16 + 8) P", 1.5 * state),
+        f"dp=2, asynchronous {STALE}": ("4 P to 8 P", whole, "(16 + 16) P", 2 * state),
         "shard=2": ("6 P", 1.5 * whole, "16 P / 2", state / 2),
         "shard=2, bf16": ("4 P", whole, "16 P / 2", state / 2),
         "tp=2": ("6 A a block", 6 * ACTIVATIONS * DEPTH, "16 (P - S / 2)", state - 8 * of["split"]),

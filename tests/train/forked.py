@@ -39,7 +39,7 @@ def free_port() -> int:
 def become(rank: int, ranks: int, port: int, command: list[str]) -> None:
     """Run the program as one rank, in this process."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update({name: str(value) for name, value in place.items()}, TORCHELASTIC_USE_AGENT_STORE="True")
     sys.argv = command
     sys.path[0] = str(Path(command[0]).parent)
     runpy.run_path(command[0], run_name="__main__")
@@ -74,7 +74,12 @@ def start(ranks: int, command: list[str]) -> int | None:
             become(rank, ranks, port, command)
             return None
         children.add(child)
-    return waited(children)
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # outlives ranks, as torchrun's does
+    code = waited(children)
+    del store
+    return code
 
 
 def start_apart(number: int, ranks: int, command: list[str]) -> int | None:
