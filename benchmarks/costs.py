@@ -15,7 +15,7 @@ above it is the exchange, the waiting and, where ranks are more than free cores,
     peak     most bytes that forward and backward had beside that: activations and what is worked with
 
 Figures are for the CPU and gloo; on GPUs links and kernels are others, what is kept and sent is the same. Thirty rounds
-take about four minutes. The table is printed as Markdown.
+take about six minutes. The table is printed as Markdown, formulas in brackets.
 """
 
 from __future__ import annotations
@@ -133,15 +133,45 @@ def formulas() -> dict[str, tuple[str, float, str, float]]:
     return found
 
 
-def row(name: str, one: dict, formula: tuple[str, float, str, float] | None) -> str:
+def ideals() -> dict[str, tuple[float, float | None]]:
+    """Of each case: time of a step without exchange and waiting, and activations, as shares of one process's.
+
+    A pipeline of n stages and m parts takes (m + n - 1) / m of 1 / n, with v stages a rank (m + (n - 1) / v) / m; GPipe
+    has all parts of its layers at once, 1F1B n of m. What is computed again is a forward, a third of a step.
+    """
+    half, full = 1 / 2, 4 / 3
+    found: dict[str, tuple[float, float | None]] = dict.fromkeys((*TWO, *APART), (half, half))
+    found |= {"fp32": (1, 1), "bf16": (1, None), "4 parts": (1, 1 / PARTS)}
+    found |= {
+        "activations: selective": (1, None),
+        "activations: half": (1 + 1 / 6, half),
+        "activations: full": (full, None),
+    }
+    for name, waits in (("gpipe", 1), ("1f1b", 1), ("interleaved", 1 / 2), ("zero-bubble", 0)):
+        found[f"pp=2, {name}"] = (half * (PARTS + waits) / PARTS, None)
+    found["shard=2, bf16"] = (half, None)
+    found["pp=2, gpipe"] = (found["pp=2, gpipe"][0], half)
+    found["pp=2, 1f1b"] = (found["pp=2, 1f1b"][0], half * 2 / PARTS)
+    return found
+
+
+def row(name: str, one: dict, whole_peak: float) -> str:
+    formula, (time, peak_share) = formulas().get(name), ideals()[name]
     sent = f"{one['sent_bytes'] / 1e6:.2f}" if one["ranks"] > 1 else "0"
     kept = f"{one['kept_bytes'] / 1e6:.2f}"
     if formula:
         sent += f" ({formula[0]} = {formula[1] / 1e6:.2f})"
         kept += f" ({formula[2]} = {formula[3] / 1e6:.2f})"
     low, high = one["wall_share_quartiles"]
-    wall = f"{one['wall_share']:.2f} ({low:.2f} to {high:.2f})"
-    return f"| {name} | {wall} | {one['cpu_share']:.2f} | {sent} | {kept} | {one['peak_bytes'] / 1e6:.1f} |"
+    wall = f"{one['wall_share']:.2f}, {low:.2f} to {high:.2f} ({time:.2f})"
+    peak = f"{one['peak_bytes'] / 1e6:.1f}" + (f" ({peak_share * whole_peak / 1e6:.1f})" if peak_share else "")
+    return f"| {name} | {wall} | {one['cpu_share']:.2f} | {sent} | {kept} | {peak} |"
+
+
+def table(found: dict[str, dict]) -> list[str]:
+    head = "| case | time of a step | CPU time | MB sent | MB kept | MB more at the peak |"
+    whole = found["fp32"]["peak_bytes"]
+    return [head, "|---|---|---|---|---|---|", *(row(name, one, whole) for name, one in found.items())]
 
 
 def main() -> int:
@@ -152,9 +182,8 @@ def main() -> int:
     found: dict[str, dict] = {}
     for ranks, cases in ((1, ALONE), (2, TWO), (2, APART)):
         found.update(measured(ranks, cases, given.rounds))
-    print("| case | time of a step | CPU time | MB sent | MB kept | MB more at the peak |\n|---|---|---|---|---|---|")
+    print(*table(found), sep="\n")
     for name, one in found.items():
-        print(row(name, one, expected.get(name)))
         if name in expected:
             one["formula"] = dict(zip(("sent", "sent_bytes", "kept", "kept_bytes"), expected[name]))
     settings = {"rounds": given.rounds, "parameters": sizes(), "activation_bytes": ACTIVATIONS}

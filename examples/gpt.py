@@ -154,6 +154,8 @@ def train(engine: Engine, options: argparse.Namespace) -> dict:
     if options.save:
         engine.save(options.save)
     settings = {"layout": str(engine.recipe.layout), "precision": str(engine.recipe.precision)}
+    if engine.staleness:  # how old this rank's updates were, with [asynchronous]
+        settings["ages"] = engine.staleness.ages
     return {**settings, "losses": losses, "norms": norms, "skipped_steps": skipped, "tokens_per_s": rate}
 
 

@@ -1,9 +1,10 @@
-"""tp: each matrix is split over ranks; a block talks twice in forward and twice in backward (Megatron-LM).
+"""tp: each matrix is split over ranks; a block talks twice in forward and four times in backward.
 
 The first matrices of a part (query, key and value; the way up in an MLP) are split by columns, so that each rank has
 whole heads or hidden units; the last one (the way out) is split by rows, and the sum of the ranks' parts is its result
-(Shoeybi et al. 2019, section 3). Keeps 1/n of the matrices and of what is between them; costs an all-reduce of
-activations, batch x length x width, per part in forward and in backward, none of it hidden.
+(Shoeybi et al. 2019, Megatron-LM, section 3). Keeps 1/n of the matrices and of what is between them; costs an
+all-reduce of activations, batch x length x width, per part in forward and per first matrix in backward (torch's styles
+reduce the gradient of the input of each; counted by `benchmarks/costs.py`), none of it hidden.
 
 What is split how comes from the model's own plan (`_tp_plan` or `tp_plan`: names with `*`, to a style, in the words of
 Hugging Face models), else from usual names of parts. What is neither is refused.
