@@ -55,7 +55,7 @@ def test_what_layers_cost_is_measured_and_changes_nothing():
     before, state = torch.get_rng_state(), [value.clone() for value in layers[1].buffers()]
     costs = measured(layers, torch.zeros(8, 4))
     assert [counted(layer) for layer in layers] == [32.0, 0.0, 0.0, 32.0]
-    assert max(costs) == costs[2]
+    assert costs[2] >= 0.01
     assert min(costs) > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(own, other) for own, other in zip(layers[1].buffers(), state))
