@@ -28,6 +28,7 @@ _OPTIONS = (
     "generator",
     "prefetch_factor",
     "persistent_workers",
+    "in_order",
 )
 
 

@@ -49,9 +49,9 @@ def plain(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def begun(most, optimizer=plain, **options):
+def begun(most, optimizer=plain, schedule=None, **options):
     engine = Engine({"layout": "dp=3", "asynchronous": {"max_staleness": most, **options}})
-    model, _ = engine.setup(net(), optimizer, loss=loss_of)
+    model, _ = engine.setup(net(), optimizer, loss=loss_of, schedule=schedule)
     return engine, model
 
 
@@ -70,7 +70,13 @@ def part(number):
 
 
 def one_slow_rank():
-    engine, model = begun(4)
+    schedules = []
+
+    def schedule(optimizer):
+        schedules.append(torch.optim.lr_scheduler.ExponentialLR(optimizer, 1.0))
+        return schedules[0]
+
+    engine, model = begun(4, schedule=schedule)
     loader = engine.loader(DataLoader(TensorDataset(INPUTS, TARGET), 6, shuffle=True))
     numbers, losses = [], []
     for epoch in range(2):
@@ -87,6 +93,7 @@ def one_slow_rank():
         "numbers": of_all(numbers),
         "losses": of_all(losses)[0],
         "ages": of_all({"updates": ages.updates, "most": ages.most, "steps": engine.steps}),
+        "scheduled": of_all(schedules[0].last_epoch),
         "values": of_all(values(model)),
     }
     engine.close()
@@ -196,6 +203,8 @@ def test_a_slow_rank_takes_fewer_parts_and_each_sample_comes_once(found):
     assert taken == [one["steps"] for one in each["ages"]]
     assert sum(taken) == 48
     assert taken[2] < min(taken[:2])
+    assert each["scheduled"][2] > taken[2]  # by the mean of all ranks' steps, 16 at the end
+    assert max(each["scheduled"]) <= 16
     assert max(one["most"] for one in each["ages"]) <= 4
     assert each["values"][0] == each["values"][1] == each["values"][2]
     assert sum(each["losses"][-3:]) < sum(each["losses"][:3])
