@@ -7,7 +7,7 @@ Every H steps the parameters x_r of all replicas are averaged. Where they began,
 With an outer learning rate of 1 and no momentum that is local SGD (Stich 2019); DiLoCo has AdamW inside, 0.7 and 0.9
 outside (Douillard et al. 2023, algorithm 1). Sends parameters once in H steps in place of gradients in each: 1/H of the
 bytes, none hidden. Other mathematics than synchronous training: losses are not those of one process, but for H = 1
-with plain SGD. Takes two more copies of the parameters (a, and its momentum).
+with plain SGD. Takes two more copies of the parameters (a and d), three with momentum.
 """
 
 from __future__ import annotations
