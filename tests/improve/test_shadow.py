@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.improve.child.shadow import free_places
+from paceline.observe.shadow import free_places
 
 SOURCE = """
 import json, os, shutil, tempfile

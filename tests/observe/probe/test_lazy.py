@@ -292,3 +292,19 @@ def test_how_long_imports_take_is_told(tmp_path):
         (tmp_path / f"{name}.py").write_text("import time; time.sleep(0.05)\n")
     spent_ns = out_of(IMPORTING, tmp_path, path=(SRC, tmp_path))
     assert 0.15e9 <= spent_ns <= 0.3e9
+
+
+TWO_WAIT = """
+    import json
+    from paceline.observe.probe import lazy
+    told = []
+    for name in ("one", "other"):
+        lazy.install({"wanted": lambda module, name=name: told.append(name)})
+    import wanted
+    print(json.dumps([sorted(told), wanted.VALUE]))
+"""
+
+
+def test_two_may_wait_for_one_module(tmp_path):
+    (tmp_path / "wanted.py").write_text("VALUE = 5\n")
+    assert out_of(TWO_WAIT, tmp_path, path=(SRC, tmp_path)) == [["one", "other"], 5]

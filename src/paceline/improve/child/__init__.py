@@ -29,13 +29,17 @@ def applied(recipe: Mapping[str, Any]) -> dict[str, str]:
 def begin() -> None:
     """Act before the program's first line: what it writes in a trial goes elsewhere from there on."""
     if os.environ.get(SCRATCH):
-        import_module(f"{__name__}.shadow").begin(os.environ[SCRATCH])
+        from paceline.observe import shadow
+
+        shadow.begin(os.environ[SCRATCH])
 
 
 def patch(torch: Any) -> None:
     """Apply the recipe to torch; a table that cannot be applied is told, and the program goes on without it."""
     if os.environ.get(SCRATCH):
-        import_module(f"{__name__}.shadow").patch(torch)
+        from paceline.observe import shadow
+
+        shadow.patch(torch)
     for table, settings in json.loads(os.environ.get(RECIPE, "{}")).items():
         try:
             import_module(f"{__name__}.{table}").patch(torch, settings)

@@ -68,25 +68,34 @@ class Finder:
 
     def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions
+        self._asking: set[str] = set()  # names that other finders are asked for: one that also waits for them asks back
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders give with the action attached, or None for every other module."""
         imports.asked()
-        if fullname not in self._actions:
+        if fullname not in self._actions or fullname in self._asking:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find is not None and finder is not self else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+        self._asking.add(fullname)
+        try:
+            spec = self._found_by_others(fullname, path, target)
+        finally:
+            self._asking.discard(fullname)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             after: Any = _After(spec.loader, self._executed)
             spec.loader = after
         return spec
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                return spec
+        return None
 
     def _executed(self, module: ModuleType) -> None:
         action = self._actions.pop(module.__name__, None)

@@ -75,9 +75,8 @@ def _make_window(torch: Any) -> None:
 
 
 def _beside(moment: str, *arguments: Any) -> None:
-    """Let another room act on the program too: a recipe is applied by one that this room does not know."""
-    name = os.environ.get("PACELINE_BESIDE")
-    if name:
+    """Let other rooms act on the program too: recipes and layouts are applied by those that this room does not know."""
+    for name in filter(None, os.environ.get("PACELINE_BESIDE", "").split(",")):
         getattr(import_module(name), moment)(*arguments)
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child.overlay import Entries, Overlay, there
+from paceline.observe.overlay import Entries, Overlay, there
 
 _FREE = ("/dev", "/proc", "/sys")
 _CACHES = ("~/.cache", "~/.triton", "~/.nv")
