@@ -13,6 +13,8 @@ from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 from paceline.errors import UsageError
 from paceline.observe.probe.capture import steps_of
+from paceline.train.layout import parse
+from paceline.train.unmodified.allowed import checked
 
 
 def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
@@ -23,6 +25,11 @@ def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
             "or --no-profile to take no profiler window"
         )
     return given
+
+
+def _layout(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    """Check what `--layout` was given."""
+    return None if given is None else str(checked(parse(given)))
 
 
 @click.command(
@@ -45,6 +52,10 @@ def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @click.option(
     "--run-id", metavar="ID", help="Name the run; commands on several hosts that share a folder join one run by it."
 )
+@click.option(
+    "--layout", callback=_layout, metavar="AXES",
+    help="Train a script for one process on several ranks of this machine: dp=2, shard=2 or dp=2,shard=2.",
+)  # fmt: skip
 @by_number
 @by_instance
 @click.option("--target-loss", type=float, metavar="LOSS", help="Say when this loss was reached.")

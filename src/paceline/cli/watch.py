@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +22,14 @@ from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.improve.child import applied
 from paceline.improve.confirmed import missing
-from paceline.improve.recipe import Recipe
-from paceline.improve.recipe import read as read_recipe
+from paceline.improve.recipe import Recipe, content_of
+from paceline.improve.recipe import checked as checked_recipe
 from paceline.observe.supervise import Ending, supervise, watched_environment
-from paceline.record import layout
+from paceline.record import layout as record_layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
+from paceline.train.layout import Layout, parse
+from paceline.train.unmodified import told
+from paceline.train.unmodified.allowed import check_goes_with, checked, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class Request:
 
     program: Program
     recipe: Path | None
+    layout: str | None  # such as "dp=2"
     json_file: Path | None
     markdown: Path | None
     html: Path | None
@@ -53,18 +57,23 @@ def watch(request: Request) -> int:
     """Run the program to its end and present what was seen. Returns the program's exit code."""
     if _disabled():
         return supervise(command_line(request.program), os.environ).exit_code
+    recipe, layout = _recipe_and_layout(request)
     program = command_line(request.program)
     price, source = price_of(request.price, request.instance)
     check_writable(request.json_file, request.markdown, request.html)
-    recipe = read_recipe(request.recipe) if request.recipe is not None else None
     folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem_of(request.program)))
     launch = _launch(request, program, price, source)
     tag = f"{launch['host']}-{launch['pid']}"
     _write_launch(folder / f"launch-{tag}.json", launch)
-    ending = _supervised(request, program, folder, recipe)
+    environment = applied(recipe) if recipe is not None else {}
+    if layout is not None:
+        program, environment = spread(layout, program, environment)
+    ending = _supervised(request, program, folder, environment)
     _write_ending(folder / f"end-{tag}.json", ending)
     for key, why in missing(recipe or {}, folder).items():
         _warn(f"{key} of the recipe did not take hold: {why}")
+    for what in told(folder):
+        _warn(f"--layout {layout}: {what}")
     from paceline.cli.outputs import Outputs, present
 
     outputs = Outputs(
@@ -80,6 +89,18 @@ def watch(request: Request) -> int:
         present_captures(folder, request.captured, quiet=request.quiet)
     failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
     return 1 if failed else ending.exit_code
+
+
+def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
+    """Return what the program is to run under; a recipe's own layout counts where there is no flag."""
+    content = content_of(request.recipe) if request.recipe is not None else {}
+    of_recipe = content.pop("layout", None)
+    recipe = checked_recipe(content, str(request.recipe)) if request.recipe is not None else None
+    given = request.layout if request.layout is not None else of_recipe
+    layout = checked(parse(str(given))) if given is not None else None
+    if layout is not None:
+        check_goes_with(layout, recipe or {}, any_command=request.program.any_command)
+    return recipe, layout
 
 
 def _run_id(given: str | None) -> str | None:
@@ -113,9 +134,8 @@ def _warn(text: str) -> None:
     click.echo(f"paceline: {text}", err=True)
 
 
-def _supervised(request: Request, program: list[str], folder: Path, recipe: Recipe | None) -> Ending:
-    environment = watched_environment(folder, os.environ)
-    environment |= applied(recipe) if recipe is not None else {}
+def _supervised(request: Request, program: list[str], folder: Path, added: Mapping[str, str]) -> Ending:
+    environment = {**watched_environment(folder, os.environ), **added}
     environment["PACELINE_PROFILE"] = "0" if request.no_profile else "1"
     environment["PACELINE_CAPTURE"] = request.captured or ""
     started: list[Any] = []
@@ -142,7 +162,7 @@ def _prepare() -> None:
 
 def _launch(request: Request, program: list[str], price: float | None, source: str) -> dict[str, Any]:
     return {
-        "schema": layout.SCHEMA_VERSION,
+        "schema": record_layout.SCHEMA_VERSION,
         "host": platform.node() or "localhost",
         "pid": os.getpid(),
         "argv": sys.argv,

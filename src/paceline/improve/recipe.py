@@ -52,13 +52,21 @@ def read(path: Path) -> Recipe:
     Raises:
         UsageError: It is not there, is not TOML, or sets what there is not.
     """
+    return checked(content_of(path), str(path))
+
+
+def content_of(path: Path) -> dict[str, Any]:
+    """Return what is in a recipe file.
+
+    Raises:
+        UsageError: It is not there, or is not TOML.
+    """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no recipe {path}; `paceline tune train.py` writes one") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{path} is not a recipe: {error}") from error
-    return checked(content, str(path))
 
 
 def checked(content: Mapping[str, Any], where: str) -> Recipe:

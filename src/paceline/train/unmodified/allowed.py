@@ -1,0 +1,84 @@
+"""Which layouts can a program be given that nobody edited, and what goes with them? Asked before any start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train.layout import Layout
+from paceline.train.unmodified import command
+
+_AXES = ("dp", "shard")
+_NOT_WITH = {
+    "memory.micro_batches": "it splits batches too",
+    "memory.activation_budget": "it weighs whole batches",
+    "loader.threads": "threads draw random numbers in no order that ranks could share",
+    "loader.device_prefetch": "the rows of other ranks are added behind it",
+    "optimizer.state_8bit": "what it keeps is in no form that can be split",
+}
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def checked(layout: Layout) -> Layout:
+    """Return a layout that a script can be given unedited.
+
+    Raises:
+        UsageError: It has other axes than dp and shard, or one rank only.
+    """
+    others = [axis for axis in layout.in_use if axis not in _AXES]
+    if others:
+        raise UsageError(
+            f"--layout {layout}: {' and '.join(others)} cannot be brought into a script that is left as it is; give "
+            "dp=2, shard=2 "
+            "or dp=2,shard=2, or write the loop with paceline.train, which has all axes (docs/how-to/train.md)"
+        )
+    if layout.ranks == 1:
+        raise UsageError("--layout dp=1 is one process; give dp=2 or shard=2, or leave --layout out")
+    return layout
+
+
+def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, any_command: bool) -> None:
+    """See that a program can be started so, under a recipe.
+
+    Raises:
+        UsageError: It brings a launcher of its own, there are too few GPUs, or a setting does not go with ranks.
+    """
+    if any_command:
+        raise UsageError(
+            f"--layout {layout} starts the ranks itself, and what follows `--` is a command of its own; give the "
+            "script: "
+            f"`paceline run --layout {layout} train.py`, or leave --layout out where the command is torchrun"
+        )
+    for table, settings in recipe.items():
+        for key in settings:
+            if f"{table}.{key}" in _NOT_WITH:
+                raise UsageError(
+                    f"{table}.{key} of the recipe does not go with --layout {layout}: {_NOT_WITH[f'{table}.{key}']}; "
+                    "leave one out"
+                )
+    _check_gpus(layout)
+
+
+def _check_gpus(layout: Layout) -> None:
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    seen = (
+        there
+        if given is None
+        else min(there, len([each for each in given.split(",") if each.strip() not in ("", "-1")]))
+    )
+    if 0 < seen < layout.ranks:
+        raise UsageError(
+            f"--layout {layout} takes {layout.ranks} GPUs, and there are {seen}; give dp={seen}"
+            + (", or CUDA_VISIBLE_DEVICES= to train on the CPU" if given is None else "")
+        )
+
+
+def spread(layout: Layout, program: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the added environment in which a program is trained on a layout."""
+    beside = [environment["PACELINE_BESIDE"]] if "PACELINE_BESIDE" in environment else []
+    name = __name__.rpartition(".")[0]
+    return command(layout, program), {**environment, "PACELINE_BESIDE": ",".join([name, *beside])}

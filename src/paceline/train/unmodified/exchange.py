@@ -1,0 +1,153 @@
+"""What do ranks exchange? Rows, so that each has them all, and numbers that are added up; with their gradients.
+
+What all ranks have is whole, and so is its gradient, the same on each. Within a model a rank has a part of the rows.
+Gradients there are n times those of one process, so that their mean over the n ranks is the sum over all rows; what
+is computed on whole values on every rank has the same gradient on each, and so the same mean.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from paceline.train.unmodified.rows import bounds, sizes
+from paceline.train.unmodified.state import Spread
+
+
+class Exchange:
+    """The other ranks."""
+
+    def __init__(self, spread: Spread) -> None:
+        self.spread, self.torch, self.pid = spread, spread.torch, os.getpid()
+        self.meeting = False
+        self._functions = _functions(self)
+
+    def meet(self) -> Any:
+        """Return torch's distributed, once the ranks have met."""
+        distributed = self.torch.distributed
+        if not distributed.is_initialized():
+            spread, self.meeting = self.spread, True
+            store = distributed.FileStore(os.path.join(spread.folder, "store"), spread.ranks)
+            backend = "cpu:gloo,cuda:nccl" if self.torch.cuda.is_available() else "gloo"
+            hook = sys.excepthook  # torch puts one there that writes "[rank0]:" before each line of an error
+            distributed.init_process_group(backend, store=store, rank=spread.rank, world_size=spread.ranks)
+            sys.excepthook, self.meeting = hook, False
+        return distributed
+
+    def part(self) -> None:
+        """Leave the others."""
+        if self.torch.distributed.is_initialized():
+            with suppress(RuntimeError):
+                self.torch.distributed.destroy_process_group()
+
+    def all_rows(self, part: Any, parts: Sequence[int]) -> Any:
+        """Return the rows of all ranks, of this one's; `parts` says how many each has. Without gradients."""
+        torch, distributed, most = self.torch, self.meet(), max(parts)
+        own = part.detach().contiguous()
+        row_bytes = own[:1].numel() * own.element_size()
+        if not row_bytes:
+            return own.new_empty((sum(parts), *own.shape[1:]))
+        flat = own.flatten().view(torch.uint8)
+        padded = torch.cat([flat, flat.new_zeros((most - own.shape[0]) * row_bytes)]) if own.shape[0] < most else flat
+        found = flat.new_empty(len(parts) * most * row_bytes)
+        gather = (
+            getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+        )  # torch 2.13, before
+        gather(found, padded)
+        if min(parts) < most:
+            pieces = found.view(len(parts), most * row_bytes)
+            found = torch.cat([pieces[rank, : size * row_bytes] for rank, size in enumerate(parts)])
+        return found.view(own.dtype).view(sum(parts), *own.shape[1:])
+
+    def objects(self, part: Any) -> list[Any]:
+        """Return what each rank has, of this one's: anything that can be pickled."""
+        found: list[Any] = [None] * self.spread.ranks
+        self.meet().all_gather_object(found, part)
+        return found
+
+    def agree(self, numbers: Sequence[int]) -> bool:
+        """Say whether all ranks have the same numbers, each of 63 bits."""
+        own = self.torch.tensor([list(numbers)], dtype=self.torch.int64)
+        return bool((self.all_rows(own, [1] * self.spread.ranks) == own).all())
+
+    def sum_(self, value: Any) -> Any:
+        """Add up a tensor over all ranks, in place."""
+        self.meet().all_reduce(value)
+        return value
+
+    def whole(self, part: Any, parts: Sequence[int]) -> Any:
+        """Return the rows of all ranks, of this one's; gradients flow back to each rank's own."""
+        return self._functions["whole"].apply(part, tuple(parts))
+
+    def own_rows(self, whole: Any, ranks: int) -> Any:
+        """Return this rank's rows of a tensor; gradients of all rows flow back on each rank."""
+        low, high = bounds(whole.shape[0], ranks, self.spread.rank)
+        if whole.requires_grad and self.torch.is_grad_enabled():
+            return self._functions["own"].apply(whole)
+        return whole[low:high]
+
+    def mean(self, value: Any, share: Any) -> Any:
+        """Return the sum over ranks of a number times each rank's share."""
+        return self._functions["mean"].apply(value, share)
+
+    def total(self, value: Any) -> Any:
+        """Return the sum of a tensor over ranks, within a model: its gradient is the sum over ranks as well."""
+        return self._functions["total"].apply(value)
+
+
+def _functions(exchange: Exchange) -> dict[str, Any]:
+    """Return the exchanges that gradients flow through; classes are made late, as torch is."""
+    from torch.autograd import Function
+    from torch.autograd.function import once_differentiable
+
+    spread = exchange.spread
+
+    class Whole(Function):
+        @staticmethod
+        def forward(ctx: Any, part: Any, parts: tuple[int, ...]) -> Any:
+            ctx.parts = parts
+            return exchange.all_rows(part, parts)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            low = sum(ctx.parts[: spread.rank])
+            return gradient[low : low + ctx.parts[spread.rank]] * spread.ranks, None
+
+    class Own(Function):
+        @staticmethod
+        def forward(ctx: Any, whole: Any) -> Any:
+            ctx.parts = sizes(whole.shape[0], spread.ranks)
+            low, high = bounds(whole.shape[0], spread.ranks, spread.rank)
+            return whole[low:high].clone()
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return exchange.all_rows(gradient, ctx.parts) / spread.ranks
+
+    class Mean(Function):
+        @staticmethod
+        def forward(ctx: Any, value: Any, share: Any) -> Any:
+            ctx.share = share
+            return exchange.sum_(value * share)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient * ctx.share * spread.ranks, None
+
+    class Total(Function):
+        @staticmethod
+        def forward(ctx: Any, value: Any) -> Any:
+            return exchange.sum_(value.clone())
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return exchange.sum_(gradient.contiguous().clone())
+
+    return {"whole": Whole, "own": Own, "mean": Mean, "total": Total}

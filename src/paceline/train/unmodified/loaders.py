@@ -1,0 +1,181 @@
+"""How is a batch read by many ranks? Each reads its rows, and gets the others' from the ranks that read them.
+
+Indices of a batch are drawn as one process draws them, and compared; each rank takes its part of them. A loader that
+puts samples together in a way of its own (`collate_fn`) is read whole on each rank, as it may look at all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.observe.probe import lazy
+from paceline.train.unmodified import draws
+from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.rows import bounds, sizes
+from paceline.train.unmodified.state import Spread
+
+
+def patch(spread: Spread, exchange: Exchange) -> None:
+    """Split loaders from now on."""
+    from torch.utils.data import dataloader
+
+    reading = _Reading(spread, exchange)
+    base = dataloader._BaseDataLoaderIter
+    _patch_init(spread, base, dataloader)
+    _patch_indices(spread, reading, base)
+    for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
+        _patch_next(spread, reading, kind)
+    lazy.install({"paceline.data.loader": lambda module: _refuse_ours(spread, module.Loader)})
+    _patch_fetch(reading, dataloader._utils.fetch._MapDatasetFetcher)
+
+
+def _patch_init(spread: Spread, base: Any, dataloader: Any) -> None:
+    original = base.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, loader: Any) -> None:
+        if spread.acts():
+            _check(spread, loader, dataloader)
+        original(self, loader)
+        if spread.acts():
+            plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
+            self._paceline_waiting = deque()
+            self._paceline_splits = plain and self._auto_collation
+            self._base_seed += spread.rank  # of workers, that draw for other samples
+
+    base.__init__ = __init__
+
+
+def _check(spread: Spread, loader: Any, dataloader: Any) -> None:
+    """Refuse what has no numbered samples, or is split already."""
+    name = type(loader.dataset).__name__
+    if loader._dataset_kind != dataloader._DatasetKind.Map:
+        spread.refuse(
+            f"{name} is a stream: its samples have no numbers by which ranks could take parts of a batch; give it "
+            "__getitem__ and __len__, or use paceline.data.Loader with paceline.train"
+        )
+    from torch.utils.data import DistributedSampler
+
+    if isinstance(loader.sampler, DistributedSampler):
+        spread.refuse(
+            "the loader has a DistributedSampler, so the program is for several processes already; start it by "
+            "`paceline run -- torchrun --nproc-per-node N SCRIPT` without --layout"
+        )
+
+
+def _refuse_ours(spread: Spread, loader: Any) -> None:
+    original = loader.__iter__
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:
+        if spread.acts():
+            spread.refuse(
+                "paceline.data.Loader deals samples out to ranks itself; write the loop with paceline.train, which "
+                "knows of "
+                "that, or use torch's DataLoader"
+            )
+        return original(self)
+
+    loader.__iter__ = __iter__
+
+
+def _patch_indices(spread: Spread, reading: _Reading, base: Any) -> None:
+    original = base._next_index
+
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        index = original(self)
+        if "_paceline_waiting" not in vars(self) or spread.off:
+            return index
+        return reading.part_of(self, index)
+
+    base._next_index = _next_index
+
+
+def _patch_next(spread: Spread, reading: _Reading, kind: Any) -> None:
+    original = kind._next_data
+
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        if "_paceline_waiting" not in vars(self) or spread.off:
+            return original(self)
+        return reading.whole(self, functools.partial(original, self))
+
+    kind._next_data = _next_data
+
+
+def _patch_fetch(reading: _Reading, fetcher: Any) -> None:
+    original = fetcher.fetch
+
+    @functools.wraps(original)
+    def fetch(self: Any, index: Any) -> Any:
+        return reading.fetched(functools.partial(original, self), index)
+
+    fetcher.fetch = fetch
+
+
+class _Reading:
+    """Batches, read in parts."""
+
+    def __init__(self, spread: Spread, exchange: Exchange) -> None:
+        self._spread, self._exchange = spread, exchange
+        self._streams = draws.Streams(spread)
+        self._of_a_part = False  # what is read next, where it is read in this process
+
+    def part_of(self, iterator: Any, index: Any) -> Any:
+        """Return this rank's indices of a batch; all of them where it is not split."""
+        spread = self._spread
+        number = zlib.crc32(repr(index).encode())
+        if not self._exchange.agree([number]):
+            spread.refuse(
+                f"{type(iterator._index_sampler).__name__} draws other samples on each rank: it has random numbers "
+                "of its own; "
+                "draw them from torch, numpy or random, or seed them with a number"
+            )
+        splits = iterator._paceline_splits and isinstance(index, list | tuple) and len(index) >= spread.ranks
+        iterator._paceline_waiting.append(len(index) if splits else 0)
+        self._of_a_part = splits
+        return list(index)[slice(*bounds(len(index), spread.ranks, spread.rank))] if splits else index
+
+    def fetched(self, fetch: Any, index: Any) -> Any:
+        """Read samples in this process; what is drawn for a part of a batch is drawn from a stream of its own."""
+        if self._spread.off or os.getpid() != self._exchange.pid or self._spread.reading:
+            return fetch(index)
+        self._spread.reading = True
+        try:
+            with self._streams.own(self._of_a_part):
+                return fetch(index)
+        finally:
+            self._spread.reading = False
+
+    def whole(self, iterator: Any, read: Any) -> Any:
+        """Return a whole batch."""
+        part = read()
+        rows = iterator._paceline_waiting.popleft()
+        return self._joined(part, sizes(rows, self._spread.ranks)) if rows else part
+
+    def _joined(self, part: Any, parts: Sequence[int]) -> Any:
+        """Put together what `default_collate` makes: tensors, texts in a list, and containers of them."""
+        torch = self._spread.torch
+        if isinstance(part, torch.Tensor):
+            whole = self._exchange.all_rows(part, parts)
+            return whole.pin_memory() if part.is_pinned() else whole
+        if isinstance(part, Mapping):
+            return _like(part, {key: self._joined(value, parts) for key, value in part.items()})
+        if isinstance(part, tuple) and hasattr(part, "_fields"):
+            return type(part)(*(self._joined(value, parts) for value in part))
+        if isinstance(part, list | tuple) and not (part and isinstance(part[0], str | bytes)):
+            return type(part)(self._joined(value, parts) for value in part)
+        return type(part)(each for found in self._exchange.objects(part) for each in found)
+
+
+def _like(part: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
+    try:
+        return type(part)(found)  # type: ignore[call-arg]
+    except TypeError:
+        return found

@@ -1,0 +1,195 @@
+"""How is a model split that is whole already, with its optimizer made? By FSDP2, at its first call in training.
+
+FSDP2 puts split weights in the place of whole ones; the optimizers that had those take the split ones, with their
+state. What the program saves is whole, under the names it knows, and what it loads is split.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+from paceline.observe.probe.identity import IdentityMap
+from paceline.train.activations import blocks_of
+from paceline.train.unmodified.state import Spread
+
+_now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
+_optimizers: WeakSet[Any] = WeakSet()
+_models: WeakSet[Any] = WeakSet()
+_meshes: list[Any] = []
+
+
+def now(tensor: Any) -> Any:
+    """Return what a weight has become."""
+    found = _now.get(tensor)
+    return tensor if found is None else found
+
+
+def patch(spread: Spread) -> None:
+    """Keep account of optimizers, where models are to be split."""
+    if spread.layout.shard == 1:
+        return
+    optimizer = spread.torch.optim.Optimizer
+    original = optimizer.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _optimizers.add(self)
+        _keep_whole_outside(self)
+
+    optimizer.__init__ = __init__
+    _agree_on_overflow(spread)
+    _read_whole()
+
+
+def split(spread: Spread, module: Any) -> None:
+    """Split a model that is about to train."""
+    if spread.layout.shard == 1 or module in _models:
+        return
+    _models.add(module)
+    trained = {id(weight) for weight in module.parameters() if weight.requires_grad}
+    if not trained:
+        return
+    having = [o for o in _optimizers if any(id(w) in trained for group in o.param_groups for w in group["params"])]
+    _check_optimizers(spread, module, having)
+    whole = dict(module.named_parameters(remove_duplicate=False))
+    try:
+        _fully_shard(spread, module)
+    except Exception as error:
+        spread.refuse(
+            f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
+        )
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        _now.set(whole[name], weight)
+    for optimizer in _optimizers:
+        _take_over(optimizer)
+    for each in module.modules():
+        each.register_state_dict_post_hook(_saved_whole)
+        each.register_load_state_dict_pre_hook(_loaded_split)
+
+
+def _check_optimizers(spread: Spread, module: Any, having: Sequence[Any]) -> None:
+    """Refuse what updates weights in a way that split ones cannot follow."""
+    if not having:
+        spread.refuse(
+            f"no optimizer has the weights of {type(module).__name__} at its first call in training; make it before, "
+            "or use dp "
+            "in place of shard where they are updated by hand"
+        )
+    if any(type(optimizer).__name__ == "LBFGS" for optimizer in having):
+        spread.refuse("LBFGS looks at all weights as one vector, which is split here; use dp in place of shard")
+
+
+def _fully_shard(spread: Spread, module: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    torch, layout = spread.torch, spread.layout
+    if not _meshes:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        sizes, names = ((layout.dp, layout.shard), ("dp", "shard")) if layout.dp > 1 else ((layout.shard,), ("shard",))
+        _meshes.append(torch.distributed.init_device_mesh(device, sizes, mesh_dim_names=names))
+    for block in blocks_of(module):
+        fully_shard(block, mesh=_meshes[0])
+    fully_shard(module, mesh=_meshes[0])
+
+
+def _take_over(optimizer: Any) -> None:
+    """Give an optimizer the split weights, and split what it has kept of whole ones."""
+    for group in optimizer.param_groups:
+        for place, weight in enumerate(group["params"]):
+            split_weight = now(weight)
+            if split_weight is weight:
+                continue
+            group["params"][place] = split_weight
+            kept = optimizer.state.pop(weight, None)
+            if kept is not None:
+                optimizer.state[split_weight] = _split_like(split_weight, kept)
+
+
+def _split_like(weight: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    return {name: _as(weight, value) if hasattr(value, "shape") else value for name, value in kept.items()}
+
+
+def _as(weight: Any, value: Any) -> Any:
+    """Split a whole tensor of a weight's shape as the weight is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if _is_split(value) or not _is_split(weight) or value.shape != weight.shape or not value.dim():
+        return value
+    return distribute_tensor(value.detach().to(weight.device), weight.device_mesh, weight.placements)
+
+
+def _whole(value: Any) -> Any:
+    return value.detach().full_tensor() if _is_split(value) else value
+
+
+def _is_split(value: Any) -> bool:
+    return hasattr(value, "full_tensor")
+
+
+def _saved_whole(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    for name in module._parameters:
+        if f"{prefix}{name}" in state:
+            state[f"{prefix}{name}"] = _whole(state[f"{prefix}{name}"])
+
+
+def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
+    for name, weight in module._parameters.items():
+        value = state.get(f"{prefix}{name}")
+        if weight is not None and value is not None:
+            state[f"{prefix}{name}"] = _as(weight, value)
+
+
+def _keep_whole_outside(optimizer: Any) -> None:
+    """Have an optimizer's state saved whole, and split when it is loaded."""
+
+    def save(own: Any, found: Any) -> Any:
+        kept = {
+            place: {name: _whole(value) for name, value in state.items()} if isinstance(state, dict) else state
+            for place, state in found["state"].items()
+        }
+        return {**found, "state": kept}
+
+    def load(own: Any) -> None:
+        for group in own.param_groups:
+            for weight in group["params"]:
+                if weight in own.state:
+                    own.state[weight] = _split_like(weight, own.state[weight])
+
+    optimizer.register_state_dict_post_hook(save)
+    optimizer.register_load_state_dict_post_hook(load)
+
+
+def _read_whole() -> None:
+    """Give who reads a number of a split tensor that of the whole; torch gives this rank's."""
+    from torch.distributed.tensor import DTensor
+
+    def whole(name: str) -> Any:
+        original = getattr(DTensor, name)
+
+        @functools.wraps(original)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self.full_tensor(), name)(*args, **kwargs)
+
+        return read
+
+    for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__"):
+        setattr(DTensor, name, whole(name))
+
+
+def _agree_on_overflow(spread: Spread) -> None:
+    """Have all ranks skip a step whose gradients are not finite on one of them."""
+    torch, scaler = spread.torch, spread.torch.amp.GradScaler
+    original = scaler._unscale_grads_
+
+    @functools.wraps(original)
+    def unscale(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        for each in found.values():
+            torch.distributed.all_reduce(each, torch.distributed.ReduceOp.MAX)
+        return found
+
+    scaler._unscale_grads_ = unscale

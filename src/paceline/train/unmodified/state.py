@@ -1,0 +1,90 @@
+"""What does this rank do right now? One object, which all that is patched asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from paceline.train.layout import Layout, parse
+
+
+class Refusal(SystemExit):
+    """The program cannot be spread; the exit code is 2."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
+class Spread:
+    """This rank among the others.
+
+    Attributes:
+        off: The program spreads itself by a library of its own, or is at its end.
+        nested: A call of a model is going on; modules inside it are left alone.
+        split: It has a part of the rows only.
+        backward: How many backward passes are going on, one in the other.
+    """
+
+    def __init__(self, torch: Any, place: Any) -> None:
+        self.torch = torch
+        self.layout: Layout = parse(place["layout"])
+        self.rank, self.ranks = int(place["rank"]), int(place["ranks"])
+        self.folder, self.seed, self.port = str(place["folder"]), int(place["seed"]), int(place["port"])
+        self.devices: str | None = place["devices"]  # CUDA_VISIBLE_DEVICES as the program would have had it
+        self.off = self.nested = self.split = self.last_split = False
+        self.refused = False
+        self.reading = False  # a batch is made: a model that does so has other rows on each rank
+        self.backward = 0
+        self.calls = 0  # of models that train, in parts
+        self._pid = os.getpid()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the one that is seen."""
+        return self.rank == 0
+
+    def acts(self) -> bool:
+        """Whether a call of a model from here is one to split."""
+        return not (self.off or self.nested or self.backward or self.reading) and os.getpid() == self._pid
+
+    @contextmanager
+    def inside(self, *, split: bool) -> Iterator[None]:
+        """Stand inside a call of a model."""
+        self.nested, self.split, self.last_split = True, split, split
+        try:
+            yield
+        finally:
+            self.nested = self.split = False
+
+    @property
+    def has_part(self) -> bool:
+        """Whether what a module sees now is a part of the rows: also where backward computes a block again."""
+        return self.split or (self.backward > 0 and self.last_split)
+
+    def tell(self, what: str) -> None:
+        """Note something for the end of the run."""
+        if self.leads:
+            note(what)
+
+    def refuse(self, why: str) -> NoReturn:
+        """End the program before it trains wrongly.
+
+        Raises:
+            Refusal: Always.
+        """
+        self.refused = True
+        sys.stdout.flush()
+        os.write(2, f"paceline: --layout {self.layout}: {why}\n".encode())
+        raise Refusal
+
+
+def note(what: str) -> None:
+    """Write a line beside the record."""
+    from paceline.train.unmodified import NOTES
+
+    with open(os.path.join(os.environ.get("PACELINE_WATCH_DIR", "."), NOTES), "a", encoding="utf-8") as file:
+        file.write(json.dumps(what) + "\n")

@@ -1,0 +1,137 @@
+"""What cannot be split safely, one after the other; prints the exit code that each would have ended with."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+
+X = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(X)
+
+
+class OwnNumbers:
+    """A batch sampler that nobody can seed."""
+
+    def __iter__(self):
+        return iter([[os.urandom(1)[0] % 32 for _ in range(8)] for _ in range(4)])
+
+
+class AcrossRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 2)
+
+    def forward(self, rows):
+        return self.inner(rows).softmax(0)
+
+
+class Counting(nn.Module):
+    """Keeps a mean of what it has seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 2)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, rows):
+        if self.training:
+            self.mean.lerp_(rows.detach().mean(0), 0.1)
+        return self.inner(rows)
+
+
+def stream():
+    next(iter(DataLoader(Stream(), batch_size=8)))
+
+
+def own_numbers():
+    next(iter(DataLoader(TensorDataset(X), batch_sampler=OwnNumbers())))
+
+
+def distributed_sampler():
+    data = TensorDataset(X)
+    next(iter(DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=2, rank=0))))
+
+
+def own_group():
+    torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=0, world_size=1)
+
+
+def no_tensor():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(6, 2)
+
+        def forward(self, name):
+            return self.inner(X)
+
+    Named()("all")
+
+
+def one_row():
+    nn.Linear(6, 2)(X[:1])
+
+
+def across_rows():
+    AcrossRows()(X)
+
+
+def rows_second():
+    nn.LSTM(6, 4)(X.view(4, 8, 6))
+
+
+def own_seed():
+    nn.Linear(6, 2)(X + os.urandom(1)[0] + os.getpid())
+
+
+def counting():
+    Counting()(X)
+
+
+def sparse():
+    model = nn.EmbeddingBag(8, 2, sparse=True, mode="sum")
+    model(torch.arange(32).view(8, 4) % 8).sum().backward()
+
+
+def step_in_backward():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.weight.register_post_accumulate_grad_hook(lambda weight: optimizer.step())
+    model(X).sum().backward()
+
+
+def by_hand():
+    nn.Linear(6, 2)(X)
+
+
+def lbfgs():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    model(X)
+    optimizer.zero_grad()
+
+
+def slope():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.autograd.grad(model(X).sum(), list(model.parameters()))
+    optimizer.step()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:-1]:
+        sys.stderr.write(f"\n{name}: ")
+        try:
+            globals()[name]()
+        except SystemExit as ending:
+            print(name, ending.code)
+    sys.stderr.write("\nend: ")
+    stream()

@@ -1,0 +1,197 @@
+"""`paceline run --layout`: a script for one process on two ranks prints what one process prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SRC = HERE.parents[2] / "src"
+NEAR = 1e-5
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PACELINE_HISTORY": "off"}
+
+
+def paceline(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "paceline", "run", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment(), cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory):
+    """The same loops on one process, and on two ranks in both ways; each launch once."""
+    folder = tmp_path_factory.mktemp("loops")
+    whole = [sys.executable, HERE / "loops.py", "one.pt", "whole"]
+    one = subprocess.run(whole, capture_output=True, text=True, timeout=120, env=environment(), cwd=folder)
+    assert one.returncode == 0, one.stderr
+    found = {"one": one}
+    for layout, more in (("dp=2", ["--json", "dp.json", "--no-profile"]), ("shard=2", ["-q"])):
+        which = ["whole"] if layout == "dp=2" else []
+        program = [HERE / "loops.py", f"{layout[:2]}.pt", *which]
+        found[layout] = paceline(folder, *more, "--layout", layout, *program)
+        assert found[layout].returncode == 0, found[layout].stderr
+    return folder, found
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> dict[str, list[list[float]]]:
+    """What a program printed: for each name the numbers of its lines."""
+    found: dict[str, list[list[float]]] = {}
+    for line in done.stdout.splitlines():
+        name, numbers = re.fullmatch(r"(\D*?)((?: -?\d+\.\d+)*)", line.split(" [")[0]).groups()
+        found.setdefault(name, []).append([float(number) for number in numbers.split()])
+    return found
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+@pytest.mark.parametrize("name", ["plain", "accuracy", "gone on", "language", "unused"])
+def test_losses_norms_and_evaluation_are_those_of_one_process(loops, layout, name):
+    _, found = loops
+    one, spread = lines(found["one"])[name], lines(found[layout])[name]
+    assert len(one) == len(spread)  # each line once
+    for expected, printed in zip(one, spread):
+        assert printed == pytest.approx(expected, rel=NEAR, abs=NEAR)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "batch norm, evaluated", "adversaries"])
+def test_dp_takes_updates_by_hand_batch_norm_and_several_models(loops, name):
+    _, found = loops
+    for expected, printed in zip(lines(found["one"])[name], lines(found["dp=2"])[name], strict=True):
+        assert printed == pytest.approx(expected, rel=NEAR, abs=NEAR)
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_half_precision_with_a_scaled_loss_comes_close(loops, layout):
+    _, found = loops
+    for expected, printed in zip(lines(found["one"])["scaled"], lines(found[layout])["scaled"], strict=True):
+        assert printed == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_order_is_that_of_one_process_and_no_rows_share_random_numbers(loops, layout):
+    _, found = loops
+    seeded = [done.stdout.splitlines()[-1] for done in (found["one"], found[layout])]
+    assert seeded[0] == seeded[1] and seeded[0].startswith("order [[")
+    assert {alike for alike, _ in lines(found[layout])["rows alike"]} == {0.0}
+
+
+@pytest.mark.parametrize("name", ["dp.pt", "sh.pt"])
+def test_the_checkpoint_is_that_of_one_process(loops, name):
+    import torch
+
+    folder, _ = loops
+    one, spread = torch.load(folder / "one.pt"), torch.load(folder / name)
+    assert list(one["model"]) == list(spread["model"])
+    for key, expected in one["model"].items():
+        assert type(spread["model"][key]) is torch.Tensor
+        torch.testing.assert_close(spread["model"][key], expected, rtol=NEAR, atol=NEAR)
+    assert one["optimizer"]["param_groups"] == spread["optimizer"]["param_groups"]
+    for place, state in one["optimizer"]["state"].items():
+        for key, expected in state.items():
+            torch.testing.assert_close(spread["optimizer"]["state"][place][key], expected, rtol=NEAR, atol=NEAR)
+
+
+def test_the_watch_sees_both_ranks(loops):
+    folder, found = loops
+    record = json.loads((folder / "dp.json").read_text())
+    assert [rank["rank"] for rank in record["by_rank"]] == [0, 1]
+    assert "communication" in found["dp=2"].stderr
+
+
+REFUSED = {
+    "stream": "no numbers by which ranks",
+    "own_numbers": "random numbers of its own",
+    "distributed_sampler": "several processes already",
+    "own_group": "starts a process group itself",
+    "no_tensor": "without a tensor",
+    "one_row": "a batch of 1",
+    "across_rows": "is no part of that for all rows",
+    "rows_second": "Rows must be the first dimension",
+    "own_seed": "something is drawn that is not seeded",
+    "counting": "the buffer mean of Counting",
+    "sparse": "leave sparse=True out",
+    "step_in_backward": "step after it",
+}
+REFUSED_OF_SHARD = {"by_hand": "no optimizer has the weights", "lbfgs": "LBFGS", "slope": "loss.backward()"}
+
+
+@pytest.mark.parametrize(("layout", "cases"), [("dp=2", REFUSED), ("shard=2", REFUSED_OF_SHARD)])
+def test_what_cannot_be_split_safely_is_refused_with_the_reason(tmp_path, layout, cases):
+    done = paceline(tmp_path, "-q", "--layout", layout, HERE / "refused.py", *cases, "end")
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == [f"{name} 2" for name in cases]
+    said = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line)
+    for name, why in cases.items():
+        assert f"--layout {layout}: " in said[name] and why in said[name], said[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--layout", "tp=2", "train.py"], "give dp=2, shard=2"),
+        (["--layout", "dp=2", "--", "torchrun", "train.py"], "leave --layout out"),
+        (["--layout", "dp=1", "train.py"], "one process"),
+        (["--layout", "rows=2", "train.py"], "no axis 'rows'; there are"),
+        (["--recipe", "recipe.toml", "train.py"], "memory.micro_batches"),
+    ],
+)
+def test_layouts_that_no_script_can_be_given_start_nothing(tmp_path, arguments, why):
+    (tmp_path / "train.py").write_text("raise SystemExit(5)")
+    (tmp_path / "recipe.toml").write_text('layout = "dp=2"\n[memory]\nmicro_batches = 2\n')
+    done = paceline(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
+    assert not (tmp_path / ".paceline").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("raise", 1, "ValueError: rank 1 alone is wrong"),
+        ("kill", 128 + signal.SIGKILL, "rank 1 was killed by SIGKILL; all ranks end"),
+    ],
+)
+def test_when_one_rank_ends_all_end_with_one_error(tmp_path, how, code, says):
+    (tmp_path / "recipe.toml").write_text('layout = "dp=2"\n')
+    done = paceline(tmp_path, "-q", "--recipe", "recipe.toml", HERE / "ends.py", how)
+    assert (done.returncode, done.stdout) == (code, "training\n"), done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("Traceback") == (how == "raise")
+    assert done.stderr.count("all ranks end") == 1
+
+
+def test_ctrl_c_leaves_no_process(tmp_path):
+    line = [sys.executable, "-m", "paceline", "run", "-q", "--layout", "dp=2", HERE / "ends.py", "never"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen(line, env=environment(), cwd=tmp_path, **streams)
+    assert process.stdout.readline() == "training\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert said.count("KeyboardInterrupt") == 1
+    deadline = time.monotonic() + 10
+    while left := of_session(process.pid):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def of_session(session: int) -> list[int]:
+    """Processes of a session that are still there."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(folder.name))
+    return found
