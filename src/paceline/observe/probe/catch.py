@@ -6,6 +6,9 @@ first `Optimizer.step`, before it acts                               ──> the
 The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
 that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
 is the end, before it computes anything.
+
+With ``PACELINE_CATCH_STEP=1`` the first step is let through, the second is counted operator by operator (`tally`), and
+then the loader is asked for some more batches, alone and without any of our modes, to see how long they take.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import json
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import anatomy, lazy, weightless
+from paceline.observe.probe import anatomy, batches, lazy, weightless
+from paceline.observe.probe.tally import Tally
 
 SCHEMA = "paceline.caught/1"
 _MOST_MICRO_STEPS = 512  # without a step of an optimizer of torch: parameters are updated in another way
@@ -39,16 +44,22 @@ class _Seen:
         self.held = 0
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
+        self.tally: Tally | None = Tally() if os.environ.get("PACELINE_CATCH_STEP", "0") == "1" and not real else None
+        self.steps = 0  # that were let through
+        self.stop_weightless: Callable[[], None] = lambda: None
+        self.resident: dict[str, int | None] = {}
+        self.beside: dict[str, Any] = {}  # what belongs to the note beside what is caught
 
 
 def begin(path: str) -> None:
     """Wait for torch; write what is caught to a file that is not there yet."""
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
-    lazy.install({"torch": lambda torch: _patch(torch, _Seen(path, real))})
+    actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
+    lazy.install({**actions, "paceline.data.loop": batches.patch_ours})
 
 
 def _patch(torch: Any, seen: _Seen) -> None:
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     torch.save = lambda *args, **kwargs: None
     _patch_modules(torch, seen)
@@ -56,8 +67,11 @@ def _patch(torch: Any, seen: _Seen) -> None:
     _patch_autocast(torch, seen)
     _patch_compile(torch, seen)
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _at_step(seen, args, kwargs))
+    if seen.tally is not None:
+        batches.patch_torchs(torch)
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after_step(seen))
     if not seen.real:
-        weightless.begin(torch)
+        seen.stop_weightless = weightless.begin(torch, counted=seen.tally is not None)
 
 
 def _patch_modules(torch: Any, seen: _Seen) -> None:
@@ -125,11 +139,12 @@ def _patch_compile(torch: Any, seen: _Seen) -> None:
 
 def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -> None:
     held = _held(seen, module)
-    if held > seen.held:
+    if held > seen.held and not seen.steps:
+        seen.resident = batches.resident_bytes()
         seen.module, seen.held, seen.micro_steps = module, held, 0
         with torch._C.DisableTorchFunction():
             seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
-    if held and module is seen.module:
+    if held and module is seen.module and not seen.steps:
         seen.micro_steps += 1
         seen.note.update(autocast=next((each for each in reversed(seen.autocast) if each), None))
         if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
@@ -158,8 +173,30 @@ def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
     if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
         computes = len(args) > 1 or kwargs.get("closure") is not None  # a pass is still to come
-        _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
-        _leave()
+        if not seen.steps:
+            _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
+        if seen.tally is not None:
+            seen.tally.part = "optimizer"
+        else:
+            _leave()
+
+
+def _after_step(seen: _Seen) -> None:
+    """Let the first step be, count the second, and leave."""
+    if os.getpid() != seen.owner or seen.module is None or seen.looking or seen.tally is None:
+        return
+    seen.tally.part = "passes"
+    seen.steps += 1
+    if seen.steps == 1:
+        seen.tally.enter()
+        return
+    seen.tally.leave()
+    seen.stop_weightless()
+    seen.beside = {
+        "step": {**seen.tally.described(), "resident": seen.resident, "batches": batches.timed(sys.modules["torch"])}
+    }
+    _write(sys.modules["torch"], seen, seen.note.get("micro_steps", seen.micro_steps))
+    _leave()
 
 
 def _held(seen: _Seen, module: Any) -> int:
@@ -214,6 +251,7 @@ def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
         "micro_steps": micro_steps,
         "compiled": seen.compiled,
         "tf32": torch.get_float32_matmul_precision() != "highest",
+        **seen.beside,
     }
     with open(f"{seen.path}.new", "w", encoding="utf-8") as file:
         json.dump(note, file)

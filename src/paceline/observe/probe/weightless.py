@@ -22,11 +22,21 @@ _READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def begin(torch: Any) -> None:
-    """From now on, in this thread, weights have no values and devices but the CPU are not asked for."""
+def begin(torch: Any, *, counted: bool = False) -> Callable[[], None]:
+    """From now on, in this thread, weights have no values and devices but the CPU are not asked for.
+
+    Args:
+        torch: The module.
+        counted: Whether somebody looks at the operators: attention shall end in the CPU's own, and not in the one that
+            spells it out, which is what meta has.
+
+    Returns:
+        What ends it.
+    """
     _keep_parameters_away(torch)
-    mode: Any = _mode_of()
-    mode().__enter__()
+    mode: Any = _mode_of()(counted)
+    mode.__enter__()
+    return lambda: mode.__exit__(None, None, None)
 
 
 def _keep_parameters_away(torch: Any) -> None:
@@ -52,8 +62,13 @@ def _mode_of() -> Any:
     class Weightless(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         """Sees every function of torch that the program calls."""
 
+        def __init__(self, counted: bool) -> None:
+            super().__init__()
+            self.attention = torch._C._nn.scaled_dot_product_attention if counted else None
+
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return _called(torch, func, args, dict(kwargs or {}))
+            called = _flash if func is self.attention else func
+            return _called(torch, called, args, dict(kwargs or {}))
 
     return Weightless
 
@@ -61,6 +76,8 @@ def _mode_of() -> Any:
 def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = getattr(func, "__name__", "")
     first = args[0] if args else None
+    if func == torch.Tensor.is_meta.__get__:
+        return False  # whoever asks wants to know whether it can be trained
     if name in _MOVES and isinstance(first, torch.Tensor):
         return _moved(torch, first, [*args[1:], *kwargs.values()])
     if name in _READS and isinstance(first, torch.Tensor) and first.device.type == "meta":
@@ -69,7 +86,21 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs["device"] = "cpu"
     if any(tensor.device.type == "meta" for tensor in _tensors(torch, (args, kwargs))):
         args, kwargs = _on_meta(torch, args), _on_meta(torch, kwargs)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
     return func(*args, **kwargs)
+
+
+def _flash(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attend as the CPU does, where it would."""
+    import torch
+
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    plain = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    if query.dim() != 4 or plain.get("dropout_p") or plain.get("enable_gqa") or query.shape[1] != key.shape[1]:
+        return torch._C._nn.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    named = {name: plain.get(name) for name in ("attn_mask", "scale")}
+    return attend(query, key, value, 0.0, bool(plain.get("is_causal")), **named)[0]
 
 
 def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:
