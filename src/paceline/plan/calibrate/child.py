@@ -1,0 +1,257 @@
+"""One task of a calibration, in a process of its own: ``python -m paceline.plan.calibrate.child``.
+
+The task comes on stdin as JSON, and each ends with one line of JSON. Tasks: ``operators`` of blocks one by one;
+``block``, a whole one trained for some steps, with what the process came to hold; ``exchange`` among ranks;
+``machine``, bandwidths and latencies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+from paceline.observe.probe.batches import resident_bytes
+from paceline.plan.calibrate.beside import Burner
+from paceline.plan.calibrate.clock import Pace, Timed, switches, timed
+from paceline.plan.calibrate.replay import call_of, distinct, operators_of
+from paceline.plan.calibrate.zoo import animal, trained
+
+_LEAST_STEPS = 5
+_REFERENCE = 512  # side of the square matrices whose product tells the machine's speed
+
+
+def main() -> None:
+    """Do the task."""
+    task = json.load(sys.stdin)
+    result = {"operators": _operators, "block": _block, "exchange": _exchange, "machine": _machine}[task["do"]](task)
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _device(torch: Any) -> Any:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _wait(torch: Any, device: Any) -> Callable[[], None]:
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def _pace(torch: Any, device: Any) -> Pace:
+    left, right = (torch.rand(_REFERENCE, _REFERENCE, device=device) for _ in range(2))
+    return Pace(lambda: left @ right, _wait(torch, device))
+
+
+def _operators(task: dict[str, Any]) -> dict[str, Any]:
+    """Time every operator of some blocks that no other one tells about."""
+    import torch
+
+    device, known, points = _device(torch), set[Any](), []
+    wait, pace = _wait(torch, device), _pace(torch, device)
+    until = time.monotonic() + task["limit_s"]
+    for text in task["animals"]:
+        step = trained(animal(text), device).step
+        step()
+        for operator in distinct(operators_of(step)["operators"], known):
+            if time.monotonic() > until:
+                break
+            call = call_of(operator, device)
+            if call is not None:
+                with torch.no_grad():
+                    points.append([operator, _told(timed(call, wait, task["spend_s"])), pace.now()])
+    return {"points": points, "reference_s": pace.seen, "described": _described(torch, device)}
+
+
+def _block(task: dict[str, Any]) -> dict[str, Any]:
+    """Train a block for some steps; then count what one of them does.
+
+    The reference is measured once the peak is known: it takes memory too.
+    """
+    import torch
+
+    device, together = _device(torch), task["ranks"] > 1
+    if together:
+        _meet(torch, task, device)
+    trainee = trained(animal(task["animal"]), device, replicas=together)
+    held, wait = resident_bytes()["now"], _wait(torch, device)
+    for _ in range(3):
+        trainee.step()
+    steps = _steps(trainee.step, wait, task)
+    burner = Burner()
+    with burner.burning():
+        at = time.perf_counter()
+        beside = _steps(trainee.step, wait, task)
+        beside_s = time.perf_counter() - at
+    peak, pace = _peak_bytes(torch, device), _pace(torch, device)
+    reference = [pace.now(), timed(pace.work, wait, 0.05).seconds]
+    counted = operators_of(trainee.step)
+    if together:
+        torch.distributed.destroy_process_group()
+    return {
+        "step_s": steps,
+        "beside_s": beside,
+        "beside_cpu_s": burner.cpu_s / beside_s * median(beside),
+        "reference_s": reference,
+        "held_bytes": (held or 0) - trainee.weight_bytes if device.type == "cpu" else 0,
+        "peak_bytes": peak,
+        "weight_bytes": trainee.weight_bytes,
+        "counted": counted,
+    }
+
+
+def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, Any]) -> list[float]:
+    """Return the seconds of some steps, the fewest that do where they are long; undisturbed ones, where there are."""
+    taken: list[float] = []
+    clean: list[float] = []
+    begun = time.monotonic()
+    while len(taken) < task["steps"] and (len(taken) < _LEAST_STEPS or time.monotonic() - begun < task["limit_s"]):
+        before, at = switches(), time.perf_counter()
+        step()
+        wait()
+        taken.append(time.perf_counter() - at)
+        if switches() == before:
+            clean.append(taken[-1])
+    return clean if len(clean) >= _LEAST_STEPS else taken
+
+
+def _peak_bytes(torch: Any, device: Any) -> int | None:
+    return int(torch.cuda.max_memory_reserved()) if device.type == "cuda" else resident_bytes()["peak"]
+
+
+def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:
+    """Join the ranks that were started together."""
+    torch.distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"file://{task['meet']}",
+        rank=task["rank"],
+        world_size=task["ranks"],
+    )
+
+
+def _exchange(task: dict[str, Any]) -> dict[str, Any]:
+    """Time collectives among the ranks that were started together."""
+    import torch
+    import torch.distributed as dist
+
+    device = _device(torch)
+    _meet(torch, task, device)
+    try:
+        found = {
+            name: [_sent(torch, dist, name, size, task, device) for size in task["sizes"]] for name in _COLLECTIVES
+        }
+    finally:
+        dist.destroy_process_group()
+    return {"exchange": found}
+
+
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], device: Any) -> list[Any]:
+    """Return bytes of the whole tensor, and seconds; None where the backend cannot."""
+    ranks = task["ranks"]
+    whole = torch.zeros(max(ranks, size // 4 // ranks * ranks), device=device)
+    part = whole[: len(whole) // ranks].clone()
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+    }
+    wait = _wait(torch, device)
+    try:
+        seconds = []
+        for _ in range(task["times"]):
+            dist.barrier()
+            at = time.perf_counter()
+            calls[name]()
+            wait()
+            seconds.append(time.perf_counter() - at)
+    except RuntimeError:
+        return [whole.nbytes, None]
+    return [whole.nbytes, seconds[2:]]
+
+
+def _machine(task: dict[str, Any]) -> dict[str, Any]:
+    """Time copies of growing size, the smallest operator, and reading a file back."""
+    import torch
+
+    device = _device(torch)
+    wait = _wait(torch, device)
+    copies = []
+    for power in task["powers"]:
+        source = torch.ones(2**power // 4, device=device)
+        target = torch.empty_like(source)
+        copies.append([2 * source.nbytes, _told(timed(partial(target.copy_, source), wait, 0.02))])
+    one = torch.ones(1, device=device)
+    host = None
+    if device.type == "cuda":
+        pinned = torch.ones(2**24, pin_memory=True)
+        there = torch.empty(2**24, device=device)
+        host = [pinned.nbytes, _told(timed(lambda: there.copy_(pinned, non_blocking=True), wait, 0.1))]
+    return {
+        "copies": copies,
+        "host_copies": host,
+        "launch": _told(timed(lambda: one.add_(1.0), lambda: None, 0.02)),
+        "storage": _storage(task),
+        "described": _described(torch, device),
+    }
+
+
+def _storage(task: dict[str, Any]) -> list[Any] | None:
+    """Write a file and read it back past the page cache; None where that cannot be told to forget."""
+    path, size = task["file"], task["file_bytes"]
+    block, seconds = os.urandom(1 << 20), []
+    try:
+        with open(path, "wb") as file:
+            for _ in range(size >> 20):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        for _ in range(3):
+            with open(path, "rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                at = time.perf_counter()
+                while file.read(1 << 20):
+                    pass
+                seconds.append(time.perf_counter() - at)
+    except OSError:
+        return None
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
+    return [size, {"seconds": median(seconds), "low": min(seconds), "high": max(seconds), "count": 3, "disturbed": 0.0}]
+
+
+def _told(found: Timed) -> dict[str, Any]:
+    names = ("seconds", "low", "high", "count", "disturbed")
+    return {name: getattr(found, name) for name in names}
+
+
+def _described(torch: Any, device: Any) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "devices": torch.cuda.device_count() if cuda else 0,
+        "device_memory_bytes": torch.cuda.get_device_properties(device).total_memory if cuda else None,
+        "context_bytes": _context_bytes(torch) if cuda else None,
+    }
+
+
+def _context_bytes(torch: Any) -> int:
+    """Return what the driver has taken on the device beside what torch has reserved."""
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free - torch.cuda.memory_reserved())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""How is a machine calibrated? Task by task, each in processes of its own, in a folder that goes in the end.
+
+Alone: one rank with all cores, as a single run has. Together: two ranks that share the cores (or have a GPU each), both
+measuring at once, as replicas do. Nothing is written before all is measured: an interruption leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from paceline.errors import EnvironmentFault
+from paceline.hardware.busy import host_busy_s
+from paceline.hardware.host import this_host
+from paceline.plan.calibrate.zoo import BLOCKS, GRID, LARGE, LARGE_BLOCKS, SMALL, SMALL_BLOCKS, Animal
+from paceline.plan.here import Surfaces, counted
+from paceline.plan.operators import kind_of
+from paceline.plan.profile import SCHEMA, Block, Figure, Message, Moved, Place, Point, Profile, made_here
+
+Tell = Callable[[str], None]
+_TASK_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        spend_s: On each operator.
+        grid_limit_s: On all operators of a place; those that are left then are not measured.
+        block_limit_s: On the steps of a block, once there are enough.
+        pair: Whether two ranks are measured too.
+    """
+
+    animals: Sequence[Animal]
+    blocks: Sequence[Animal]
+    spend_s: float
+    grid_limit_s: float
+    steps: int
+    block_limit_s: float
+    pair: bool
+    message_bytes: Sequence[int]
+    file_bytes: int
+
+
+FULL = Effort(
+    animals=GRID,
+    blocks=BLOCKS,
+    spend_s=0.004,
+    grid_limit_s=45.0,
+    steps=300,
+    block_limit_s=1.5,
+    pair=True,
+    message_bytes=tuple(2**power for power in range(12, 27, 2)),
+    file_bytes=64 << 20,
+)
+QUICK = Effort(
+    animals=SMALL,
+    blocks=SMALL_BLOCKS,
+    spend_s=0.002,
+    grid_limit_s=10.0,
+    steps=6,
+    block_limit_s=1.0,
+    pair=False,
+    message_bytes=(2**14, 2**20),
+    file_bytes=4 << 20,
+)
+
+
+def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
+    """Measure this machine.
+
+    Args:
+        effort: How much of it.
+        folder: Of the storage that is read; a file is made there and taken away again.
+        today: To be noted.
+        tell: Is told what is measured next.
+
+    Raises:
+        EnvironmentFault: There is no torch, or a task failed.
+    """
+    begun, busy, own = time.monotonic(), host_busy_s(), _own_cpu_s()
+    cores = _threads(os.environ)
+    with tempfile.TemporaryDirectory(prefix="paceline-calibrate-") as scratch:
+        tell("bandwidths, latencies, storage")
+        machine = _machine(effort, folder, cores)
+        devices = machine["described"]["devices"]
+        ranks, effort = _ranks(effort, devices), _filling(effort) if devices else effort
+        places = [_place(effort, Path(scratch), 1, cores, tell)]
+        if ranks > 1:
+            places.append(_place(effort, Path(scratch), ranks, max(1, cores // ranks), tell))
+            tell(f"messages among {ranks} ranks")
+        messages = _messages(effort, Path(scratch), ranks, cores) if ranks > 1 else ()
+    took_s = time.monotonic() - begun
+    return Profile(
+        schema=SCHEMA,
+        made=made_here(machine["described"], today),
+        others_cores=max(0.0, (host_busy_s() - busy - (_own_cpu_s() - own)) / took_s),
+        took_s=took_s,
+        places=tuple(_corrected(place) for place in places),
+        messages=messages,
+        copies=tuple(Moved(moved_bytes=size, time=_figure(found)) for size, found in machine["copies"]),
+        host_copies=_moved(machine["host_copies"]),
+        storage=_moved(machine["storage"]),
+        launch=_figure(machine["launch"]),
+    )
+
+
+def _threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads a run alone has: what OMP_NUM_THREADS says here, or all cores."""
+    given = environment.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else max(1, int(this_host().allowed_cores))
+
+
+def _filling(effort: Effort) -> Effort:
+    """Return an effort whose blocks fill accelerators."""
+    return replace(effort, animals=LARGE, blocks=LARGE_BLOCKS) if effort.animals is GRID else effort
+
+
+def _ranks(effort: Effort, devices: int) -> int:
+    """Return how many ranks are measured together: all GPUs, or two halves of the cores."""
+    if not effort.pair:
+        return 1
+    return devices if devices else min(2, int(this_host().allowed_cores))
+
+
+def _machine(effort: Effort, folder: Path, cores: int) -> dict[str, Any]:
+    file = folder / f".paceline-calibrate-{os.getpid()}"
+    task = {
+        "do": "machine",
+        "powers": list(range(14, 28, 2)),
+        "file": str(file),
+        "file_bytes": effort.file_bytes,
+    }
+    try:
+        return _done([task], cores)[0]
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _place(effort: Effort, scratch: Path, ranks: int, threads: int, tell: Tell) -> tuple[Place, list[dict[str, Any]]]:
+    step = 1 if ranks == 1 else 2  # the middle of the sizes does for several
+    tell(f"operators, {ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}")
+    grid: dict[str, Any] = {"do": "operators", "animals": [str(each) for each in _thinned(effort.animals, step)]}
+    grid |= {"spend_s": effort.spend_s, "limit_s": effort.grid_limit_s}
+    found = _done([grid] * ranks, threads)[0]
+    usual = median(found["reference_s"])
+    points = tuple(_point(operator, told, usual / pace) for operator, told, pace in found["points"])
+    blocks = []
+    for number, animal in enumerate(effort.blocks[::step]):
+        tell(f"{animal.kind} of width {animal.width}, {ranks} rank{'s' * (ranks > 1)}")
+        task = {"do": "block", "animal": str(animal), "steps": effort.steps, "limit_s": effort.block_limit_s}
+        meet = {"ranks": ranks, "meet": str(scratch / f"meet-{ranks}-{number}")}
+        done = _done([{**task, **meet, "rank": rank} for rank in range(ranks)], threads)[0]
+        blocks.append({**done, "animal": animal, "ranks": ranks})
+    references = [*found["reference_s"], *(each for block in blocks for each in block["reference_s"])]
+    place = Place(ranks=ranks, threads=threads, reference=_of_samples(references), points=points, blocks=())
+    return place, blocks
+
+
+def _thinned(animals: Sequence[Animal], step: int) -> list[Animal]:
+    """Return every so many of each kind, by turns as before."""
+    kept = {kind: [each for each in animals if each.kind == kind][::step] for kind in ("transformer", "convolution")}
+    return [each for each in animals if each in kept[each.kind]]
+
+
+def _corrected(found: tuple[Place, list[dict[str, Any]]]) -> Place:
+    """Add the blocks, each held against what the points say of its operators, at the speed of the points."""
+    place, blocks = found
+    surfaces = Surfaces(place.points)
+    usual = place.reference.seconds
+    return Place(
+        ranks=place.ranks,
+        threads=place.threads,
+        reference=place.reference,
+        points=place.points,
+        blocks=tuple(_block(each, surfaces, usual) for each in blocks),
+    )
+
+
+def _block(found: Mapping[str, Any], surfaces: Surfaces, usual_s: float) -> Block:
+    counts = counted(found["counted"], surfaces)
+    pace = usual_s / median(found["reference_s"])
+    return Block(
+        name=str(found["animal"]),
+        kind=found["animal"].kind,
+        step=_of_samples([each * pace for each in found["step_s"]]),
+        beside=_of_samples([each * pace for each in found["beside_s"]]),
+        beside_cpu_s=found["beside_cpu_s"] * pace,
+        operators=counts.total_s,
+        calls=counts.calls,
+        far_bytes=counts.far_bytes,
+        fresh_bytes=counts.fresh_bytes,
+        exchanged_bytes=float(found["weight_bytes"]) if found["ranks"] > 1 else 0.0,
+        held_bytes=found["held_bytes"],
+        live_bytes=counts.live_bytes,
+        peak_bytes=found["peak_bytes"] or 0,
+    )
+
+
+def _messages(effort: Effort, scratch: Path, ranks: int, cores: int) -> tuple[Message, ...]:
+    task = {"do": "exchange", "ranks": ranks, "meet": str(scratch / "meet"), "sizes": effort.message_bytes, "times": 12}
+    found = _done([{**task, "rank": rank} for rank in range(ranks)], max(1, cores // ranks))[0]["exchange"]
+    return tuple(
+        Message(name=name, ranks=ranks, sent_bytes=float(size), time=_of_samples(seconds))
+        for name, sizes in found.items()
+        for size, seconds in sizes
+        if seconds
+    )
+
+
+def _point(operator: Mapping[str, Any], told: Mapping[str, Any], pace: float) -> Point:
+    kind = kind_of(operator)
+    scaled = {name: told[name] * pace for name in ("seconds", "low", "high")}
+    time_taken = Figure(**scaled, count=told["count"], disturbed=told["disturbed"])
+    return Point(family=kind.family, sizes=kind.sizes, work=kind.work, time=time_taken)
+
+
+def _of_samples(samples: Sequence[float]) -> Figure:
+    low, _, high = quantiles(samples, n=4) if len(samples) > 1 else (samples[0],) * 3
+    return Figure(seconds=median(samples), low=low, high=high, count=len(samples))
+
+
+def _figure(told: Mapping[str, Any]) -> Figure:
+    return Figure(**told)
+
+
+def _moved(found: Sequence[Any] | None) -> tuple[Moved, ...]:
+    return () if found is None else (Moved(moved_bytes=found[0], time=_figure(found[1])),)
+
+
+def _own_cpu_s() -> float:
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
+
+
+def _done(tasks: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, Any]]:
+    """Have tasks done side by side, each by a process; all of them are ended however this ends.
+
+    Raises:
+        EnvironmentFault: One failed.
+    """
+    with _children(tasks, threads) as children:
+        results = []
+        for child, task in zip(children, tasks, strict=True):
+            try:
+                out, err = child.communicate(json.dumps(task) if child.stdin else None, timeout=_TASK_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                raise EnvironmentFault(f"measuring {task['do']} took more than {_TASK_LIMIT_S:g} s") from None
+            if child.returncode:
+                raise EnvironmentFault(_why(task, err))
+            results.append(json.loads(out.splitlines()[-1]))
+    return results
+
+
+def _why(task: Mapping[str, Any], errors: str) -> str:
+    last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no message")
+    if "No module named 'torch'" in errors:
+        return "a machine is measured with torch, which is not there: pip install torch"
+    return f"measuring {task['do']} failed: {last.strip()[:300]}"
+
+
+@contextmanager
+def _children(tasks: Sequence[Mapping[str, Any]], threads: int) -> Iterator[list[subprocess.Popen[str]]]:
+    children: list[subprocess.Popen[str]] = []
+    try:
+        for rank in range(len(tasks)):
+            children.append(_child(rank, threads))
+        for child, task in zip(children[1:], tasks[1:], strict=True):
+            _give(child, task)
+        yield children
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _give(child: subprocess.Popen[str], task: Mapping[str, Any]) -> None:
+    """Let a rank begin; the first one is given its task when its result is waited for."""
+    if child.stdin is not None:
+        child.stdin.write(json.dumps(task))
+        child.stdin.close()
+        child.stdin = None
+
+
+def _child(rank: int, threads: int) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "paceline.plan.calibrate.child"],
+        env={**kept, "OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )

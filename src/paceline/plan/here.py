@@ -1,0 +1,321 @@
+"""How long does a step of this very program take on this machine, and what does its process hold? From its operators.
+
+    step   = sum of operators at the measured surfaces                              (surface.py)
+           + calls x seconds of a call + bytes read from afar x seconds of a byte   (rates from whole blocks)
+           + fresh bytes x seconds of a byte: buffers of large convolutions come anew from the kernel, page by page
+           + batches that no thread or process prepares beside + messages that do not hide
+    memory = what the process holds before its first step + what first use takes + share x the most that tensors take
+
+The three rates and the two of memory are fitted to blocks that were trained when the profile was made, so that each
+part is corrected by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.plan.operators import FREE, Kind, kind_of
+from paceline.plan.profile import Block, Place, Point, Profile
+from paceline.plan.surface import Line, Surface, line, rates, surface
+from paceline.units import seconds
+
+_FAR = 23  # a power of two: what was touched 4 MiB ago or more has left the caches that a core has for itself
+_COPIED = "each.add.Tensor.float32"  # stands for operators that were not measured
+_BUCKET = 25 * 2**20  # bytes of gradients that go in one message (DistributedDataParallel)
+_FIRST_BUCKET = 2**20
+_ALMOST = 0.99
+_USUAL = 0.02  # scatter of a block's steps that says nothing against it
+_TOLD = 0.01  # share of a step from which operators that were not measured are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a step does.
+
+    Attributes:
+        seconds: Of its operators by part, at the surfaces.
+        fresh_bytes: Of the tensors of convolutions that take as much as the largest tensor there is, or more. Their
+            own buffers, as large again, lie at the top of the heap, which glibc gives back once twice its largest
+            piece is free there.
+        unknown: Seconds of operators that were not measured, as if they were copies.
+    """
+
+    seconds: Mapping[str, float]
+    calls: int
+    far_bytes: float
+    fresh_bytes: float
+    live_bytes: int
+    unknown: Mapping[str, float]
+
+    @property
+    def total_s(self) -> float:
+        """All operators."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What blocks take beside their operators.
+
+    Attributes:
+        beside: Seconds that a step takes longer for a second of CPU time that threads beside it have.
+        scatter: How far off blocks are, as a share of their steps; root of the mean square.
+        memory: Of each kind of block: bytes of first use, and bytes that are held for one in use.
+    """
+
+    call_s: float
+    far_byte_s: float
+    fresh_byte_s: float
+    beside: float
+    scatter: float
+    memory: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """A step of one rank, and what its process holds at most.
+
+    Attributes:
+        step_s: Seconds, and within what four in five steps' medians should lie.
+        reference_s: Of the profile: times are at the speed that it stands for.
+    """
+
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    step_parts_s: Mapping[str, float]
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    reference_s: float
+    told: tuple[str, ...]
+
+
+class Surfaces:
+    """The surfaces of a place, by family."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
+        for point in points:
+            families.setdefault(point.family, []).append((point.sizes, point.time.seconds, point.work))
+        self._families: dict[str, Surface] = {name: surface(found) for name, found in families.items()}
+
+    def seconds(self, kind: Kind) -> float | None:
+        """Return the time of an operator; None where none of its family was measured."""
+        found = self._families.get(kind.family)
+        return None if found is None else found.seconds(kind.sizes, kind.work)
+
+    def copied(self, kind: Kind) -> float:
+        """Return how long a sum that moves as much takes, or nothing where even that was not measured."""
+        found = self._families.get(_COPIED)
+        size = max(kind.operand_bytes, 4.0)
+        return 0.0 if found is None else found.seconds((size,), size)
+
+
+def counted(step: Mapping[str, Any], surfaces: Surfaces) -> Counts:
+    """Add up a step as `observe.probe.tally` has counted it."""
+    took_s: dict[str, float] = {}
+    unknown: dict[str, float] = {}
+    calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
+    for operator in step["operators"]:
+        kind, count = kind_of(operator), int(operator["count"])
+        calls += count
+        if kind.family == FREE:
+            continue
+        took = surfaces.seconds(kind)
+        if took is None:
+            took = surfaces.copied(kind)
+            unknown[operator["op"]] = unknown.get(operator["op"], 0.0) + count * took
+        part = "optimizer" if operator["part"] == "optimizer" else kind.part
+        took_s[part] = took_s.get(part, 0.0) + count * took
+        if kind.part == "convolution":
+            fresh += count * kind.operand_bytes * (kind.operand_bytes >= _ALMOST * largest)
+        far += sum(size for power, size in operator["reads"].items() if not 0 <= int(power) < _FAR)
+    return Counts(
+        seconds=took_s,
+        calls=calls,
+        far_bytes=far,
+        fresh_bytes=fresh,
+        live_bytes=live_bytes(step),
+        unknown=unknown,
+    )
+
+
+def live_bytes(step: Mapping[str, Any]) -> int:
+    """Return the most that tensors take at a time."""
+    live = sum(step["sizes"][number] for number, _ in step["held"])
+    most = live
+    for event in step["memory"]:
+        size = step["sizes"][abs(event) - 1]
+        live += size if event > 0 else -size
+        most = max(most, live)
+    return int(most)
+
+
+def rates_of(place: Place, profile: Profile) -> Rates:
+    """Fit what blocks take beside their operators.
+
+    Raises:
+        UsageError: The profile has no blocks of this place.
+    """
+    if not place.blocks:
+        raise UsageError("the profile has no whole blocks, which correct its parts; paceline plan --calibrate")
+    rests = [
+        each.step.seconds - each.operators - exchange_s(profile, place.ranks, each.exchanged_bytes)
+        for each in place.blocks
+    ]
+    parts = [[float(each.calls), each.far_bytes, each.fresh_bytes] for each in place.blocks]
+    found = rates(parts, rests, [each.step.seconds * (_USUAL + _scatter(each)) for each in place.blocks])
+    missed = [
+        (rest - sum(a * b for a, b in zip(part, found, strict=True))) / each.step.seconds
+        for each, part, rest in zip(place.blocks, parts, rests, strict=True)
+    ]
+    call, far, fresh = found
+    weights = [1 / (_USUAL + _scatter(each)) ** 2 for each in place.blocks]
+    return Rates(
+        call_s=call,
+        far_byte_s=far,
+        fresh_byte_s=fresh,
+        beside=_beside(place),
+        scatter=math.sqrt(sum(w * each**2 for w, each in zip(weights, missed, strict=True)) / sum(weights)),
+        memory={kind: _memory(place, kind) for kind in ("transformer", "convolution")},
+    )
+
+
+def _scatter(block: Block) -> float:
+    """Return half the distance between the quartiles of a block's steps, as a share: how much it can tell."""
+    return (block.step.high - block.step.low) / 2 / block.step.seconds
+
+
+def _beside(place: Place) -> float:
+    """Return what a second of a thread beside costs: no more than it has, for each of the threads that wait for it."""
+    longer = [(each.beside.seconds - each.step.seconds) / each.beside_cpu_s for each in place.blocks]
+    return min(float(place.ranks * place.threads), max(0.0, median(longer)))
+
+
+def _memory(place: Place, kind: str) -> tuple[float, float]:
+    """Fit what a process holds beside what it held before: first use, and the allocator's share of what is in use."""
+    own = [each for each in place.blocks if each.kind == kind] or list(place.blocks)
+    grown = [float(each.peak_bytes - each.held_bytes) for each in own]
+    if len(own) == 1:
+        return max(0.0, grown[0] - own[0].live_bytes), 1.0
+    first, share = rates([[1.0, float(each.live_bytes)] for each in own], grown, [float(e.peak_bytes) for e in own])
+    return first, share
+
+
+def messages_of(profile: Profile, name: str, ranks: int) -> Line | None:
+    """Return latency and bandwidth of a collective; None where it was not measured."""
+    points = [(e.sent_bytes, e.time.seconds) for e in profile.messages if e.name == name and e.ranks == ranks]
+    return line(points) if len({sent for sent, _ in points}) > 1 else None
+
+
+def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
+    """Return how long replicas take to average gradients, bucket by bucket.
+
+    Raises:
+        UsageError: Messages among so many ranks were not measured.
+    """
+    if ranks == 1 or not gradient_bytes:
+        return 0.0
+    sent = messages_of(profile, "all_reduce", ranks)
+    if sent is None:
+        raise UsageError(f"the profile has no messages among {ranks} ranks; paceline plan --calibrate")
+    first = min(gradient_bytes, _FIRST_BUCKET)
+    buckets = 1 + math.ceil((gradient_bytes - first) / _BUCKET)
+    return buckets * sent.latency_s + gradient_bytes / sent.bytes_per_s
+
+
+def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1) -> Predicted:
+    """Predict the program of a note of `observe.probe.catch`, with its step counted, on one or more ranks (replicas).
+
+    Raises:
+        UsageError: Its step was not counted, or the profile does not know so many ranks.
+    """
+    if "step" not in note:
+        raise UsageError(f"two steps of {note['model']['class']} could not be followed without values: {_REASON}")
+    place = profile.place(ranks)
+    rate, counts = rates_of(place, profile), counted(note["step"], Surfaces(place.points))
+    parts = {
+        **dict(counts.seconds),
+        "host": counts.calls * rate.call_s,
+        "caches": counts.far_bytes * rate.far_byte_s,
+        "buffers": counts.fresh_bytes * rate.fresh_byte_s,
+    }
+    gradients = float(note["trained"] * note["model"]["weight_bytes"]) if ranks > 1 else 0.0
+    parts["communication"] = exchange_s(profile, ranks, gradients)
+    parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))
+    step_s = sum(parts.values())
+    off = 1.28 * math.hypot(rate.scatter, _spread(place))
+    memory = _held(counts, rate, _before(note, place, profile), gradients)
+    return Predicted(
+        step_s=step_s,
+        step_low_s=step_s / (1 + off),
+        step_high_s=step_s * (1 + off),
+        step_parts_s=parts,
+        memory_bytes=sum(memory.values()),
+        memory_parts_bytes=memory,
+        reference_s=place.reference.seconds,
+        told=tuple(_told(note, counts)),
+    )
+
+
+_REASON = "it needs values, or an optimizer that the meta device does not know"
+
+
+def _spread(place: Place) -> float:
+    """Return how far the machine's speed wandered meanwhile, as a share."""
+    return (place.reference.high - place.reference.low) / 2 / place.reference.seconds
+
+
+def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:
+    """Return what making batches adds to a step.
+
+    What it added to some work beside it, where it could keep up with that. Else: a loader within the training's own
+    thread adds all of it; threads or processes beside take their share of cores that the training computes on too, and
+    show beyond that only where they cannot keep up.
+    """
+    if not batches or not batches["wall_s"]:
+        return 0.0
+    wall_s, cpu_s = median(batches["wall_s"]), float(batches["cpu_s"] or 0.0)
+    if batches["beside_s"] is not None and wall_s < batches["work_s"]:
+        return float(max(0.0, batches["beside_s"], wall_s - compute_s))
+    beside = batches["workers"] or cpu_s > 1.2 * wall_s
+    if not beside:
+        return float(wall_s)
+    return float(max(share * cpu_s, wall_s - compute_s))
+
+
+def _held(counts: Counts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
+    """Return what is held by part, in bytes; replicas keep their gradients."""
+    convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
+    first, share = rate.memory["convolution" if convolves else "transformer"]
+    live = counts.live_bytes + gradient_bytes
+    return {"process": before, "first_use": first, "tensors": live, "allocator": (share - 1) * live}
+
+
+def _before(note: Mapping[str, Any], place: Place, profile: Profile) -> float:
+    """Return what is held before the first step: of a GPU its context; of a process, with threads that send."""
+    if profile.made.device != "cpu":
+        return float(profile.made.context_bytes or 0)
+    own, alone = (median(each.held_bytes for each in one.blocks) for one in (place, profile.places[0]))
+    return float(note["step"]["resident"]["now"] or 0) + max(0.0, own - alone)
+
+
+def _told(note: Mapping[str, Any], counts: Counts) -> list[str]:
+    found = []
+    if sum(counts.unknown.values()) > _TOLD * counts.total_s:
+        names = ", ".join(f"{name.removeprefix('aten.')} ({seconds(took)})" for name, took in counts.unknown.items())
+        found.append(f"not measured, and taken for copies of as many bytes: {names}")
+    if note["autocast"]:
+        found.append(
+            f"autocast to {note['autocast']} is not followed: operators are counted in {note['model']['dtype']}"
+        )
+    if note["compiled"]:
+        found.append("the program compiles its model: operators are counted as they are before that")
+    if note["step"]["batches"] is None:
+        found.append("no loader of torch or of Paceline was seen: making batches is not counted")
+    return found

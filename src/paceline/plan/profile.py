@@ -1,0 +1,245 @@
+"""What was measured of a machine? The profile that `paceline plan --calibrate` writes: a file, to be kept and carried.
+
+JSON, with every figure as seconds, its quartiles and its count. Nothing in it is fitted beforehand: what follows from
+the figures is computed where it is used (`here.rates_of`), so that a later Paceline may do that better.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from paceline import __version__
+from paceline.errors import EnvironmentFault, UsageError
+from paceline.hardware.host import this_host
+
+SCHEMA = "paceline.profile/1"
+OLD = timedelta(days=90)
+AGAIN = "make one on the machine that is meant: paceline plan --calibrate --out FILE"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured time: median and quartiles in seconds, and how many repetitions counted."""
+
+    seconds: float
+    low: float
+    high: float
+    count: int
+    disturbed: float = 0.0  # share of repetitions in which another process had a core of ours
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator at some sizes, as `operators.Kind` has them."""
+
+    family: str
+    sizes: tuple[float, ...]
+    work: float
+    time: Figure
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole model that was trained for some steps.
+
+    Attributes:
+        beside: Its step while a thread of the same process was at work.
+        beside_cpu_s: What that thread had of the cores in a step.
+        operators: Seconds that its operators take by the points, when measured one by one.
+        calls: Operators of a step, views too.
+        far_bytes: That operators read and a cache did not hold any more.
+        fresh_bytes: As `here.Counts` has them.
+        exchanged_bytes: Of gradients that replicas exchange.
+        held_bytes: Of the process before the first step, without weights.
+        live_bytes: The most that tensors took at a time.
+        peak_bytes: Of the process.
+    """
+
+    name: str
+    kind: Literal["transformer", "convolution"]
+    step: Figure
+    beside: Figure
+    beside_cpu_s: float
+    operators: float
+    calls: int
+    far_bytes: float
+    fresh_bytes: float
+    exchanged_bytes: float
+    held_bytes: int
+    live_bytes: int
+    peak_bytes: int
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of some ranks does when all of them are at work."""
+
+    ranks: int
+    threads: int
+    reference: Figure  # a product of two fp32 matrices of 512 x 512: how fast the machine was meanwhile
+    points: tuple[Point, ...]
+    blocks: tuple[Block, ...]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective on a tensor of `sent_bytes` in all."""
+
+    name: str
+    ranks: int
+    sent_bytes: float
+    time: Figure
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that were copied or read, and how long that took."""
+
+    moved_bytes: float
+    time: Figure
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, and with what it was measured."""
+
+    host: str
+    cpu_model: str | None
+    cores: float
+    memory_bytes: int | None
+    device: str
+    devices: int
+    device_memory_bytes: int | None
+    context_bytes: int | None
+    torch: str
+    python: str
+    paceline: str
+    day: date
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured.
+
+    Attributes:
+        others_cores: Cores that other processes used meanwhile, in the mean.
+        took_s: Of the whole calibration.
+    """
+
+    schema: str
+    made: Made
+    others_cores: float
+    took_s: float
+    places: tuple[Place, ...]
+    messages: tuple[Message, ...]
+    copies: tuple[Moved, ...]
+    host_copies: tuple[Moved, ...]
+    storage: tuple[Moved, ...]
+    launch: Figure
+
+    def place(self, ranks: int) -> Place:
+        """Return what was measured with so many ranks at work.
+
+        Raises:
+            UsageError: Nothing was.
+        """
+        for each in self.places:
+            if each.ranks == ranks:
+                return each
+        known = ", ".join(str(each.ranks) for each in self.places)
+        raise UsageError(f"the profile knows {known} ranks of {self.made.host}, and not {ranks}; {AGAIN}")
+
+
+def made_here(described: Mapping[str, object], day: date) -> Made:
+    """Describe this machine; what torch says of it is given."""
+    host = this_host()
+    told = {name: described[name] for name in ("torch", "device", "devices", "device_memory_bytes", "context_bytes")}
+    return Made(
+        host=host.name or socket.gethostname(),
+        cpu_model=host.cpu_model,
+        cores=host.allowed_cores,
+        memory_bytes=host.memory_limit_bytes,
+        python=platform.python_version(),
+        paceline=__version__,
+        day=day,
+        **told,  # type: ignore[arg-type]  # a child of ours has told them
+    )
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """Return where the profile of this machine is kept: ``$XDG_STATE_HOME/paceline/profile-<host>.json``."""
+    state, home = Path(environment.get("XDG_STATE_HOME", "")), Path(environment.get("HOME", ""))
+    if not state.is_absolute():  # the XDG specification has relative ones ignored
+        state = home / ".local" / "state"
+    return state / "paceline" / f"profile-{platform.node() or 'localhost'}.json"
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        UsageError: It is not there, is damaged, or is something else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"no profile at {path} ({error.strerror}); {AGAIN}") from None
+    try:
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA:
+            raise UsageError(f"{path} is {schema!r}, and this Paceline {__version__} reads {SCHEMA!r}; {AGAIN}")
+        return msgspec.json.decode(data, type=Profile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no profile, or a damaged one ({error}); {AGAIN}") from None
+
+
+class _Schema(msgspec.Struct):
+    schema: str
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write it whole or not at all.
+
+    Raises:
+        EnvironmentFault: It cannot be written.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file with --out") from error
+
+
+def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
+    """Return why its predictions may be off, a line each.
+
+    Args:
+        profile: That is used.
+        today: The day of the prediction.
+        here: Whether it is meant to be of this machine.
+    """
+    made, found = profile.made, []
+    if here:
+        host = this_host()
+        if (made.cpu_model, made.cores) != (host.cpu_model, host.allowed_cores):
+            found.append(
+                f"the profile is of another machine ({made.host}: {made.cpu_model}, {made.cores:g} cores; here: "
+                f"{host.cpu_model}, {host.allowed_cores:g}), and so is the prediction"
+            )
+    age = (today - made.day).days
+    if age > OLD.days:
+        found.append(f"the profile is {age} days old (of {made.day}); measure again: paceline plan --calibrate")
+    if profile.others_cores > _BUSY * made.cores:
+        found.append(
+            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores while it was measured: its times "
+            "are too long, or scatter; measure again when they are done"
+        )
+    return found
+
+
+_BUSY = 0.1  # share of the cores

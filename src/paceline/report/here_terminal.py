@@ -1,0 +1,50 @@
+"""What will a step of this program take here? As lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.plan.here import Predicted
+from paceline.plan.profile import Profile
+from paceline.units import percent, seconds, size
+
+_NAMES = {
+    "matrix": "products of matrices",
+    "convolution": "convolutions",
+    "attention": "attention",
+    "bandwidth": "all other operators",
+    "optimizer": "optimizer",
+    "host": "calls",
+    "caches": "reading what left the caches",
+    "buffers": "fresh buffers of convolutions",
+    "communication": "averaging gradients",
+    "data": "making batches",
+}
+_HELD = {
+    "process": "the process before its first step",
+    "first_use": "first use of kernels",
+    "tensors": "tensors",
+    "allocator": "the allocator beside",
+}
+_LEAST = 0.002  # share of a step below which a part is not shown
+
+
+def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
+    """Print a prediction."""
+    made = profile.made
+    who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with this batch"
+    yield f"on {made.host} ({made.cpu_model or made.device}, {made.cores:g} cores), {who}; profile of {made.day}"
+    low, high = seconds(found.step_low_s), seconds(found.step_high_s)
+    yield f"step {seconds(found.step_s)} (four in five: {low} to {high})"
+    for name, took in sorted(found.step_parts_s.items(), key=lambda each: -each[1]):
+        if took >= _LEAST * found.step_s:
+            yield f"  {_NAMES[name]:34} {seconds(took):>10}  {percent(took / found.step_s):>5}"
+    kind = "resident" if made.device == "cpu" else "on the device"
+    yield f"memory {size(found.memory_bytes)} at the peak, {kind}, of one rank"
+    for name, held in found.memory_parts_bytes.items():
+        yield f"  {_HELD[name]:34} {size(held):>10}"
+    yield (
+        f"times are at the machine's speed while it was measured: a product of two 512 x 512 fp32 matrices in "
+        f"{seconds(found.reference_s)}"
+    )
+    yield from found.told

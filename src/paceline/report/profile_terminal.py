@@ -1,0 +1,68 @@
+"""What can a machine do? Its profile in a few lines, each figure with its interval and count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.plan.here import messages_of, rates_of
+from paceline.plan.profile import Figure, Moved, Place, Profile
+from paceline.units import percent, seconds, significant, size
+
+_REFERENCE_FLOPS = 2 * 512**3
+_NOISY = 0.1  # of a figure: half the distance between its quartiles
+
+
+def lines_of(profile: Profile) -> Iterator[str]:
+    """Print a profile."""
+    made = profile.made
+    model = made.cpu_model or "processor not known"
+    yield f"{made.host}: {model}, {made.cores:g} cores; {made.device}, torch {made.torch}"
+    for place in profile.places:
+        yield from _place(place, profile)
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        yield from _messages(profile, name)
+    if profile.copies:
+        near, far = _rate(profile.copies[0]), _rate(profile.copies[-1])
+        yield f"copies: {near} within the caches, {far} beyond"
+    for what, moved in (("to the device", profile.host_copies), ("reading a file", profile.storage)):
+        yield from (f"{what}: {_rate(each)}" for each in moved)
+    yield f"smallest operator: {_figure(profile.launch)}"
+    yield f"took {seconds(profile.took_s)}; others used {profile.others_cores:.1f} of {made.cores:g} cores meanwhile"
+
+
+def _place(place: Place, profile: Profile) -> Iterator[str]:
+    who = f"{place.ranks} rank{'s' * (place.ranks > 1)} of {place.threads} thread{'s' * (place.threads > 1)}"
+    reference = place.reference
+    speed = significant(_REFERENCE_FLOPS / reference.seconds / 1e9)
+    yield f"{who}: {len(place.points)} operators; a product of 512 x 512 in {_figure(reference)}, {speed} GFLOP/s"
+    if place.blocks:
+        rates = rates_of(place, profile)
+        yield (
+            f"  {len(place.blocks)} whole blocks: {seconds(rates.call_s)} a call, {_per_byte(rates.far_byte_s)} for "
+            f"what left the caches, {_per_byte(rates.fresh_byte_s)} for fresh buffers; then off by "
+            f"{percent(rates.scatter)}"
+        )
+    if (reference.high - reference.low) / 2 > _NOISY * reference.seconds:
+        yield "  the machine's speed wandered meanwhile: predictions are as wide as that"
+
+
+def _messages(profile: Profile, name: str) -> Iterator[str]:
+    for ranks in sorted({each.ranks for each in profile.messages}):
+        found = messages_of(profile, name, ranks)
+        if found is not None:
+            count = sum(each.time.count for each in profile.messages if each.name == name)
+            speed = size(found.bytes_per_s)
+            yield f"{name}, {ranks} ranks: {seconds(found.latency_s)} and {speed}/s ({count} messages)"
+
+
+def _rate(moved: Moved) -> str:
+    fast, slow = moved.moved_bytes / moved.time.low, moved.moved_bytes / moved.time.high
+    return f"{size(moved.moved_bytes / moved.time.seconds)}/s ({size(slow)} to {size(fast)}, {moved.time.count} times)"
+
+
+def _per_byte(rate: float) -> str:
+    return f"{significant(rate * 1e12)} ps a byte"
+
+
+def _figure(figure: Figure) -> str:
+    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {figure.count} times)"
