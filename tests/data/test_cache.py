@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.data.making import converted
+from tests.data.making import converted, jpeg
 
+from paceline.data.convert import Options, convert
 from paceline.data.crops import CenterCrop, RandomResizedCrop
 from paceline.data.loader import Loader
+from paceline.data.offer import cache_offer
 from paceline.data.pictures import Decoder
 from paceline.data.sharded import ShardedDataset
+from paceline.data.sources.image_folder import image_folder
+from paceline.data.stages import Spent
 from paceline.errors import EnvironmentFault, UsageError
 
 CROPS = [RandomResizedCrop(32), CenterCrop(32)]
@@ -146,18 +150,36 @@ def test_bad_samples_are_skipped_beside_a_cache(tmp_path):
     assert np.isfinite(loader.report().cache.bytes)
 
 
-def test_a_cache_is_offered_with_what_it_costs_and_saves(shards):
-    loader = Loader(shards, 8, True, RandomResizedCrop(16))
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory) -> ShardedDataset:
+    """Pictures as large as photographs are: decoding is most of the work."""
+    folder = tmp_path_factory.mktemp("photographs")
+    (folder / "pictures" / "all").mkdir(parents=True)
+    for number in range(12):
+        (folder / "pictures" / "all" / f"{number}.jpg").write_bytes(jpeg(480, 640, number))
+    options = Options(shard_bytes=1 << 20, verbatim=True)
+    convert(image_folder(folder / "pictures"), folder / "shards", options, 1, lambda done, whole: None)
+    return ShardedDataset(folder / "shards")
+
+
+def test_a_cache_is_offered_with_what_it_costs_and_saves(photographs):
+    loader = Loader(photographs, 4, True, RandomResizedCrop(64))
     assert loader.report().offer is None  # nothing is known yet
     list(loader)
     offer = loader.report().offer
-    sizes = shards.gathered("image", ("height", "width"), shards.places(np.arange(60)))
-    assert offer.bytes == pytest.approx(3 * int((sizes["height"] * sizes["width"]).sum()), rel=0.1)
+    assert offer.bytes == 12 * 3 * 480 * 640
     assert "ram" in offer.fits
     assert 0.3 * offer.of_cpu_s <= offer.saves_cpu_s < offer.of_cpu_s
-    middle = Loader(shards, 8, True, CenterCrop(16))
+    middle = Loader(photographs, 4, True, CenterCrop(64))
     list(middle)
-    assert middle.report().offer.bytes == 60 * 3 * 16 * 16
-    cached = Loader(shards, 8, True, RandomResizedCrop(16), decoded_cache="ram")
+    assert middle.report().offer.bytes == 12 * 3 * 64 * 64
+    cached = Loader(photographs, 4, True, RandomResizedCrop(64), decoded_cache="ram")
     list(cached)
     assert cached.report().offer is None
+
+
+def test_no_cache_is_offered_where_decoding_takes_little(photographs):
+    costs = {name: Spent(wall_s=1.0, cpu_s=cpu_s, samples=10) for name, cpu_s in {"decode": 0.2, "lookup": 0.8}.items()}
+    assert cache_offer(photographs, "image", None, costs) is None
+    costs["lookup"].cpu_s = 0.4
+    assert cache_offer(photographs, "image", None, costs).saves_cpu_s == pytest.approx(0.02)
