@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +27,9 @@ from paceline.data.tokens import TokenDataset
 from paceline.data.wanted import picture_column
 
 _LIMIT_PICTURES = 512  # by which the cost of decoding alone is measured
+_POLL_S = 0.004
+_IDLE_CORES = 0.1  # below which nothing is made ahead any more
+_LONGEST_S = 5.0  # to wait for that: another thread of the program may be busy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One pass over some batches."""
+    """Some batches that were made."""
 
     samples: int
     wall_s: float
@@ -75,11 +78,14 @@ def measure(
 ) -> Measured:
     """Read a data set in several rounds, each beside a measurement of decoding alone.
 
+    As in training, epoch follows epoch, and what was read ahead in one round is used in the next. A round begins and
+    ends when as much is made ahead as may be, so that what it makes is as much as it takes.
+
     Args:
         dataset: What to read.
         crop: What to take of pictures; None: samples as they are.
         batch_size: Samples of a batch.
-        samples: Of a round, about; the epoch is gone through again and again.
+        samples: Of a round, about; an epoch at most.
         rounds: How many.
         settings: Of the loader.
     """
@@ -87,17 +93,19 @@ def measure(
     loader = Loader(dataset, batch_size, shuffle=True, transform=crop, ends="drop", **settings)  # whole batches
     pictures = _limit_of(dataset, crop) if isinstance(dataset, ShardedDataset) else None
     steps = max(1, min(len(loader), samples // batch_size))
+    taken = endless(loader)
     read_round(
-        loader, len(loader) if settings.get("decoded_cache") else min(4, steps)
-    )  # memory is taken, caches are filled
+        taken, batch_size, len(loader) if settings.get("decoded_cache") else steps
+    )  # memory is taken, caches fill
     loader.forget_report()
     found: list[Round] = []
     limits: list[float] = []
     for _ in range(rounds):
-        found.append(read_round(loader, steps))
+        found.append(read_round(taken, batch_size, steps))
         if pictures is not None:
             limits.append(pictures(max(1, loader.threads)))
     report = loader.report()
+    taken.close()
     loader.close()
     each_ms = [1e3 * one.cpu_s / one.samples for one in found]
     return Measured(
@@ -114,12 +122,33 @@ def measure(
     )
 
 
-def read_round(loader: Loader, steps: int) -> Round:
+def endless(loader: Loader) -> Generator[Any]:
+    """Yield batches of epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
     """Take some batches and let go of them."""
+    settled()
     wall, cpu = time.perf_counter(), time.process_time()
-    for _ in islice(loader, steps):
+    for _ in islice(taken, steps):
         pass
-    return Round(samples=steps * loader.batch_size, wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu)
+    busy_until = settled()
+    return Round(samples=steps * batch_size, wall_s=busy_until - wall, cpu_s=time.process_time() - cpu)
+
+
+def settled() -> float:
+    """Wait until no thread of this process computes, and return since when."""
+    begun = since = time.perf_counter()
+    spent = time.process_time()
+    while since - begun < _LONGEST_S:
+        time.sleep(_POLL_S)
+        now, cpu = time.perf_counter(), time.process_time()
+        if cpu - spent < _IDLE_CORES * (now - since):
+            break
+        since, spent = now, cpu
+    return since
 
 
 def around(values: Sequence[float]) -> Around:
