@@ -50,9 +50,11 @@ def union_of(starts_ns: Ns, ends_ns: Ns) -> Union:
         order = np.argsort(starts_ns, kind="stable")
         starts_ns, ends_ns = starts_ns[order], ends_ns[order]
     reached = np.maximum.accumulate(ends_ns)
-    begins = np.flatnonzero(np.append(True, starts_ns[1:] > reached[:-1]))
-    lasts = np.append(begins[1:] - 1, len(starts_ns) - 1)
-    return Union(starts_ns=starts_ns[begins], ends_ns=reached[lasts])
+    apart = np.flatnonzero(starts_ns[1:] > reached[:-1])  # the last ones before a gap
+    return Union(
+        starts_ns=np.concatenate((starts_ns[:1], starts_ns[apart + 1])),
+        ends_ns=np.concatenate((reached[apart], reached[-1:])),
+    )
 
 
 def merged(*unions: Union) -> Union:

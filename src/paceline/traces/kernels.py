@@ -33,16 +33,15 @@ def kernels_of(events: GpuEvents) -> list[Kernel]:
     order = np.argsort(events.name, kind="stable")
     names = events.name[order]
     begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
-    totals, longest = np.add.reduceat(lasted[order], begins), np.maximum.reduceat(lasted[order], begins)
-    counts = np.diff(np.append(begins, len(names)))
+    columns = (
+        names[begins],
+        events.class_[order[begins]],
+        np.diff(np.append(begins, len(names))),
+        np.add.reduceat(lasted[order], begins),
+        np.maximum.reduceat(lasted[order], begins),
+    )
     found = [
-        Kernel(
-            name=events.names[int(names[begin])],
-            class_=int(events.class_[order[begin]]),
-            count=int(count),
-            total_ns=int(total),
-            max_ns=int(most),
-        )
-        for begin, count, total, most in zip(begins, counts, totals, longest, strict=True)
+        Kernel(name=events.names[name], class_=class_, count=count, total_ns=total, max_ns=most)
+        for name, class_, count, total, most in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter, call
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ _ANNOTATION = "user_annotation"
 _NO_MARKS = frozenset({"python_function", "gpu_user_annotation", "overhead", "Trace"})
 _TOO_LARGE = 1 << 63
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_CATEGORY = attrgetter("cat")
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
@@ -86,8 +89,7 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
 def _by_use(events: Sequence[Any]) -> tuple[Rows, Rows, Rows]:
     """Return what ran on the GPU, the calls of its runtime, and ranges on the host that may be steps or batches."""
     uses = _Uses()
-    for event in events:
-        uses[event.cat](event)
+    deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop without its interpreter
     return rows_of(uses.gpu), rows_of(uses.calls), rows_of(uses.annotations or uses.others)
 
 
