@@ -88,15 +88,10 @@ def python_of(name: str, pythons: dict[str, str]) -> str:
 
 def usable(name: str, pythons: dict[str, str]) -> bool:
     """Say whether a peer's packages are there; if not, print what is left out."""
-    source = (PEERS / f"{name}.py").read_text()
-    needs = [package for package in ("webdataset", "litdata", "spdl", "simplejpeg") if f"import {package}" in source]
-    needs += ["spdl.pipeline"] if "from spdl" in source else []
-    needs += ["litdata"] if "from litdata" in source else []
-    check = subprocess.run(
-        [python_of(name, pythons), "-c", f"import torch, numpy, {', '.join(needs) or 'os'}"], check=False
-    )
+    check = subprocess.run(command(name, pythons, "import"), check=False, capture_output=True, text=True)
     if check.returncode:
-        print(f"left out: {name}, {', '.join(needs)} does not import in {python_of(name, pythons)}", file=sys.stderr)
+        why = check.stderr.strip().rpartition("\n")[2]
+        print(f"left out: {name}, with {python_of(name, pythons)}: {why}", file=sys.stderr)
     return check.returncode == 0
 
 

@@ -1,5 +1,6 @@
 """What every program of the comparison shares: it is asked to prepare a data set, or to read one and say what it took.
 
+    PYTHON program.py import                             # does it?
     PYTHON program.py prepare FOLDER_OF_PICTURES DEST
     PYTHON program.py read DEST WORKERS
 
@@ -23,6 +24,8 @@ WARM, MEASURED = 4096, 7680  # samples: one epoch of 12,000 has them all
 
 def main(prepare, batches):
     verb, *rest = sys.argv[1:]
+    if verb == "import":
+        return
     if verb == "prepare":
         prepare(Path(rest[0]), Path(rest[1]))
         return
