@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from paceline.errors import PacelineError
 from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
+from paceline.improve.child import ports
 from paceline.improve.host import cpu_seconds, spent
 from paceline.improve.interrupts import held_back
 from paceline.improve.kin import kin
@@ -154,6 +155,7 @@ class Player:
             **child.applied(recipe),
             child.CONDUCTOR: str(place / "conductor"),
             child.SCRATCH: str(folder / "scratch"),
+            ports.PORTS: str(place / "ports"),
             "TMPDIR": str(place),  # short: what processes share goes through sockets there, whose paths are limited
             "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri(),
             **_NOWHERE,

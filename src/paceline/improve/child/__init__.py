@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from paceline.improve.child import allocator, held, noise, seeds
+from paceline.improve.child import allocator, held, noise, ports, seeds
 
 RECIPE = "PACELINE_RECIPE"  # the recipe, as JSON
 CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of whoever conducts the trial
@@ -40,6 +40,8 @@ def patch(torch: Any) -> None:
         from paceline.observe import shadow
 
         shadow.patch(torch)
+    if os.environ.get(ports.PORTS):
+        ports.patch(torch, os.environ[ports.PORTS])
     for table, settings in json.loads(os.environ.get(RECIPE, "{}")).items():
         try:
             import_module(f"{__name__}.{table}").patch(torch, settings)
