@@ -161,7 +161,7 @@ class Search:
                     self._skip(candidate)
             left = [c for c in left if in_words(merged(self.best, c.recipe)) not in done]
             left_s = self._left_s()
-            chosen = next((c for c in left if left_s <= 0 or c.begins_s <= left_s / 2), None)  # that it is spent is seen
+            chosen = next((c for c in left if left_s <= 0 or c.begins_s <= left_s / 2), None)  # spent: `_search` sees
             if chosen is not None:
                 done.add(in_words(merged(self.best, chosen.recipe)))
                 yield chosen
