@@ -125,6 +125,9 @@ def test_foreach_is_for_optimizers_that_run_tensor_by_tensor(tmp_path):
     assert not any(key.startswith("optimizer.") for key in proposed(rms, {"optimizer": {"foreach": True}}))
     adam = list(proposed(on_cpu(tmp_path / "adam", optimizers=[plain_one | {"class": "Adam"}])))
     assert adam.index("optimizer.fused=True") < adam.index("optimizer.foreach=True")
+    for number, given in enumerate(({"fused": True}, {"fused": False}, {"foreach": False})):  # the program said so
+        chosen = on_cpu(tmp_path / f"chosen-{number}", optimizers=[plain_one | {"class": "Adam"} | given])
+        assert not any(key.startswith("optimizer.fused") for key in proposed(chosen))
 
 
 def test_exposed_communication_is_cut_otherwise_and_compressed(tmp_path):
