@@ -64,6 +64,13 @@ def test_batches_that_threads_make_are_not_said_to_be_made_by_the_training_threa
     assert [one["threads"] for one in rank.summary["loaders"]] == [2]
 
 
+def test_batches_of_kept_samples_are_counted_as_those_that_are_made(ran, tmp_path):
+    changed = ran(shuffled(0), {"loader": {"cache": True}})
+    assert "loader.cache" in changed.held
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert [(one["meter"]["batches"], one["meter"]["samples"]) for one in rank.summary["loaders"]] == [(18, 72)]
+
+
 def test_kept_workers_would_shift_the_shuffle_if_nothing_were_drawn_for_them(ran):
     """The trap itself, so that the check above can fail: the program that keeps its workers shuffles otherwise."""
     kept = shuffled(2).replace("num_workers=2", "num_workers=2, persistent_workers=True")

@@ -13,14 +13,16 @@ from paceline.improve.situation import Situation
 WAITS = meter(60, 0.080, 0.001)
 
 
-def proposed(folder, remedy: str, *, own_cores: float = 0.3, **settings: Any) -> dict[Any, Candidate]:
+def proposed(
+    folder, remedy: str, *, own_cores: float = 0.3, recipe: dict[str, Any] | None = None, **settings: Any
+) -> dict[Any, Candidate]:
     """What is proposed of a remedy, by the number of workers or threads; steps of 20 ms, half of it waiting."""
     fed = loader(**settings)
     run = RunFolder(folder).rank(plain(60, wait=10), summary={"loaders": [fed]}, cores=own_cores)
     if settings["num_workers"]:
         for number in range(settings["num_workers"]):
             run.worker(number, meter(30, 0.040, 0.001))
-    found = candidates(Situation(run=run.gauges().facts().run, recipe={}))
+    found = candidates(Situation(run=run.gauges().facts().run, recipe=recipe or {}))
     key = "threads" if remedy == "loader.threads" else "num_workers"
     return {one.recipe["loader"][key]: one for one in found if one.remedy == remedy}
 
@@ -40,6 +42,12 @@ def test_whether_threads_that_compute_let_the_interpreter_go_is_not_known(tmp_pa
 def test_from_threads_on_more_threads_are_tried_and_no_workers(tmp_path):
     fed = {"num_workers": 0, "threads": 4, "meter": WAITS}
     assert set(proposed(tmp_path, "loader.threads", **fed)) == {8}
+    assert not proposed(tmp_path / "b", "loader.workers", **fed)
+
+
+def test_from_a_cache_on_threads_are_tried_and_no_workers_which_would_not_have_it(tmp_path):
+    fed = {"num_workers": 0, "meter": WAITS, "recipe": {"loader": {"num_workers": 0, "cache": True}}}
+    assert proposed(tmp_path, "loader.threads", **fed)
     assert not proposed(tmp_path / "b", "loader.workers", **fed)
 
 

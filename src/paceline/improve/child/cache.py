@@ -31,18 +31,18 @@ def patch(torch: Any) -> None:
 
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
-        if not self.auto_collation or torch.utils.data.get_worker_info() is not None:
-            return original(self, index)
-        samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset))
-        if not samples.usable:
-            return original(self, index)
-        return self.collate_fn([samples.get(i) for i in index])
+        own = self.auto_collation and torch.utils.data.get_worker_info() is None
+        if own and not isinstance(self.dataset, _Kept):
+            samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset))
+            if samples.usable:
+                self.dataset = samples  # from here on the fetcher asks it, and is counted and timed as always
+        return original(self, index)
 
     fetcher.fetch = fetch
 
 
 class _Kept:
-    """The samples of one dataset."""
+    """The samples of one dataset, in its place."""
 
     def __init__(self, torch: Any, dataset: Any) -> None:
         self._torch = torch
@@ -54,7 +54,7 @@ class _Kept:
         if not self.usable:
             held.refused("loader.cache", "the dataset fetches many samples at a time")
 
-    def get(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """Return a sample, made now or kept."""
         try:
             return self._samples[index]

@@ -36,6 +36,8 @@ A loader was made with that many workers. Refused for a stream, which every work
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     if situation.waiting is None or situation.loader is None or situation.streams or situation.loader.threads:
         return []
+    if situation.setting("loader", "cache"):  # what is kept is in the training process
+        return []
     supply, loader = situation.supply, situation.loader
     burnt = situation.finding("DATA002") is not None
     now = loader.workers

@@ -33,8 +33,6 @@ REMEDY = Remedy(
         True,
         gain_of="optimizer.fused",
         why="all parameters are updated in one pass",
-        when=lambda situation: (
-            not situation.setting("optimizer", "foreach") and situation.optimizers_are_torchs_choice
-        ),
+        when=lambda situation: not situation.setting("optimizer", "foreach") and situation.optimizers_are_torchs_choice,
     ),
 )
