@@ -76,12 +76,6 @@ class Situation:
         return max(1, int(self.supply.cores))
 
     @property
-    def optimizers_are_torchs_choice(self) -> bool:
-        """Whether some optimizer was made without saying how it walks over its parameters; or none is known."""
-        known = self.facts.first.record.summary.get("optimizers", ())
-        return not known or any(one.get("fused") is None and one.get("foreach") is None for one in known)
-
-    @property
     def streams(self) -> bool:
         """Whether the loader reads a stream."""
         return self.loader is not None and bool(self.loader.settings.get("iterable"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.improve.remedies import Remedy, switch
+from paceline.improve.situation import Situation
 
 PAGE = """
 `fused=True` for optimizers of torch that have it, where the program chose neither fused nor foreach.
@@ -24,6 +25,14 @@ An optimizer of torch's was made with it.
 `fused=True` where the optimizer is made.
 """
 
+
+def _open(situation: Situation) -> bool:
+    """Say whether some optimizer was made without saying how it walks over its parameters; or none is known."""
+    known = situation.facts.first.record.summary.get("optimizers", ())
+    chosen = known and all(one.get("fused") is not None or one.get("foreach") is not None for one in known)
+    return not chosen and not situation.setting("optimizer", "foreach")
+
+
 REMEDY = Remedy(
     id="optimizer.fused",
     page=PAGE,
@@ -33,6 +42,6 @@ REMEDY = Remedy(
         True,
         gain_of="optimizer.fused",
         why="all parameters are updated in one pass",
-        when=lambda situation: not situation.setting("optimizer", "foreach") and situation.optimizers_are_torchs_choice,
+        when=_open,
     ),
 )
