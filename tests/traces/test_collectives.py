@@ -41,7 +41,69 @@ def test_kinds_and_groups_are_matched_apart_and_what_is_short_is_told():
     second = [*calls((0, 1)), *calls((5.5, 6), kind="all_gather")]
     found = matched({0: first, 1: second})
     assert [(one.kind, one.number) for one in found.collectives] == [("all_reduce", 0), ("all_gather", 0)]
-    assert found.problems == ["all_reduce of group 0: ranks have between 1 and 2 of them: the first ones are matched"]
+    assert found.problems == [
+        "all_reduce of group 0: ranks have between 1 and 2 of them: those that end together are matched"
+    ]
+
+
+def test_groups_of_one_name_are_matched_apart_by_who_they_are_of():
+    """Two pairs of ranks, the second of which runs half a second later: that is no clock."""
+    early, late = calls((0, 3), (10, 13), members="[0, 1]", size=2), calls((500, 503), (510, 513), members="[2, 3]")
+    found = matched({0: early, 1: early, 2: late, 3: late})
+    assert [one.ranks for one in found.collectives] == [2] * 4
+    assert not found.offsets_ns
+    unknown = calls((0, 3), size=2)
+    untold = matched({0: unknown, 1: unknown, 2: unknown})
+    assert not untold.collectives
+    assert "3 ranks have it, and it is of 2" in untold.problems[0]
+
+
+def test_what_one_rank_sends_to_another_makes_nobody_a_straggler():
+    sent = calls((0, 1), (2, 3), kind="send_recv", between_two=True)
+    found = matched({0: sent, 1: sent[1:]})
+    assert not found.collectives
+    assert not found.problems
+
+
+def test_numbers_say_which_is_which_where_one_rank_was_captured_later():
+    times = [(10.0 * k, 10.0 * k + 3) for k in range(6)]
+    first = [calls(pair, number=40 + k)[0] for k, pair in enumerate(times)]
+    second = [calls((start + 1, end), number=40 + k)[0] for k, (start, end) in enumerate(times)][2:]
+    found = matched({0: first, 1: second})
+    assert [(one.last, one.skew_ns) for one in found.collectives] == [(1, 1 * MS)] * 4
+    assert not found.offsets_ns
+
+
+def test_without_numbers_those_that_end_together_are_matched():
+    """Irregular times, the second rank's clock is 3 s ahead, and it was captured two collectives later."""
+    times = [(0, 3), (7, 9), (20, 26), (31, 33), (50, 55), (58, 60)]
+    second = calls(*((start + 3001, end + 3000) for start, end in times))[2:]
+    found = matched({0: calls(*times), 1: second})
+    assert [(one.last, one.skew_ns) for one in found.collectives] == [(1, 1 * MS)] * 4
+    assert found.offsets_ns == {1: -3000 * MS}
+
+
+def test_what_never_runs_at_the_same_time_is_not_the_same():
+    found = matched({0: calls((0, 1), (10, 11), (30, 31), (90, 91)), 1: calls((0, 1), (40, 41), (50, 51), (60, 61))})
+    assert not found.collectives
+    assert "do not run at the same time" in found.problems[0]
+
+
+def test_clocks_of_hosts_are_found_by_the_groups_that_lie_across():
+    """Ranks 2 and 3 are on a host 5 s ahead; most collectives lie within a host, and say nothing of the other."""
+
+    def group(ahead: float, *times: tuple[float, float], name: str) -> list[Call]:
+        return calls(*((start + ahead, end + ahead) for start, end in times), members=name)
+
+    within = [(float(k), k + 0.5) for k in range(20)]
+    ranks = {}
+    for rank in range(4):
+        ahead = 5000.0 if rank >= 2 else 0.0
+        own = group(ahead, *within, name=f"host {rank // 2}")
+        ranks[rank] = [*own, *group(ahead, (30, 31), (40, 41), name=f"across {rank % 2}")]
+    found = matched(ranks)
+    assert found.offsets_ns == {2: -5000 * MS, 3: -5000 * MS}
+    assert all(one.skew_ns == 0 for one in found.collectives)
 
 
 def test_what_one_rank_runs_alone_is_not_compared():

@@ -1,14 +1,16 @@
 """Which collectives were waited for, by whom, and how fast was the rest? Matched across ranks, on aligned clocks.
 
-Ranks run the collectives of a group in the same order: the k-th of a kind and a group on one rank is the k-th on the
-others. With s_r and e_r its start and end on rank r, on aligned clocks,
+A group numbers its collectives, and newer captures tell the number: the same number is the same collective. Else ranks
+run the collectives of a group in the same order, so the k-th of a kind and a group on one rank is the k-th on the
+others; where some have more, those that end together are taken. What one rank sends to another is no collective of the
+group, and is left alone. With s_r and e_r its start and end on rank r, on aligned clocks,
 
     skew = max s_r - min s_r          transfer = max e_r - max s_r          last arriver = argmax s_r
 
-A collective cannot end anywhere before all have come, so its ends fall together: clocks of hosts are aligned by the
-median over collectives of e_r against the median rank's. Bandwidth is what each link has to carry ("bus bandwidth", as
-nccl-tests count it): bytes / transfer times 2 (n - 1) / n for an all-reduce, (n - 1) / n for gathering, scattering and
-all-to-all, 1 for the rest.
+A collective cannot end anywhere before all have come, so its ends fall together: clocks of hosts are aligned by them
+(`clocks`), and what runs at no moment on all ranks is not the same collective, and not matched. Bandwidth is what each
+link has to carry ("bus bandwidth", as nccl-tests count it): bytes / transfer times 2 (n - 1) / n for an all-reduce,
+(n - 1) / n for gathering, scattering and all-to-all, 1 for the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.traces.clocks import SHARED_NS, offsets_of
 
 _KINDS = (
     ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
@@ -35,7 +41,9 @@ _ITEM_BYTES = {
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
-_SHARED_CLOCK_NS = 50_000  # ends that are closer show one clock; aligning by them would only add their noise
+_ONE_SIDED = {"broadcast", "reduce"}  # one rank may be done before the others have come
+_BY_NUMBER, _BY_END = "those of the same number are matched", "those that end together are matched"
+_TRIED = 1 << 22  # pairs of calls that are held against each other to find out which were first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +56,9 @@ class Call:
     end_ns: int
     bytes: int | None = None  # the larger of what goes in and what comes out of one rank
     size: int | None = None  # ranks of the group
+    members: str = ""  # of the group, as the capture tells them; "" where it does not
+    number: int | None = None  # by which the group counts its collectives; None: not told
+    between_two: bool = False  # sent by one rank to another: not a collective of the group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +87,64 @@ class Matched:
     problems: Sequence[str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Same:
+    """What some ranks ran of a kind in a group, each in order."""
+
+    kind: str
+    group: str
+    ranks: Mapping[int, Sequence[Call]]
+
+    @property
+    def named(self) -> str:
+        """As problems name it."""
+        return f"{self.kind} of group {self.group}" if self.group else self.kind
+
+    def side_by_side(self) -> SideBySide:
+        """Return the same collectives of each rank: by their numbers where these are told, else by their order."""
+        common = self._numbers_of_all()
+        if common:
+            own = {rank: {one.number: one for one in some} for rank, some in self.ranks.items()}
+            return SideBySide({rank: [some[number] for number in common] for rank, some in own.items()}, _BY_NUMBER)
+        shortest = min(self.ranks, key=lambda rank: len(self.ranks[rank]))
+        return SideBySide({rank: _beside(own, self.ranks[shortest]) for rank, own in self.ranks.items()}, _BY_END)
+
+    def _numbers_of_all(self) -> list[int]:
+        """Return the numbers that all ranks have; none where some tell no number, or one twice."""
+        told = [{one.number for one in own if one.number is not None} for own in self.ranks.values()]
+        if any(len(numbers) < len(own) for numbers, own in zip(told, self.ranks.values(), strict=True)):
+            return []
+        return sorted(set.intersection(*told))
+
+    def uneven(self, how: str) -> list[str]:
+        """Say that ranks have more or less of them."""
+        counts = {len(own) for own in self.ranks.values()}
+        return [f"{self.named}: ranks have between {min(counts)} and {max(counts)} of them: {how}"] * (len(counts) > 1)
+
+
+class SideBySide(NamedTuple):
+    """The same collectives of ranks, in order, and how they were found."""
+
+    ranks: Mapping[int, Sequence[Call]]
+    how: str
+
+
+def _beside(own: Sequence[Call], others: Sequence[Call]) -> Sequence[Call]:
+    """Return as many in a row as another rank has: those whose ends are apart by the same, then by the least."""
+    more = len(own) - len(others)
+    if not 0 < more * len(others) <= _TRIED:
+        return own[: len(others)]
+    ends, wanted = (np.array([one.end_ns for one in each], np.int64) for each in (own, others))
+
+    def misfit(first: int) -> tuple[int, int]:
+        apart = ends[first : first + len(wanted)] - wanted
+        middle = int(np.median(apart))
+        return round(float(np.median(np.abs(apart - middle))) / SHARED_NS), abs(middle)
+
+    first = min(range(more + 1), key=misfit)
+    return own[first : first + len(others)]
+
+
 def kind_of(name: str) -> str:
     """Return what a kernel or a collective of that name does."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
@@ -92,23 +161,21 @@ def matched(calls: Mapping[int, Sequence[Call]]) -> Matched:
     Args:
         calls: By rank, in any order.
     """
-    by_key: dict[tuple[str, str], dict[int, list[Call]]] = defaultdict(dict)
-    for rank, own in calls.items():
-        for call in sorted(own, key=lambda call: call.start_ns):
-            by_key[call.kind, call.group].setdefault(rank, []).append(call)
-    offsets = _offsets(by_key)
-    problems, found = [], []
+    problems: list[str] = []
+    groups = [same for same in _groups(calls) if _is_one(same, problems)]
+    together = []
+    for same in groups:
+        ranks, how = same.side_by_side()
+        if _end_together(same, ranks, problems):
+            problems += same.uneven(how)
+            together.append((same, ranks))
+    offsets = offsets_of({rank: [one.end_ns for one in own] for rank, own in ranks.items()} for _, ranks in together)
+    found: list[Collective] = []
     waited: dict[int, int] = defaultdict(int)
-    for (kind, group), ranks in by_key.items():
-        counts = {len(own) for own in ranks.values()}
-        if len(counts) > 1:
-            named = f"{kind} of group {group}" if group else kind
-            problems.append(
-                f"{named}: ranks have between {min(counts)} and {max(counts)} of them: the first ones are matched"
-            )
-        for number in range(min(counts) if len(ranks) > 1 else 0):
+    for same, ranks in together:
+        for number in range(len(next(iter(ranks.values())))):
             starts = {rank: own[number].start_ns + offsets.get(rank, 0) for rank, own in ranks.items()}
-            found.append(_collective(kind, group, number, ranks, starts, offsets))
+            found.append(_collective(same.kind, same.group, number, ranks, starts, offsets))
             arrived = max(starts.values())
             for rank, start in starts.items():
                 waited[rank] += arrived - start
@@ -120,19 +187,43 @@ def matched(calls: Mapping[int, Sequence[Call]]) -> Matched:
     )
 
 
-def _offsets(by_key: Mapping[tuple[str, str], Mapping[int, Sequence[Call]]]) -> dict[int, int]:
-    """Return by how much each rank's clock is to be moved: not at all where their ends fall together as they are."""
-    late: dict[int, list[float]] = defaultdict(list)
-    for ranks in by_key.values():
-        if len(ranks) < 2:
-            continue
-        for number in range(min(map(len, ranks.values()))):
-            ends = {rank: own[number].end_ns for rank, own in ranks.items()}
-            middle = median(ends.values())
-            for rank, end in ends.items():
-                late[rank].append(end - middle)
-    moved = {rank: -round(median(each)) for rank, each in late.items()}
-    return moved if any(abs(offset) > _SHARED_CLOCK_NS for offset in moved.values()) else dict.fromkeys(moved, 0)
+def _groups(calls: Mapping[int, Sequence[Call]]) -> list[Same]:
+    """Return what two or more ranks ran, by kind and group."""
+    by_key: dict[tuple[str, str, str], dict[int, list[Call]]] = defaultdict(dict)
+    for rank, own in calls.items():
+        for call in sorted(own, key=lambda call: call.start_ns):
+            if not call.between_two:
+                by_key[call.kind, call.group, call.members].setdefault(rank, []).append(call)
+    return [Same(kind=kind, group=group, ranks=ranks) for (kind, group, _), ranks in by_key.items() if len(ranks) > 1]
+
+
+def _is_one(same: Same, problems: list[str]) -> bool:
+    """Say whether a group is one: several that have the same name and do not tell who they are of cannot be parted."""
+    size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
+    if size is None or len(same.ranks) <= size:
+        return True
+    problems.append(
+        f"{same.named}: {len(same.ranks)} ranks have it, and it is of {size}: several groups have this name, "
+        "and they are not matched"
+    )
+    return False
+
+
+def _end_together(same: Same, ranks: Mapping[int, Sequence[Call]], problems: list[str]) -> bool:
+    """Say whether collectives that were matched can be the same: at some moment each ran on all ranks."""
+    if same.kind in _ONE_SIDED:
+        return True
+    ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
+    offsets = offsets_of([ends])
+    fit = 0
+    for number in range(len(next(iter(ends.values())))):
+        arrived = max(own[number].start_ns + offsets[rank] for rank, own in ranks.items())
+        ended = min(own[number].end_ns + offsets[rank] for rank, own in ranks.items())
+        fit += arrived <= ended + SHARED_NS
+    if 2 * fit >= number + 1:
+        return True
+    problems.append(f"{same.named}: they do not run at the same time on their {len(ranks)} ranks, and are not matched")
+    return False
 
 
 def _collective(

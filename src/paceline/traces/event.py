@@ -24,6 +24,8 @@ class Args(msgspec.Struct, gc=False):
     got: int | None = msgspec.field(name="Out msg nelems", default=None)
     size: int | None = msgspec.field(name="Group size", default=None)
     dtype: str | None = None
+    members: str | None = msgspec.field(name="Process Group Ranks", default=None)
+    number: int | None = msgspec.field(name="Seq", default=None)
 
 
 NO_ARGS = Args()

@@ -28,6 +28,7 @@ _COPY_CATEGORIES = GPU_CATEGORIES - {"kernel", "Kernel"}
 _LAUNCHING = re.compile("runtime|driver", re.IGNORECASE)  # categories of calls that launch work, or wait for it
 _ANNOTATION = "user_annotation"
 _NO_MARKS = frozenset({"python_function", "gpu_user_annotation", "overhead", "Trace"})
+_BETWEEN_TWO = frozenset({"send", "recv"})
 _TOO_LARGE = 1 << 63
 STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _CATEGORY = attrgetter("cat")
@@ -199,6 +200,9 @@ def _call(name: str, args: Args, start_ns: int, end_ns: int) -> Call:
         end_ns=max(start_ns, end_ns),
         bytes=numbers * width if numbers is not None and width is not None else None,
         size=args.size,
+        members=args.members or "",
+        number=args.number,
+        between_two=args.collective in _BETWEEN_TWO,
     )
 
 
