@@ -168,3 +168,33 @@ def test_what_would_be_faster_says_by_how_much_and_products_are_in_plain_numbers
     assert all(re.search(r"1/2: [0-9.]+x as fast", line) for line in halved)
     assert "product: " in done.stdout
     assert not re.search(r"\de[+-]\d", done.stdout)
+
+
+def test_ranks_that_talk_by_gloo_on_cpus(tmp_path):
+    """Rank 1 comes 20 ms late to each of 4 all-reduces, which end 2 ms apart on their one host."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(3):
+        late, end = 20_000 if rank == 1 else 0, 24_000 + 1_000 * rank
+        events = []
+        for step in range(4):
+            begin, span = step * 30_000, {"ph": "X", "cat": "user_annotation", "pid": 1}
+            events.append({**span, "name": f"ProfilerStep#{step}", "ts": begin, "dur": 30_000, "tid": 1})
+            times = {"ts": begin + late, "dur": end - late}
+            events.append({**span, "name": "gloo:all_reduce", "tid": 2, **times})
+        told = {"distributedInfo": {"rank": rank, "world_size": 3}, "host_name": "one"}
+        (folder / f"{rank}.json").write_text(json.dumps({**told, "traceEvents": events}))
+    done = trace(tmp_path, folder, "--json", "trace.json")
+    assert "verdict: rank-straggling (COMM002): rank 1" in done.stdout
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert [(one["kind"], one["last_rank"], one["skew_us"]) for one in found["collectives"]] == [
+        ("all_reduce", 1, 20_000)
+    ] * 4
+    assert found["clock_offsets_us"] == {}
+    first = found["ranks"][0]
+    assert (first["events"], first["span_us"], first["idle_us"], first["waiting_for_peers_us"]) == (
+        0,
+        None,
+        None,
+        80_000,
+    )

@@ -168,6 +168,8 @@ def test_every_rank_is_captured(tmp_path):
     assert [steps_of(path) for path in found] == [[f"ProfilerStep#{step}" for step in (4, 5, 6)]] * 2
     told = [json.loads(path.read_text())["distributedInfo"]["rank"] for path in found]
     assert told == [0, 1]
+    assert re.search(r"waiting: ranks wait .* for each other in \d+ collectives", result.err)
+    assert "of the CPU's time in operators" in result.err
 
 
 @pytest.mark.parametrize("given", ["10", "13:10", "a:b", "1:2:3", "-1:3"])

@@ -73,7 +73,8 @@ def test_without_gpu_events_there_is_no_picture(tmp_path: Path) -> None:
     traces = read_all([tmp_path / "made.json"], Wanted(launchers=True, path=True), 1)
     page = tmp_path / "page.html"
     page.write_text(to_html(traces, findings_in(traces), gallery_of(traces)))
-    assert sections(page) == ["ranks"]
+    assert sections(page) == ["ranks", "launchers"]
+    assert "CPU time" in page.read_text()
     assert "no verdict" in page.read_text()
     assert "no verdict" in to_markdown(traces, findings_in(traces))
 

@@ -9,7 +9,8 @@ import pytest
 from tests.traces.test_kineto import kernel, written
 
 from paceline.traces import kineto
-from paceline.traces.operators import UNKNOWN, is_the_users, launchers_in
+from paceline.traces.open_events import UNKNOWN, is_the_users
+from paceline.traces.operators import launchers_in
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -59,6 +60,53 @@ def test_a_launch_belongs_to_what_is_innermost_on_its_thread(tmp_path):
     }
     assert times(found.modules) == {"Linear_0": 7_000, "Net_0": 5_000, UNKNOWN: 6_000}
     assert times(found.lines) == {"train.py(31): step": 12_000, UNKNOWN: 6_000}
+
+
+def test_backward_is_its_forwards_modules_and_lines(tmp_path):
+    """Autograd launches on a thread without modules: the node has the number of the operator that made it."""
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    events = [
+        python(0, 100, "train.py(31): step"),
+        python(1, 30, "nn.Module: Linear_0"),
+        on_host(2, 20, "aten::linear", **{"Sequence number": 6, "Fwd thread id": 0}),
+        on_host(3, 1, "aten::t", **{"Sequence number": 6, "Fwd thread id": 0}),
+        on_host(5, 10, "aten::addmm", **{"Sequence number": 7, "Fwd thread id": 0}),
+        python(40, 30, "nn.Module: Loss_0"),
+        on_host(41, 5, "aten::nll_loss", **{"Sequence number": 8, "Fwd thread id": 0}),
+        on_host(0, 100, node, tid=2, **{"Sequence number": 7, "Fwd thread id": 1}),
+        on_host(1, 90, "aten::mm", tid=2),
+        launch(42, 1, tid=2),
+        kernel(200, 7, correlation=1),
+    ]
+    found = launchers_in(written(tmp_path, events))
+    assert times(found.operators) == {"aten::mm": 7_000}
+    assert times(found.modules) == {"Linear_0": 7_000}
+    assert times(found.lines) == {"train.py(31): step": 7_000}
+
+
+def test_without_gpu_work_operators_have_the_cpus_time_less_what_is_within(tmp_path):
+    events = [
+        python(0, 100, "train.py(31): step"),
+        python(3, 20, "nn.Module: Linear_0"),
+        on_host(4, 10, "aten::linear"),
+        on_host(5, 6, "aten::addmm", **{"Input Dims": [[4], [2, 3], [3, 4]], "Input type": ["float"] * 3}),
+        on_host(6, 1, "aten::expand"),
+        on_host(40, 10, "aten::relu"),
+        on_host(60, 5, "aten::relu"),
+    ]
+    found = launchers_in(written(tmp_path, events))
+    assert found.on_cpu
+    assert found.total_ns == 25_000
+    assert times(found.operators) == {
+        "aten::relu": 15_000,
+        "aten::addmm": 5_000,
+        "aten::linear": 4_000,
+        "aten::expand": 1_000,
+    }
+    assert times(found.modules) == {UNKNOWN: 15_000, "Linear_0": 10_000}
+    assert found.operators[0].launches == 2
+    (product,) = found.products
+    assert (product.flops, product.total_ns) == (2 * 2 * 3 * 4, 6_000)
 
 
 def test_a_launch_of_several_events_counts_once(tmp_path):

@@ -49,11 +49,11 @@ def waiting_share(traces: Traces, rank: int | None = None) -> float:
         traces: Of several ranks.
         rank: Only where that one comes last; None: whoever does.
     """
-    ranks = [one for one in timed(traces) if one.rank is not None]
+    ranks = [one for one in traces.ranks if one.rank is not None and one.lasted_ns > 0]
     if len(ranks) < 2:
         return 0.0
     waited = sum(one.waited_ns for one in traces.matched.collectives if rank in (None, one.last))
-    return waited / (len(ranks) - 1) / (sum(one.breakdown.span_ns for one in ranks) / len(ranks))
+    return waited / (len(ranks) - 1) / (sum(one.lasted_ns for one in ranks) / len(ranks))
 
 
 def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> Finding | None:

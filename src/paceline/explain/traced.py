@@ -13,7 +13,7 @@ from paceline.traces.many import Traces
 
 def verdict_of(traces: Traces, findings: Sequence[Finding]) -> str | None:
     """Return the name of what holds the run back most, ``balanced`` where nothing does; None without GPU events."""
-    if not timed(traces):
+    if not timed(traces) and not findings:
         return None
     return findings[0].name if findings else "balanced"
 

@@ -76,6 +76,19 @@ def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
         "device": rank.device,
         "steps": rank.steps,
         "events": parts.events,
+        **_times(rank, waited),
+        "queue": _queue(rank.queue),
+        "matrix_us": _matrix(matrix_of(rank.kernels)) if parts.events else None,
+        "kernels": [_kernel(kernel) for kernel in rank.kernels],
+        "critical_path": _path(rank.path) if rank.path is not None else None,
+        **_launchers(rank.launchers, rank.gpu),
+    }
+
+
+def _times(rank: RankTrace, waited_ns: int | None) -> Json:
+    """Return where the time went; null without GPU events, as `problems` says."""
+    parts, idle = rank.breakdown, rank.idle
+    found: Json = {
         "span_us": parts.span_ns / 1e3,
         "busy_us": parts.busy_ns / 1e3,
         "idle_us": parts.idle_ns / 1e3,
@@ -83,25 +96,16 @@ def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
         "communication_us": parts.communication_ns / 1e3,
         "exposed_communication_us": parts.exposed_communication_ns / 1e3,
         "overlap_us": parts.overlap_ns / 1e3,
-        "waiting_for_peers_us": _us(waited),
         "copy_us": parts.copy_ns / 1e3,
         "exposed_copy_us": parts.exposed_copy_ns / 1e3,
-        "idle_causes_us": {
-            "loader": rank.idle.loader_ns / 1e3,
-            "synchronising": rank.idle.synchronising_ns / 1e3,
-            "host": rank.idle.host_ns / 1e3,
-            "device": rank.idle.device_ns / 1e3,
-            "unknown": rank.idle.unknown_ns / 1e3,
-        },
-        "idle_gaps": rank.idle.gaps,
-        "micro_idle_us": rank.idle.micro_ns / 1e3,
-        "macro_idle_us": rank.idle.macro_ns / 1e3,
-        "queue": _queue(rank.queue),
-        "matrix_us": _matrix(matrix_of(rank.kernels)),
-        "kernels": [_kernel(kernel) for kernel in rank.kernels],
-        "critical_path": _path(rank.path) if rank.path is not None else None,
-        **_launchers(rank.launchers, rank.gpu),
+        "idle_causes_us": {name: ns / 1e3 for name, ns in idle.causes_ns.items()},
+        "idle_gaps": idle.gaps,
+        "micro_idle_us": idle.micro_ns / 1e3,
+        "macro_idle_us": idle.macro_ns / 1e3,
     }
+    if not parts.events:
+        found = dict.fromkeys(found)
+    return {**found, "waiting_for_peers_us": _us(waited_ns)}
 
 
 def _queue(found: Queue) -> Json:
@@ -159,9 +163,10 @@ def _path(found: PathSummary) -> Json:
 def _launchers(found: Launchers | None, gpu: str | None) -> Json:
     """Return who launched the work, null where it was not asked for or is not in the capture."""
     if found is None:
-        return {"operators": None, "modules": None, "lines": None, "products": None}
+        return {"operators_on": None, "operators": None, "modules": None, "lines": None, "products": None}
     known = match_gpu(gpu) if gpu is not None else None
     return {
+        "operators_on": "cpu" if found.on_cpu else "gpu",
         "operators": [_launcher(one) for one in found.operators],
         "modules": [_launcher(one) for one in found.modules],
         "lines": [_launcher(one) for one in found.lines],

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from paceline import units
 from paceline.report.words import count
 from paceline.traces.summary import RankTrace
-from paceline.traces.totals import launchers_over, share_of
+from paceline.traces.totals import is_on_cpu, launchers_over, share_of
 
 _MOST = 8
 
 
 def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Say which operators, modules and lines launched most of the GPU's time; of each kind what is known."""
+    """Say which operators, modules and lines launched most of the GPU's time, or took the CPU's; where it is known."""
     lines = []
+    of, each = ("of the CPU's time in operators", "call") if is_on_cpu(ranks) else ("of GPU time", "launch")
     for kind, found in launchers_over(ranks).items():
         for one in found[:_MOST]:
             share, time = units.percent(share_of(one.total_ns, found)), units.seconds(one.total_ns / 1e9)
-            lines.append(f"{kind}: {share} of GPU time, {time}, {count(one.launches, 'launch')}: {one.name}")
+            lines.append(f"{kind}: {share} {of}, {time}, {count(one.launches, each)}: {one.name}")
     return lines

@@ -14,14 +14,16 @@ from paceline.traces.products import Product
 from paceline.traces.summary import RankTrace
 
 _MOST = 8
+_CPU = "this CPU"
 
 
 def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
     """Say how fast products were, what takes most over all captures first, and whether tensor cores made them."""
     found: dict[tuple[str | None, str, str, str], list[Product]] = defaultdict(list)
     for rank in ranks:
+        device = _CPU if rank.launchers is not None and rank.launchers.on_cpu else rank.gpu
         for one in rank.launchers.products if rank.launchers is not None else ():
-            found[rank.gpu, one.name, _shapes(one), one.format].append(one)
+            found[device, one.name, _shapes(one), one.format].append(one)
     first = sorted(found, key=lambda key: -sum(one.total_ns for one in found[key]))[:_MOST]
     return [*_tensor_cores(ranks), *(_line(key[0], found[key]) for key in first)]
 
@@ -47,7 +49,7 @@ def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
     if roof is not None:
         near = f"{units.percent(roof.share)} of the {_tera(roof.flops_per_s)} that {roof.bound} allows"
     else:
-        near = f"the peak of {gpu_name or 'its GPU'} for {one.format} is not known"
+        near = f"the peak of {gpu_name or 'its GPU'} in {one.format} is not known"
     time, calls = units.seconds(one.total_ns / 1e9), count(one.calls, "call")
     return f"product: {time}, {calls}, {one.format}: {reached}, {near}: {one.name} {_shapes(one)}"
 

@@ -52,6 +52,7 @@ class Top(msgspec.Struct):
 
     distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
     devices: list[Device] = msgspec.field(name="deviceProperties", default_factory=list)
+    host_name: str | None = None
 
 
 def _decoder(event: Any) -> msgspec.json.Decoder[Any]:

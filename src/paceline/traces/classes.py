@@ -51,6 +51,11 @@ def is_serial_loader(name: str) -> bool:
     return is_loader(name) and "_SingleProcess" in name
 
 
+def is_gloo(name: str) -> bool:
+    """Say whether a range on the host is a collective of gloo."""
+    return name.startswith("gloo:")
+
+
 @lru_cache(_KEPT)  # ranks run the same kernels
 def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -> int:
     """Return the class of an event.

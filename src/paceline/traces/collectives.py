@@ -19,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ _ITEM_BYTES = {
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+NO_HOSTS: Mapping[int, str] = MappingProxyType({})
 _ONE_SIDED = {"broadcast", "reduce"}  # one rank may be done before the others have come
 _BY_NUMBER, _BY_END = "those of the same number are matched", "those that end together are matched"
 _TRIED = 1 << 22  # pairs of calls that are held against each other to find out which were first
@@ -155,21 +157,23 @@ def item_bytes(dtype: str | None) -> int | None:
     return _ITEM_BYTES.get((dtype or "").lower())
 
 
-def matched(calls: Mapping[int, Sequence[Call]]) -> Matched:
+def matched(calls: Mapping[int, Sequence[Call]], hosts: Mapping[int, str] = NO_HOSTS) -> Matched:
     """Match the collectives of several ranks.
 
     Args:
         calls: By rank, in any order.
+        hosts: Of ranks, where they are told.
     """
     problems: list[str] = []
     groups = [same for same in _groups(calls) if _is_one(same, problems)]
     together = []
     for same in groups:
         ranks, how = same.side_by_side()
-        if _end_together(same, ranks, problems):
+        if _end_together(same, ranks, hosts, problems):
             problems += same.uneven(how)
             together.append((same, ranks))
-    offsets = offsets_of({rank: [one.end_ns for one in own] for rank, own in ranks.items()} for _, ranks in together)
+    ends = ({rank: [one.end_ns for one in own] for rank, own in ranks.items()} for _, ranks in together)
+    offsets = offsets_of(ends, hosts)
     found: list[Collective] = []
     waited: dict[int, int] = defaultdict(int)
     for same, ranks in together:
@@ -209,12 +213,14 @@ def _is_one(same: Same, problems: list[str]) -> bool:
     return False
 
 
-def _end_together(same: Same, ranks: Mapping[int, Sequence[Call]], problems: list[str]) -> bool:
+def _end_together(
+    same: Same, ranks: Mapping[int, Sequence[Call]], hosts: Mapping[int, str], problems: list[str]
+) -> bool:
     """Say whether collectives that were matched can be the same: at some moment each ran on all ranks."""
     if same.kind in _ONE_SIDED:
         return True
     ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
-    offsets = offsets_of([ends])
+    offsets = offsets_of([ends], hosts)
     fit = 0
     for number in range(len(next(iter(ends.values())))):
         arrived = max(own[number].start_ns + offsets[rank] for rank, own in ranks.items())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.traces.chrome import Document, Inexact, Rows, decoded, decoded_exactly, rows_of, salvage
-from paceline.traces.classes import class_of, is_loader, is_serial_loader, is_synchronising
+from paceline.traces.classes import class_of, is_gloo, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.collectives import Call, item_bytes, kind_of
 from paceline.traces.content import content_of
 from paceline.traces.event import NO_ARGS, Args
@@ -82,7 +82,8 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
         launches=_launches(calls),
         steps=_steps(marks),
         host=_host(marks, calls),
-        calls=_collectives(gpu, args, events),
+        calls=[*_collectives(gpu, args, events), *_on_the_host(marks)],
+        host_name=document.top.host_name,
         problems=[*problems, *document.problems, *_faults(path, gpu, gpu.unusable + calls.unusable)],
     )
 
@@ -188,6 +189,13 @@ def _collectives(gpu: Rows, args: Sequence[Args], events: GpuEvents) -> list[Cal
         _call(gpu.names[place], args[place], int(events.start_ns[place]), int(events.end_ns[place]))
         for place in np.flatnonzero(events.class_ == COMMUNICATION).tolist()
     ]
+
+
+def _on_the_host(marks: Rows) -> list[Call]:
+    """Return the collectives of gloo, which run on threads of the host; their group is not told."""
+    own = _named(marks, is_gloo)
+    times = zip(own.names, own.start_ns.tolist(), (own.start_ns + own.lasted_ns).tolist(), strict=True)
+    return [Call(kind=kind_of(name), group="gloo", start_ns=start, end_ns=end) for name, start, end in times]
 
 
 def _call(name: str, args: Args, start_ns: int, end_ns: int) -> Call:

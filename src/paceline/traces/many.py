@@ -95,7 +95,7 @@ def read_all(files: Sequence[Path], wanted: Wanted, processes: int | None = None
         raise NotACapture("; ".join(broken))
     check_kernels(wanted.what_if, (kernel.name for rank in ranks for kernel in rank.kernels))
     together = {rank.rank: rank.calls for rank in ranks if rank.rank is not None}
-    fitted = matched(together)
+    fitted = matched(together, {rank.rank: rank.host for rank in ranks if rank.rank is not None and rank.host})
     return Traces(
         files=[str(file) for file in files],
         ranks=ranks,

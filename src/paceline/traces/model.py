@@ -87,6 +87,7 @@ class Capture:
     launches: Launches
     steps: Sequence[Step]
     host: Host
-    calls: Sequence[Call] = ()  # collectives that ran on the GPU
+    calls: Sequence[Call] = ()  # collectives, on the GPU and on the host
     problems: Sequence[str] = ()  # what could not be read, with its place
+    host_name: str | None = None  # of the machine; None: the file does not tell
     meta: Mapping[str, object] = field(default_factory=dict)

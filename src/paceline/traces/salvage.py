@@ -25,7 +25,7 @@ _NAME, _CATEGORY = (re.compile(_TEXT.format(key), re.DOTALL) for key in ("name",
 _TS, _DUR = (re.compile(_NUMBER.format(key)) for key in ("ts", "dur"))
 _ARGS = {key: re.compile(_NUMBER.format(key)) for key in ("stream", "correlation", "device")}
 _TIMED = {"ph", "ts"}
-_TOP_KEYS = ("distributedInfo", "deviceProperties")
+_TOP_KEYS = ("distributedInfo", "deviceProperties", "host_name")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from paceline.traces.collectives import Call
 from paceline.traces.content import NotACapture
 from paceline.traces.idle import Idle, idle_of
 from paceline.traces.kernels import Kernel, kernels_of
-from paceline.traces.model import Capture, GpuEvents
+from paceline.traces.model import Capture, GpuEvents, Step
 from paceline.traces.operators import Launchers, launchers_in
 from paceline.traces.path import PathSummary, path_in
 from paceline.traces.queue import Queue, queue_of
@@ -48,8 +48,15 @@ class RankTrace:
     kernels: Sequence[Kernel]
     calls: Sequence[Call]
     problems: Sequence[str]
+    host: str | None = None  # the machine's name
     launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
     path: PathSummary | None = None  # None: not asked for, or no GPU events
+    host_ns: int = 0  # without GPU events: from the first marked step or collective on the host to the last one's end
+
+    @property
+    def lasted_ns(self) -> int:
+        """The time that is looked at: from the first GPU event to the last, or that of the host; 0: not known."""
+        return self.breakdown.span_ns or self.host_ns
 
 
 def summaries_of(path: Path, wanted: Wanted) -> list[RankTrace]:
@@ -89,6 +96,7 @@ def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
     """Summarise a capture in a window."""
     window = wanted.window
     events = events_in(capture, window)
+    calls = _within(capture, events, window)
     changes = [change_of(text) for text in wanted.what_if]
     problems = list(capture.problems)
     if not len(capture.events):
@@ -108,14 +116,24 @@ def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
         queue=queue_of(events, capture.launches),
         loader_is_serial=capture.host.loader_is_serial,
         kernels=kernels_of(events),
-        calls=_within(capture.calls, events),
+        calls=calls,
         problems=problems,
+        host=capture.host_name,
         path=path_in(capture, events, changes) if wanted.path else None,
+        host_ns=0 if len(events) else _covered([*capture.steps, *calls]),
     )
 
 
-def _within(calls: Sequence[Call], events: GpuEvents) -> list[Call]:
-    if not len(events):
-        return []
-    first, last = int(events.start_ns.min()), int(events.end_ns.max())
-    return [call for call in calls if first <= call.start_ns <= last]
+def _within(capture: Capture, events: GpuEvents, window: str) -> list[Call]:
+    """Return the collectives from the first GPU event of a window to its last; without any, those in marked steps."""
+    if len(events):
+        first, last = int(events.start_ns.min()), int(events.end_ns.max())
+    elif window == "all" or not capture.steps:
+        return list(capture.calls)
+    else:
+        first, last = min(step.start_ns for step in capture.steps), max(step.end_ns for step in capture.steps)
+    return [call for call in capture.calls if first <= call.start_ns <= last]
+
+
+def _covered(spans: Sequence[Step | Call]) -> int:
+    return max(one.end_ns for one in spans) - min(one.start_ns for one in spans) if spans else 0

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from paceline.traces.kernels import Kernel
-from paceline.traces.operators import UNKNOWN, Launcher
+from paceline.traces.open_events import UNKNOWN
+from paceline.traces.operators import Launcher
 from paceline.traces.summary import RankTrace
 
 # Of each kind of launcher, what one is called, what many are called.
@@ -35,12 +36,20 @@ def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
 def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
     """Return operators, modules and lines of all ranks, what takes most first, of the kinds that are known."""
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
+    if not all(one.on_cpu for one in known):
+        known = [one for one in known if not one.on_cpu]
     found = {
         "operator": _added(one for each in known for one in each.operators),
         "module": _added(one for each in known for one in each.modules),
         "line": _added(one for each in known for one in each.lines),
     }
     return {kind: some for kind, some in found.items() if any(one.name != UNKNOWN for one in some)}
+
+
+def is_on_cpu(ranks: Iterable[RankTrace]) -> bool:
+    """Say whether what is known of launchers is time of the CPU: no capture has GPU work."""
+    known = [rank.launchers for rank in ranks if rank.launchers is not None]
+    return bool(known) and all(one.on_cpu for one in known)
 
 
 def share_of(total_ns: int, among: Sequence[Kernel] | Sequence[Launcher]) -> float:

@@ -14,7 +14,7 @@ from paceline.traces.kernels import Kernel
 from paceline.traces.many import Traces
 from paceline.traces.model import CLASSES
 from paceline.traces.operators import Launcher
-from paceline.traces.totals import LAUNCHER_KINDS, kernels_over, launchers_over, share_of
+from paceline.traces.totals import LAUNCHER_KINDS, is_on_cpu, kernels_over, launchers_over, share_of
 
 _KERNELS, _LAUNCHERS, _CHANGES, _COLLECTIVES = 30, 15, 20, 30
 _COLOURS = ("forward", "communication", "transfer")
@@ -52,15 +52,18 @@ def _kernel(one: Kernel, share: float) -> list[str | Markup]:
 def launchers(traces: Traces) -> Markup | None:
     """List operators, modules and lines that launched the work, and products with what they reached."""
     kinds = launchers_over(traces.ranks)
-    made = [_launched(LAUNCHER_KINDS[kind], found, open_=kind == "operator") for kind, found in kinds.items()]
+    cpu = is_on_cpu(traces.ranks)
+    times = ("Calls", "CPU time") if cpu else ("Launches", "GPU time")
+    made = [_launched(LAUNCHER_KINDS[kind], times, found, open_=kind == "operator") for kind, found in kinds.items()]
     products = [element("li", line) for line in product_lines(traces.ranks)[1:]]
     if products:
         made.append(details("Products of matrices", element("ul", *products), class_="products"))
-    return section("launchers", "Who launched the work", *made) if made else None
+    title = "What the CPU's time in operators went to" if cpu else "Who launched the work"
+    return section("launchers", title, *made) if made else None
 
 
-def _launched(title: str, found: Sequence[Launcher], *, open_: bool) -> Markup:
-    heads = ((title, ""), ("Launches", "num"), ("GPU time", "num"), ("Of it", "num"))
+def _launched(title: str, times: tuple[str, str], found: Sequence[Launcher], *, open_: bool) -> Markup:
+    heads = ((title, ""), *((head, "num") for head in (*times, "Of it")))
     rows = (
         [
             element("code", one.name),
