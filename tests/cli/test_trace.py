@@ -198,3 +198,21 @@ def test_ranks_that_talk_by_gloo_on_cpus(tmp_path):
         None,
         80_000,
     )
+
+
+def test_ranks_are_missing_though_no_file_tells_how_many_there_are(tmp_path):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": {"stream": 7}}
+    for rank in (0, 1, 3):
+        (folder / f"rank{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
+    assert "problem: 1 of at least 4 ranks are missing: 2" in trace(tmp_path, folder).stdout
+
+
+def test_two_files_without_a_rank_are_both_in_a_cut(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}}
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"traceEvents": [{**event, "name": name}]}))
+    assert trace(tmp_path, "one.json", "other.json", "--perfetto", "cut.json").returncode == 0
+    events = json.loads((tmp_path / "cut.json").read_text())["traceEvents"]
+    assert {event["name"] for event in events} == {"one", "other"}

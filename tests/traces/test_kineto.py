@@ -12,6 +12,7 @@ import pytest
 from paceline.traces import kineto
 from paceline.traces.content import NotACapture
 from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
+from paceline.traces.summary import Wanted, summaries_of
 
 
 def kernel(ts: Any, dur: Any, name: str = "sgemm", cat: str = "kernel", **args: Any) -> dict[str, Any]:
@@ -110,3 +111,23 @@ def test_what_is_no_capture_is_said_with_the_file(tmp_path, content, said):
     with pytest.raises(NotACapture, match=said) as caught:
         kineto.read(path)
     assert str(path) in str(caught.value)
+
+
+def test_each_gpu_of_a_process_is_shown_by_itself(tmp_path):
+    """One GPU is always busy, the other one for a tenth of the time; a copy to a third one makes none of it."""
+    events = [kernel(100 * k, 100, device=0, correlation=k) for k in range(10)]
+    events += [kernel(0, 50, device=1, correlation=20), kernel(950, 50, device=1, correlation=21)]
+    events += [{**kernel(10, 5, device=2, correlation=30), "cat": "gpu_memcpy", "name": "Memcpy PtoP"}]
+    first, second = summaries_of(written(tmp_path, events), Wanted())
+    assert [one.breakdown.idle_ns for one in (first, second)] == [0, 900_000]
+    assert [one.device for one in (first, second)] == [0, 1]
+    assert "kernels ran on 2 GPUs" in first.problems[-1]
+    assert second.title.startswith("GPU 1 of ")
+    (whole,) = summaries_of(written(tmp_path, events[:10] + events[12:]), Wanted())
+    assert whole.breakdown.events == 11
+
+
+def test_the_folder_may_tell_the_rank(tmp_path):
+    folder = tmp_path / "rank_12"
+    folder.mkdir()
+    assert kineto.read(written(folder, [kernel(0, 1)], "trace.json")).rank == 12

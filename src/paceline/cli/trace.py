@@ -102,11 +102,9 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
 
 
 def _write_cut(path: Path, traces: Traces, between: Between | None) -> None:
-    from paceline.traces.cut import cut, write
-    from paceline.traces.gallery import title_of
+    from paceline.traces.cut import cut, sources_of, write
 
-    moved = {title_of(rank): traces.matched.offsets_ns.get(rank.rank or 0, 0) / 1e3 for rank in traces.ranks}
-    data = cut({title_of(rank): Path(rank.source) for rank in traces.ranks}, moved, between)
+    data = cut(*sources_of(traces), between)
     try:
         write(path, data)
     except OSError as error:

@@ -36,7 +36,7 @@ def numbers(ranks: Sequence[RankTrace]) -> list[int]:
 
 def cited(rank: RankTrace, value: float, what: str) -> Evidence:
     """Cite a share of a rank's span."""
-    named = f" on rank {rank.rank}" if rank.rank is not None else ""
+    named = f" on {rank.title}" if rank.rank is not None or rank.one_of_several else ""
     span = units.seconds(rank.breakdown.span_ns / 1e9)
     text = f"{what} takes {units.percent(value)} of {span}{named} ({rank.breakdown.events:,} GPU events)"
     return Evidence(text=text, value=value, unit="share of the span")

@@ -33,11 +33,7 @@ def _of_rank(rank: RankTrace, path: PathSummary | None) -> list[str]:
         return []
     kernels = [f"  kernel on it: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
     changes = [f"  if {_cut(one.what)}: {_outcome(one.before_ns, one.after_ns)}" for one in path.what_if]
-    return [f"critical path{_of(rank)}: {_parts(path)}", *kernels, *changes]
-
-
-def _of(rank: RankTrace) -> str:
-    return f" of rank {rank.rank}" if rank.rank is not None else f" of GPU {rank.device}" if rank.device else ""
+    return [f"critical path of {rank.title}: {_parts(path)}", *kernels, *changes]
 
 
 def _parts(path: PathSummary) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -55,12 +56,12 @@ def _plain(traces: Traces, told: Sequence[str], changed: Sequence[str]) -> list[
     shown = _shown(traces)
     found = [f"window: {_window(traces)}", *told]
     found += [", ".join(f"{head} {cell}" for head, cell in zip(HEADS, cells(rank), strict=True)) for rank in shown]
-    found += [f"idle of {_named(rank)}: {text}" for rank in shown if (text := idle_text(rank.idle))]
+    found += [f"idle of {rank.title}: {text}" for rank in shown if (text := idle_text(rank.idle))]
     found += _left_out(traces, shown)
     for row in kernel_rows(traces.ranks):
         found.append("kernel: " + ", ".join(f"{h} {c}" for h, c in zip(KERNEL_HEADS, row, strict=True)))
     found += [f"waiting: {text}" for text in waiting(traces)]
-    found += [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
+    found += [f"launches of {rank.title}: {text}" for rank in shown if (text := _launches(rank))]
     found += [*path_lines(traces.ranks), *launcher_lines(traces.ranks), *product_lines(traces.ranks)]
     return [*found, *changed, *(f"problem: {text}" for text in _problems(traces))]
 
@@ -72,8 +73,8 @@ def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: in
     shown = _shown(traces)
     ranks = _table(HEADS, [cells(rank) for rank in shown])
     ranks += [Text(f"  {text}", style="dim") for text in _left_out(traces, shown)]
-    idle = [f"idle of {_named(rank)}: {text}" for rank in shown if (text := idle_text(rank.idle))]
-    late = [f"launches of {_named(rank)}: {text}" for rank in shown if (text := _launches(rank))]
+    idle = [f"idle of {rank.title}: {text}" for rank in shown if (text := idle_text(rank.idle))]
+    late = [f"launches of {rank.title}: {text}" for rank in shown if (text := _launches(rank))]
     blocks = [
         [Text(f"paceline  {_window(traces)}", style="bold")],
         _wrapped(told, width, first="bold"),
@@ -136,8 +137,8 @@ def cells(rank: RankTrace) -> tuple[str, ...]:
         return units.percent(ns / span) if span else "n/a"
 
     return (
-        "n/a" if rank.rank is None else str(rank.rank),
-        rank.gpu or ("n/a" if rank.device is None else f"GPU {rank.device}"),
+        f"n/a ({Path(rank.source).name})" if rank.rank is None else str(rank.rank),
+        _device(rank),
         f"{parts.events:,}",
         units.seconds(span / 1e9) if span else "n/a",
         share(parts.idle_ns),
@@ -148,8 +149,11 @@ def cells(rank: RankTrace) -> tuple[str, ...]:
     )
 
 
-def _named(rank: RankTrace) -> str:
-    return f"rank {rank.rank}" if rank.rank is not None else f"GPU {rank.device}" if rank.device is not None else "it"
+def _device(rank: RankTrace) -> str:
+    number = f"GPU {rank.device}" if rank.device is not None else "n/a"
+    if rank.gpu is None:
+        return number
+    return f"{number}: {rank.gpu}" if rank.one_of_several else rank.gpu
 
 
 def _launches(rank: RankTrace) -> str:

@@ -20,6 +20,7 @@ from paceline.errors import UsageError
 from paceline.traces import nsys
 from paceline.traces.content import NotACapture, content_of
 from paceline.traces.kineto import STEP
+from paceline.traces.many import Traces
 from paceline.traces.salvage import salvaged
 
 MOST_RANKS = 32
@@ -55,6 +56,21 @@ def between_of(text: str) -> Between:
         choices = "give marked steps, such as #10:#12, or times, such as 1.5ms:20ms"
         raise UsageError(f"--between {text!r} is no window; {choices}")
     return Between(times_us=(first, last))
+
+
+def sources_of(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
+    """Return the files by what their ranks are called, and by how many microseconds the clocks of ranks are moved."""
+    sources: dict[str, Path] = {}
+    moved: dict[str, float] = {}
+    for rank in traces.ranks:
+        path = Path(rank.source)
+        if path in sources.values():
+            continue  # another GPU of the same file
+        name = f"rank {rank.rank}" if rank.rank is not None else path.name
+        title = name if name not in sources else rank.source
+        sources[title] = path
+        moved[title] = traces.matched.offsets_ns.get(rank.rank, 0) / 1e3 if rank.rank is not None else 0.0
+    return sources, moved
 
 
 def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Between | None) -> bytes:

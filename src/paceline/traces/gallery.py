@@ -27,9 +27,9 @@ def gallery_of(traces: Traces) -> Gallery | None:
     pictures = []
     for rank in chosen:
         for capture in captures_of(Path(rank.source)):
-            if capture.device == rank.device or len(chosen) == 1:
+            if capture.device == rank.device:
                 moved = traces.matched.offsets_ns.get(rank.rank, 0) if rank.rank is not None else 0
-                pictures.append(picture_of(capture, events_in(capture, rank.window), title_of(rank), moved))
+                pictures.append(picture_of(capture, events_in(capture, rank.window), rank.title, moved))
     made = packed(pictures)
     return Gallery(packed=made, left_out=len(traces.ranks) - len(chosen)) if made is not None else None
 
@@ -50,10 +50,3 @@ def chosen_of(traces: Traces) -> list[RankTrace]:
             chosen.append(rank)
     places = {id(rank) for rank in chosen}
     return [rank for rank in traces.ranks if id(rank) in places]
-
-
-def title_of(rank: RankTrace) -> str:
-    """Return what a rank is called."""
-    if rank.rank is not None:
-        return f"rank {rank.rank}"
-    return f"GPU {rank.device}" if rank.device is not None else Path(rank.source).name

@@ -69,15 +69,18 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
     gpu, calls, marks = _by_use(document.events)
     args = [each or NO_ARGS for each in gpu.args]
     told = document.top.distributed
-    device = min((one.device for one in args if one.device is not None), default=None)
-    names = {one.id: one.name for one in document.top.devices}
+    names = {one.id: one.name for one in document.top.devices if one.id is not None}
     events = _gpu_events(gpu, args)
+    devices = _column([one.device for one in args])
+    device = int(devices[devices >= 0].min()) if (devices >= 0).any() else None
     return Capture(
         source=str(path),
-        rank=told.rank if told is not None and told.rank is not None else _rank_in(path.name),
+        rank=told.rank if told is not None and told.rank is not None else _rank_in(path),
         world=told.world_size if told is not None else None,
-        gpu=names.get(device),
+        gpu=names.get(device) if device is not None else None,
         device=device,
+        devices=devices,
+        device_names=names,
         events=events,
         launches=_launches(calls),
         steps=_steps(marks),
@@ -133,8 +136,9 @@ def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
     return found
 
 
-def _rank_in(name: str) -> int | None:
-    found = _RANK_IN_NAME.search(name)
+def _rank_in(path: Path) -> int | None:
+    """Return the rank that the name of a file tells, or of its folder."""
+    found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.fullmatch(path.absolute().parent.name)
     return int(found[1]) if found else None
 
 

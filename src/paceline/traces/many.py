@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -128,25 +127,27 @@ def _packed(file: Path, wanted: Wanted) -> bytes:
 
 def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     """Return ranks in order; of a number that comes twice the later ones lose it, as one of both must be wrong."""
-    found, problems, seen = [], [], Counter[int]()
+    found, problems = [], []
+    doubled: set[str] = set()
+    files: dict[int, str] = {}  # of several GPUs of one file all have its rank
     for rank in ranks:
-        if rank.rank is not None and seen[rank.rank]:
+        if rank.rank is not None and files.setdefault(rank.rank, rank.source) != rank.source:
             problems.append(f"{rank.source}: rank {rank.rank} is there already; it is not matched with the others")
             rank = replace(rank, rank=None)
-        elif rank.rank is not None:
-            seen[rank.rank] += 1
+            doubled.add(rank.source)
         found.append(rank)
-    unknown = [rank for rank in found if rank.rank is None and rank.device is None]
+    unknown = {rank.source for rank in found if rank.rank is None and not rank.one_of_several} - doubled
     if unknown and len(found) > 1:
         problems.append(f"{len(unknown)} files do not tell their rank, in their content or their name")
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
 
 
 def _missing(ranks: Sequence[RankTrace]) -> list[str]:
-    world = max((rank.world for rank in ranks if rank.world is not None), default=0)
     there = {rank.rank for rank in ranks if rank.rank is not None}
+    told = [rank.world for rank in ranks if rank.world is not None]
+    world = max(told, default=max(there, default=-1) + 1)
     absent = sorted(set(range(world)) - there)
     if not absent or len(there) < 2:
         return []
     shown = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
-    return [f"{len(absent)} of {world} ranks are missing: {shown}"]
+    return [f"{len(absent)} of {'' if told else 'at least '}{world} ranks are missing: {shown}"]

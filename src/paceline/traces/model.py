@@ -90,4 +90,5 @@ class Capture:
     calls: Sequence[Call] = ()  # collectives, on the GPU and on the host
     problems: Sequence[str] = ()  # what could not be read, with its place
     host_name: str | None = None  # of the machine; None: the file does not tell
-    meta: Mapping[str, object] = field(default_factory=dict)
+    devices: NDArray[np.int64] | None = None  # of each event, the number of its GPU, -1: not told; None: they have one
+    device_names: Mapping[int, str | None] = field(default_factory=dict)

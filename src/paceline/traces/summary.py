@@ -11,6 +11,7 @@ from paceline.traces.breakdown import Breakdown, broken_down
 from paceline.traces.changes import change_of
 from paceline.traces.collectives import Call
 from paceline.traces.content import NotACapture
+from paceline.traces.gpus import by_gpu
 from paceline.traces.idle import Idle, idle_of
 from paceline.traces.kernels import Kernel, kernels_of
 from paceline.traces.model import Capture, GpuEvents, Step
@@ -49,9 +50,16 @@ class RankTrace:
     calls: Sequence[Call]
     problems: Sequence[str]
     host: str | None = None  # the machine's name
+    one_of_several: bool = False  # GPUs in its file
     launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
     path: PathSummary | None = None  # None: not asked for, or no GPU events
     host_ns: int = 0  # without GPU events: from the first marked step or collective on the host to the last one's end
+
+    @property
+    def title(self) -> str:
+        """What it is called: its rank, or its file, and its GPU where the file has several."""
+        name = f"rank {self.rank}" if self.rank is not None else Path(self.source).name
+        return f"GPU {self.device} of {name}" if self.one_of_several else name
 
     @property
     def lasted_ns(self) -> int:
@@ -66,6 +74,8 @@ def summaries_of(path: Path, wanted: Wanted) -> list[RankTrace]:
         NotACapture: It is no capture, or nothing of it could be read.
     """
     ranks = [summarised(capture, wanted) for capture in captures_of(path)]
+    if len(ranks) > 1:
+        ranks = [replace(rank, one_of_several=True) for rank in ranks]
     return _with_launchers(path, ranks) if wanted.launchers else ranks
 
 
@@ -76,7 +86,7 @@ def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
     except NotACapture as error:
         problem = f"{error}: who launched its work is not known"
         return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
-    return [replace(rank, launchers=found) for rank in ranks]
+    return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
 
 
 def captures_of(path: Path) -> list[Capture]:
@@ -89,7 +99,7 @@ def captures_of(path: Path) -> list[Capture]:
         export = nsys.is_export(path)
     except OSError as error:
         raise NotACapture(f"{path} cannot be read: {error.strerror or error}") from error
-    return nsys.read(path) if export else [kineto.read(path)]
+    return nsys.read(path) if export else by_gpu(kineto.read(path))
 
 
 def summarised(capture: Capture, wanted: Wanted) -> RankTrace:

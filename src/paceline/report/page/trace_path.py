@@ -9,7 +9,6 @@ from paceline.report import words
 from paceline.report.page.chart import legend, meter, stacked
 from paceline.report.page.markup import Markup, details, element, join, section, table
 from paceline.report.trace_path import NAMES
-from paceline.traces.gallery import title_of
 from paceline.traces.many import Traces
 from paceline.traces.path import PathSummary
 from paceline.traces.summary import RankTrace
@@ -38,7 +37,7 @@ def path(traces: Traces) -> Markup | None:
 
 
 def _of_rank(rank: RankTrace, found: PathSummary, *, open_: bool) -> Markup:
-    summary = join([element("b", title_of(rank)), f" {units.seconds(found.length_ns / 1e9)}"])
+    summary = join([element("b", rank.title), f" {units.seconds(found.length_ns / 1e9)}"])
     return details(
         summary, _bar(found.kinds_ns, named=True), _what_if(found), _kernels(found), _steps(found), open_=open_
     )

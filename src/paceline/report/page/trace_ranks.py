@@ -9,7 +9,6 @@ from paceline.report import words
 from paceline.report.page.chart import legend, stacked
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.trace_idle import main_cause
-from paceline.traces.gallery import title_of
 from paceline.traces.many import Traces
 from paceline.traces.summary import RankTrace
 from paceline.traces.unusual import shares_of, unusual
@@ -58,12 +57,12 @@ def ranks(traces: Traces) -> Markup:
 def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
     own = rank.breakdown
     if not own.span_ns:
-        return [title_of(rank), *[units.MISSING] * 3, f"{own.events:,}", units.MISSING, ""]
+        return [rank.title, *[units.MISSING] * 3, f"{own.events:,}", units.MISSING, ""]
     waited = waited_ns.get(rank.rank) if rank.rank is not None else None
     waits = units.seconds(waited / 1e9) if waited is not None else units.MISSING
     share = units.percent(own.idle_ns / own.span_ns)
     return [
-        title_of(rank),
+        rank.title,
         part_bar(shares_of(rank)),
         units.seconds(own.span_ns / 1e9),
         share,
