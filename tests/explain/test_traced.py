@@ -86,3 +86,13 @@ def test_long_kernels_are_not_launch_bound(tmp_path):
 
 def test_of_nothing_nothing_is_found(tmp_path):
     assert findings(written(tmp_path, [])) == {}
+
+
+def test_without_kernels_nobody_is_launch_bound(tmp_path):
+    """A capture of copies alone does not show whether kernels are short."""
+    events = []
+    for step in range(20):
+        events += launched(100 * step + 4, 5, 100 * step, step, "Memcpy HtoD (Pinned -> Device)")
+    copies = [{**event, "cat": event["cat"].replace("kernel", "gpu_memcpy")} for event in events]
+    assert "COMP002" not in findings(written(tmp_path, copies))
+    assert "COMP002" in findings(written(tmp_path, [*copies, *launched(3000, 5, 2996, 99)]))

@@ -68,6 +68,15 @@ def test_names_are_text(tmp_path: Path) -> None:
     assert "<img" not in to_markdown(traces, findings_in(traces))
 
 
+def test_long_names_open_on_a_click_and_are_whole(tmp_path: Path) -> None:
+    name = "void at::native::elementwise_kernel<" + "int, " * 200 + "float>(T)"
+    captured(tmp_path, launch(0, 1), gpu(4, 10, 1, name))
+    traces = read_all([tmp_path / "made.json"], Wanted(path=True), 1)
+    page = to_html(traces, findings_in(traces), gallery_of(traces))
+    whole = name.replace("<", "&lt;").replace(">", "&gt;")
+    assert page.count(f"</summary><code>{whole}</code></details>") >= 2  # of the kernels, and of the path
+
+
 def test_without_gpu_events_there_is_no_picture(tmp_path: Path) -> None:
     captured(tmp_path, host("aten::mm", 0, 3))
     traces = read_all([tmp_path / "made.json"], Wanted(launchers=True, path=True), 1)

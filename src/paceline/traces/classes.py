@@ -32,7 +32,9 @@ _HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 
 
-_SYNCHRONISING = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|(cuda|hip)Memcpy$")
+_SYNCHRONISING = re.compile(
+    r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|(cuda|hip)Memcpy(_v\d+)?$|hipMemcpyWithStream$"
+)
 _LOADER = "enumerate(DataLoader)"
 
 

@@ -138,7 +138,8 @@ def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
         found.append(rank)
     unknown = {rank.source for rank in found if rank.rank is None and not rank.one_of_several} - doubled
     if unknown and len(found) > 1:
-        problems.append(f"{len(unknown)} files do not tell their rank, in their content or their name")
+        several = f"{len(unknown)} files do" if len(unknown) > 1 else f"{next(iter(unknown))} does"
+        problems.append(f"{several} not tell a rank, in the content or the name")
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
 
 

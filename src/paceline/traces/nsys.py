@@ -1,15 +1,17 @@
 """Nsight Systems exports (SQLite) to captures, one for each GPU.
 
-Times are whole nanoseconds there. Which tables a file has depends on what was traced and on the version of the
-exporter: what is missing is told, and the rest is read.
+Times are whole nanoseconds there. Which tables and columns a file has depends on what was traced and on the version of
+the exporter: what is missing is told, and the rest is read. One file holds all processes of a machine, each with
+correlations of its own: a GPU's launches, steps and waits are those of the processes that used it.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +22,13 @@ from paceline.traces.kineto import STEP
 from paceline.traces.model import Capture, GpuEvents, Host, Launches, Step
 
 _MAGIC = b"SQLite format 3\x00"
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-_COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
-_LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_RANGES = "NVTX_EVENTS"
-_Rows = list[tuple[Any, ...]]
+_KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+_CALLS, _RANGES, _TEXTS, _GPUS = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"
+_ALWAYS = (_KERNELS, _COPIES, _SETS, _CALLS)
+_THREAD_BITS = 24  # of a global thread number; what is above is its process
+_WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+_PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
 
 def is_export(path: Path) -> bool:
@@ -41,26 +45,82 @@ def read(path: Path) -> list[Capture]:
     """
     try:
         with sqlite3.connect(f"file:{path.resolve()}?mode=ro&immutable=1", uri=True) as database:
-            return _captures(path, database)
+            database.text_factory = lambda text: text.decode("utf-8", "replace")
+            return _captures(path, _Export(path=path, database=database, columns=_columns(database), problems=[]))
     except sqlite3.Error as error:
         raise NotACapture(f"{path} is no Nsight Systems export that could be read: {error}") from error
 
 
-def _captures(path: Path, database: sqlite3.Connection) -> list[Capture]:
-    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables & {_KERNELS, *_COPIES}:
+class _Work(NamedTuple):
+    """Something that ran on a GPU."""
+
+    start: int
+    end: int
+    device: int
+    stream: int
+    correlation: int
+    process: int
+    name: str
+    is_copy: bool
+
+
+class _Range(NamedTuple):
+    """A call, or a range that the program marked, on the host."""
+
+    start: int
+    end: int
+    process: int
+    correlation: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Export:
+    """A file that is open."""
+
+    path: Path
+    database: sqlite3.Connection
+    columns: dict[str, set[str]]  # by table
+    problems: list[str]
+
+    def rows(self, table: str, *wanted: str) -> list[tuple[Any, ...]]:
+        """Return some columns of a table, None for those that it lacks; rows without start and end are told."""
+        if table not in self.columns:
+            return []
+        there = ("start", "end", *wanted)
+        chosen = ", ".join(f'"{column}"' if column in self.columns[table] else "NULL" for column in there)
+        rows = self.database.execute(f'SELECT {chosen} FROM "{table}"').fetchall()  # noqa: S608
+        whole = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
+        if len(whole) < len(rows) and table != _RANGES:  # marks of one moment are no ranges
+            self.problems.append(f"{self.path}: {len(rows) - len(whole)} rows of {table} have no times")
+        return whole
+
+    def texts(self) -> dict[int, str]:
+        """Return the texts that rows name by number."""
+        if not {"id", "value"} <= self.columns.get(_TEXTS, set()):
+            return {}
+        return {number: str(text) for number, text in self.database.execute(f"SELECT id, value FROM {_TEXTS}")}  # noqa: S608
+
+
+def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
+    tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {table: {row[1] for row in database.execute(f'PRAGMA table_info("{table}")')} for table in tables}
+
+
+def _captures(path: Path, export: _Export) -> list[Capture]:
+    if not export.columns.keys() & {_KERNELS, _GRAPHS, _COPIES, _SETS}:
         raise NotACapture(f"{path} is a database without GPU activity: no table {_KERNELS}")
-    problems = [f"{path}: table {name} is missing" for name in (_KERNELS, *_COPIES, _LAUNCHES) if name not in tables]
-    rows = _kernels(database, tables, problems)
-    for table in _COPIES:
-        if table in tables:
-            kind = "Memset" if table.endswith("SET") else "Memcpy"
-            rows += _rows(database, table, f"'{kind}'", problems)
-    launches, steps, host = _launches(database, tables), _steps(database, tables), _host(database, tables)
-    names = _devices(database, tables)
-    found = []
-    for device in sorted({row[2] for row in rows}):
-        own = [row for row in rows if row[2] == device]
+    export.problems.extend(f"{path}: table {name} is missing" for name in _ALWAYS if name not in export.columns)
+    texts = export.texts()
+    work = [*_kernels(export, texts), *_graphs(export), *_copies(export), *_sets(export)]
+    if not work:
+        raise NotACapture(f"{path} has no GPU activity: {_KERNELS} and the like have no rows that could be read")
+    calls, ranges = _calls(export, texts), _ranges(export, texts)
+    names = _devices(export)
+    found: list[Capture] = []
+    for device in sorted({one.device for one in work}):
+        own = [one for one in work if one.device == device]
+        processes = {one.process for one in own}
         found.append(
             Capture(
                 source=str(path),
@@ -68,90 +128,122 @@ def _captures(path: Path, database: sqlite3.Connection) -> list[Capture]:
                 world=None,
                 gpu=names.get(device),
                 device=device,
-                events=_events(own),
-                launches=launches,
-                steps=steps,
-                host=host,
-                problems=problems,
+                events=_events(own, processes),
+                launches=_launches(_of(calls, processes), processes),
+                steps=_steps(_of(ranges, processes)),
+                host=_host(_of(calls, processes)),
+                problems=() if found else export.problems,
             )
         )
     return found
 
 
-def _kernels(database: sqlite3.Connection, tables: set[str], problems: list[str]) -> _Rows:
-    if _KERNELS not in tables:
-        return []
-    column = next((c for c in ("demangledName", "shortName") if c in _columns(database, _KERNELS)), None)
-    if column is None or "StringIds" not in tables:
-        problems.append("kernels have no names: table StringIds is missing")
-        return _rows(database, _KERNELS, "'kernel'", problems)
-    name = f"(SELECT value FROM StringIds WHERE id = {column})"
-    return _rows(database, _KERNELS, name, problems)
+def _of(ranges: Iterable[_Range], processes: set[int]) -> list[_Range]:
+    """Return what some processes did, and what does not tell its process."""
+    return [one for one in ranges if one.process in processes or -1 in processes or one.process == -1]
 
 
-def _rows(database: sqlite3.Connection, table: str, name: str, problems: list[str]) -> _Rows:
-    """Return start, end, device, stream, correlation and name of a table's rows; rows without times are told."""
-    columns = _columns(database, table)
-    wanted = [c if c in columns else "NULL" for c in ("start", "end", "deviceId", "streamId", "correlationId")]
-    rows = database.execute(f'SELECT {", ".join(_quoted(c) for c in wanted)}, {name} FROM "{table}"').fetchall()  # noqa: S608
-    whole = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
-    if len(whole) < len(rows):
-        problems.append(f"{len(rows) - len(whole)} rows of {table} have no times")
-    return [(start, end, device or 0, *rest) for start, end, device, *rest in whole]
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
 
 
-def _quoted(column: str) -> str:
-    return column if column == "NULL" else f'"{column}"'
+def _process(thread: object) -> int:
+    """Return the process of a global thread, or of a global process, number."""
+    return thread >> _THREAD_BITS if isinstance(thread, int) else -1
 
 
-def _columns(database: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in database.execute(f'PRAGMA table_info("{table}")')}
+def _work(row: Sequence[Any], name: str, *, is_copy: bool = False) -> _Work:
+    start, end, device, stream, correlation, process, *_ = row
+    where = max(0, _number(device)), _number(stream), _number(correlation), _process(process)
+    return _Work(start, end, *where, name, is_copy)
 
 
-def _events(rows: Sequence[tuple[Any, ...]]) -> GpuEvents:
-    start, end, _, stream, correlation, name = (list(column) for column in zip(*rows, strict=True))
-    places: dict[str, int] = {}
-    numbers = [places.setdefault(one or "kernel", len(places)) for one in name]
-    classes = np.array([class_of(one, is_copy=one in ("Memcpy", "Memset")) for one in places], np.uint8)
-    number = np.array(numbers, np.int32)
+_WHERE = ("deviceId", "streamId", "correlationId", "globalPid")
+
+
+def _kernels(export: _Export, texts: dict[int, str]) -> list[_Work]:
+    there = export.columns.get(_KERNELS, set())
+    column = next((c for c in ("demangledName", "shortName") if c in there), "")
+    if there and not (column and texts):
+        export.problems.append(f"{export.path}: kernels have no names: table {_TEXTS} is missing")
+    return [_work(row, texts.get(row[6], "kernel")) for row in export.rows(_KERNELS, *_WHERE, column)]
+
+
+def _graphs(export: _Export) -> list[_Work]:
+    """Return graphs that were traced whole, without their kernels."""
+    return [_work(row, f"CUDA graph {row[6]}") for row in export.rows(_GRAPHS, *_WHERE, "graphId")]
+
+
+def _copies(export: _Export) -> list[_Work]:
+    """Return copies, named as PyTorch's profiler does."""
+    rows = export.rows(_COPIES, *_WHERE, "copyKind", "srcKind", "dstKind")
+    return [_work(row, _copy_name(*row[6:]), is_copy=True) for row in rows]
+
+
+def _copy_name(way: object, source: object, target: object) -> str:
+    known = _WAYS.get(_number(way)), _PLACES.get(_number(source)), _PLACES.get(_number(target))
+    return "Memcpy {} ({} -> {})".format(*known) if None not in known else "Memcpy"
+
+
+def _sets(export: _Export) -> list[_Work]:
+    return [_work(row, "Memset", is_copy=True) for row in export.rows(_SETS, *_WHERE)]
+
+
+def _calls(export: _Export, texts: dict[int, str]) -> list[_Range]:
+    rows = export.rows(_CALLS, "globalTid", "correlationId", "nameId")
+    return [_Range(s, e, _process(thread), _number(c), texts.get(name, "")) for s, e, thread, c, name in rows]
+
+
+def _ranges(export: _Export, texts: dict[int, str]) -> list[_Range]:
+    """Return what the program marked: its text stands in the row, or is named by number."""
+    rows = export.rows(_RANGES, "globalTid", "text", "textId")
+    return [
+        _Range(s, e, _process(thread), -1, str(text or texts.get(number, ""))) for s, e, thread, text, number in rows
+    ]
+
+
+def _events(work: Sequence[_Work], processes: set[int]) -> GpuEvents:
+    places: dict[tuple[str, bool], int] = {}
+    number = np.array([places.setdefault((one.name, one.is_copy), len(places)) for one in work], np.int32)
+    classes = np.array([class_of(name, is_copy=is_copy) for name, is_copy in places], np.uint8)
     return GpuEvents(
-        start_ns=np.array(start, np.int64),
-        end_ns=np.array(end, np.int64),
+        start_ns=np.array([one.start for one in work], np.int64),
+        end_ns=np.array([one.end for one in work], np.int64),
         class_=classes[number],
         name=number,
-        stream=np.array([-1 if s is None else s for s in stream], np.int64),
-        correlation=np.array([-1 if c is None else c for c in correlation], np.int64),
-        names=list(places),
+        stream=np.array([one.stream for one in work], np.int64),
+        correlation=_apart(work, processes),
+        names=[name for name, _ in places],
     )
 
 
-def _launches(database: sqlite3.Connection, tables: set[str]) -> Launches:
-    rows: _Rows = []
-    if _LAUNCHES in tables:
-        rows = database.execute(f'SELECT start, "end", correlationId FROM {_LAUNCHES}').fetchall()  # noqa: S608
-    table = np.array([[v if isinstance(v, int) else -1 for v in row] for row in rows], np.int64).reshape(-1, 3)
-    return Launches(start_ns=table[:, 0], end_ns=table[:, 1], correlation=table[:, 2])
+def _launches(calls: Sequence[_Range], processes: set[int]) -> Launches:
+    return Launches(
+        start_ns=np.array([one.start for one in calls], np.int64),
+        end_ns=np.array([one.end for one in calls], np.int64),
+        correlation=_apart(calls, processes),
+    )
 
 
-def _host(database: sqlite3.Connection, tables: set[str]) -> Host:
+def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> np.ndarray:
+    """Return correlations that no two processes share."""
+    places = {process: place for place, process in enumerate(sorted(processes))}
+    own = ((one.correlation, places.get(one.process, 0)) for one in ranges)
+    return np.array([-1 if number < 0 else number * len(places) + place for number, place in own], np.int64)
+
+
+def _host(calls: Sequence[_Range]) -> Host:
     """Return calls that wait for the GPU; batches being fetched are not marked in exports."""
-    if not {_LAUNCHES, "StringIds"} <= tables or "nameId" not in _columns(database, _LAUNCHES):
-        return Host()
-    query = f'SELECT start, "end", value FROM {_LAUNCHES} JOIN StringIds ON nameId = id'  # noqa: S608
-    rows = [row for row in database.execute(query).fetchall() if is_synchronising(str(row[2])) and row[1] is not None]
-    times = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
-    return Host(synchronising=union_of(times[:, 0], times[:, 1]))
+    waits = [one for one in calls if is_synchronising(one.name)]
+    starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
+    return Host(synchronising=union_of(starts, ends))
 
 
-def _steps(database: sqlite3.Connection, tables: set[str]) -> list[Step]:
-    if _RANGES not in tables:
-        return []
-    query = f'SELECT text, start, "end" FROM {_RANGES} WHERE text LIKE \'ProfilerStep%\' AND "end" IS NOT NULL'  # noqa: S608
-    rows = database.execute(query).fetchall()
-    return [Step(name=text, start_ns=start, end_ns=end) for text, start, end in rows if STEP.match(text)]
+def _steps(ranges: Sequence[_Range]) -> list[Step]:
+    return [Step(name=one.name, start_ns=one.start, end_ns=one.end) for one in ranges if STEP.match(one.name)]
 
 
-def _devices(database: sqlite3.Connection, tables: set[str]) -> dict[int, str]:
-    if "TARGET_INFO_GPU" not in tables or not {"id", "name"} <= _columns(database, "TARGET_INFO_GPU"):
+def _devices(export: _Export) -> dict[int, str]:
+    if not {"id", "name"} <= export.columns.get(_GPUS, set()):
         return {}
-    return dict(database.execute("SELECT id, name FROM TARGET_INFO_GPU").fetchall())
+    return dict(export.database.execute(f"SELECT id, name FROM {_GPUS}").fetchall())  # noqa: S608

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from paceline import units
 from paceline.report import words
 from paceline.report.page.chart import legend, meter, stacked
+from paceline.report.page.kernel_name import kernel_name
 from paceline.report.page.markup import Markup, details, element, join, section, table
 from paceline.report.trace_path import NAMES
 from paceline.traces.many import Traces
@@ -17,7 +18,7 @@ COLOURS = {
     "compute": "forward", "communication": "communication", "copy": "transfer", "host": "other", "loader": "data_wait",
     "launch": "checkpoint", "gap": "idle", "return": "optimizer", "unknown": "idle",
 }  # fmt: skip
-_MOST, _KERNELS, _STEPS = 8, 8, 30
+_MOST, _KERNELS, _STEPS, _LONG = 8, 8, 30, 120
 
 
 def path(traces: Traces) -> Markup | None:
@@ -56,7 +57,8 @@ def _what_if(found: PathSummary) -> Markup:
     for one in found.what_if:
         times = f"{one.faster:.2f}x" if one.faster is not None else units.MISSING
         left = one.after_ns / one.before_ns if one.before_ns else 0.0
-        rows.append([one.what, units.seconds(one.after_ns / 1e9), times, meter(left, "forward")])
+        what = kernel_name(one.what) if len(one.what) > _LONG else one.what
+        rows.append([what, units.seconds(one.after_ns / 1e9), times, meter(left, "forward")])
     return table(heads, rows, class_="whatif")
 
 
@@ -65,7 +67,7 @@ def _kernels(found: PathSummary) -> Markup | None:
     if not shown:
         return None
     heads = (("Kernel on the path", ""), ("On it", "num"), ("Of it", "num"))
-    rows = ([element("code", name), units.seconds(ns / 1e9), units.percent(ns / found.length_ns)] for name, ns in shown)
+    rows = ([kernel_name(name), units.seconds(ns / 1e9), units.percent(ns / found.length_ns)] for name, ns in shown)
     return table(heads, rows, class_="kernels")
 
 

@@ -56,10 +56,10 @@ def ranks(traces: Traces) -> Markup:
 
 def _row(rank: RankTrace, waited_ns: Mapping[int, int]) -> list[str | Markup]:
     own = rank.breakdown
-    if not own.span_ns:
-        return [rank.title, *[units.MISSING] * 3, f"{own.events:,}", units.MISSING, ""]
     waited = waited_ns.get(rank.rank) if rank.rank is not None else None
     waits = units.seconds(waited / 1e9) if waited is not None else units.MISSING
+    if not own.span_ns:
+        return [rank.title, *[units.MISSING] * 3, f"{own.events:,}", waits, ""]
     share = units.percent(own.idle_ns / own.span_ns)
     return [
         rank.title,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paceline import units
 from paceline.report import words
 from paceline.report.page.chart import meter
+from paceline.report.page.kernel_name import kernel_name
 from paceline.report.page.markup import Markup, details, element, section, table
 from paceline.report.trace_products import product_lines
 from paceline.traces.contrast import Contrast, contrasted
@@ -46,7 +47,7 @@ def kernels(traces: Traces) -> Markup | None:
 def _kernel(one: Kernel, share: float) -> list[str | Markup]:
     times = [units.seconds(ns / 1e9) for ns in (one.mean_ns, one.max_ns, one.total_ns)]
     bar = element("div", meter(share, _COLOURS[one.class_]), element("small", units.percent(share)), class_="share")
-    return [element("code", one.name), CLASSES[one.class_], f"{one.count:,}", *times, bar]
+    return [kernel_name(one.name), CLASSES[one.class_], f"{one.count:,}", *times, bar]
 
 
 def launchers(traces: Traces) -> Markup | None:
@@ -66,7 +67,7 @@ def _launched(title: str, times: tuple[str, str], found: Sequence[Launcher], *, 
     heads = ((title, ""), *((head, "num") for head in (*times, "Of it")))
     rows = (
         [
-            element("code", one.name),
+            kernel_name(one.name),
             f"{one.launches:,}",
             units.seconds(one.total_ns / 1e9),
             units.percent(share_of(one.total_ns, found)),
@@ -127,7 +128,7 @@ def against(traces: Traces, before: Traces | None) -> Markup | None:
 def _changes(found: Contrast) -> Markup:
     heads = (("Kernel", ""), ("Before", "num"), ("After", "num"), ("Change", "num"))
     rows = (
-        [element("code", one.name), _time(one.before.total_ns), _time(one.after.total_ns), _signed(one.change_ns)]
+        [kernel_name(one.name), _time(one.before.total_ns), _time(one.after.total_ns), _signed(one.change_ns)]
         for one in found.kernels[:_CHANGES]
     )
     return table(heads, rows, class_="kernels")
