@@ -54,6 +54,13 @@ def test_marked_steps(path):
     assert "ProfilerStep#10" not in names
 
 
+def test_steps_that_only_touch_the_window_are_not_in_it(tmp_path):
+    steps = [host(f"ProfilerStep#{step}", 100 * step, 100 * step + 100, cat="user_annotation") for step in range(3)]
+    captured(tmp_path, *steps, name="touching.json")
+    names = [event["name"] for event in kept(tmp_path / "touching.json", Between(steps=(1, 1)))]
+    assert names == ["ProfilerStep#1"]
+
+
 def test_times_since_the_first_event(path):
     names = [event["name"] for event in kept(path, Between(times_us=(112.0, 115.0)))]
     assert sorted(names) == ["ProfilerStep#11", "gemm", "process_name"]

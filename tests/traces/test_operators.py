@@ -109,6 +109,26 @@ def test_without_gpu_work_operators_have_the_cpus_time_less_what_is_within(tmp_p
     assert (product.flops, product.total_ns) == (2 * 2 * 3 * 4, 6_000)
 
 
+def test_a_product_within_another_is_the_one_that_counts(tmp_path):
+    """A convolution with a bias: cuDNN's part is the product, and the kernel that adds the bias is none."""
+    shapes = {"Input Dims": [[2, 3, 8, 8], [4, 3, 3, 3], [4]], "Input type": ["float"] * 3}
+    values = ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
+    inner = ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1"]
+    events = [
+        on_host(0, 50, "aten::convolution", **shapes, **{"Concrete Inputs": values}),
+        on_host(1, 48, "aten::_convolution", **shapes, **{"Concrete Inputs": values}),
+        on_host(2, 10, "aten::cudnn_convolution", **shapes, **{"Concrete Inputs": inner}),
+        launch(3, 1),
+        on_host(20, 10, "aten::add_"),
+        launch(21, 2),
+        kernel(100, 50, correlation=1),
+        kernel(160, 5, correlation=2),
+    ]
+    (product,) = launchers_in(written(tmp_path, events)).products
+    assert (product.name, product.calls, product.total_ns) == ("aten::cudnn_convolution", 1, 50_000)
+    assert product.flops == 2 * 2 * 4 * 6 * 6 * 3 * 3 * 3
+
+
 def test_a_launch_of_several_events_counts_once(tmp_path):
     events = [on_host(0, 10, "aten::sum"), launch(1, 1), kernel(20, 2, correlation=1), kernel(30, 3, correlation=1)]
     (one,) = launchers_in(written(tmp_path, events)).operators

@@ -15,6 +15,8 @@ _WORTH = 0.001  # of the span
 def contrast_lines(found: Contrast) -> list[str]:
     """Say what changed, a line for each part of the time and for each kernel that changed most."""
     span = max(found.parts[0][1], found.parts[0][2])
+    if not span:
+        return ["against the capture before: neither has GPU events"]
     unit = "a step" if found.per_step else "in all: steps are not marked in both"
     lines = [f"against the capture before, mean over ranks, {unit}"]
     for name, before, after in found.parts:

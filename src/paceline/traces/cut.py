@@ -163,7 +163,7 @@ def _is_in(event: Json, start: float, end: float) -> bool:
         return False
     lasted = event.get("dur")
     until = event["ts"] + (lasted if isinstance(lasted, int | float) else 0.0)
-    return bool(event["ts"] <= end and until >= start)
+    return bool(event["ts"] < end and (until > start or event["ts"] >= start))
 
 
 def _placed(event: Json, number: int, title: str, shift: float) -> Json:

@@ -38,6 +38,11 @@ class Work:
     format: str  # "bf16"
 
 
+def has_formula(name: str) -> bool:
+    """Say whether an operator of that name is a product."""
+    return name in _FORMULAS
+
+
 def work_of(call: Call) -> Work | None:
     """Return what a call has to do; None of operators without a formula, and where shapes or types are not told."""
     formula = _FORMULAS.get(call.name)
@@ -128,6 +133,8 @@ _FORMULAS: Mapping[str, Callable[[Call], _Amount]] = {
     "aten::convolution_backward": _convolution_backward(0, 1, 10),
     "aten::cudnn_convolution_backward": _convolution_backward(1, 0),
     "aten::_scaled_dot_product_flash_attention": _attention(0, _FORWARD, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, _FORWARD, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, _BACKWARD, 7),
     "aten::_scaled_dot_product_cudnn_attention": _attention(0, _FORWARD, 6),
     "aten::_scaled_dot_product_efficient_attention": _attention(0, _FORWARD, 6),
     "aten::_scaled_dot_product_flash_attention_backward": _attention(1, _BACKWARD, 11),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.traces.flops import Call
+from paceline.traces.flops import Call, has_formula, work_of
 from paceline.traces.kineto import GPU_CATEGORIES
 from paceline.traces.matrix import on_tensor_cores
 from paceline.traces.open_events import (
@@ -121,7 +121,7 @@ def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[Event]) -
         without: Nanoseconds of GPU work that has no correlation.
         events: All of the capture.
     """
-    left, tally, products, forward = dict(lasted), _Tally(), Products(), forward_of(events)
+    left, tally, products, forward = dict(lasted), _Tally(), Products(_outer(events)), forward_of(events)
     for event, stack in begun(events):
         correlation = event.args.correlation if event.args is not None and is_launch(event) else None
         work = left.pop(correlation, None) if correlation is not None else None
@@ -132,6 +132,16 @@ def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[Event]) -
     if rest:
         tally.add(_NOWHERE, rest, launches=0)
     return tally.found(products, on_cpu=False)
+
+
+def _outer(events: Sequence[Event]) -> set[int]:
+    """Return operators within which another one is the product: what else they do, such as adding a bias, is none."""
+    outer: set[int] = set()
+    for event, stack in begun(events):
+        around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
+        if around and event.cat in OPERATORS and work_of(_called(event)) is not None:
+            outer.update(around)
+    return outer
 
 
 def _into(products: Products, around: Iterable[Event], work: _Gpu) -> None:
@@ -162,7 +172,7 @@ def _on_cpu(events: Sequence[Event]) -> Launchers:
         computed[id(event)] = _Computed(event=event, into=opened([*stack, event]), around=outer, self_ns=time_ns)
         if outer is not None:
             outer.self_ns -= time_ns
-    tally, products, forward = _Tally(), Products(), forward_of(events)
+    tally, products, forward = _Tally(), Products(_outer(events)), forward_of(events)
     for one in computed.values():
         time_ns = max(0, one.self_ns)
         tally.add(forward.of(one.into), time_ns)

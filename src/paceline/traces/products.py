@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.traces.flops import Call, Work, work_of
@@ -39,9 +39,14 @@ class _Tally:
 class Products:
     """Adds GPU work up by the operator that it belongs to and its shapes."""
 
-    def __init__(self) -> None:
+    def __init__(self, outer: Iterable[int] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            outer: Numbers of calls that are none themselves, though they have a formula: one within them is.
+        """
         self._found: dict[tuple[str, _Shapes], _Tally] = {}
-        self._known: dict[int, tuple[str, _Shapes] | None] = {}
+        self._known: dict[int, tuple[str, _Shapes] | None] = dict.fromkeys(outer)
 
     def take(self, which: int, call: Call, total_ns: int, on_tensor_cores: bool) -> bool:
         """Take GPU work of a call; False where its operator has no formula, or told no shapes.
