@@ -68,12 +68,20 @@ def test_product_names(nvml_name, row):
         "Tesla V100-PCIE-16GB",
         "NVIDIA T4G",
         "NVIDIA L40",
-        "AMD Instinct MI300X",
+        "AMD Instinct MI250X",  # a device is one of its two halves
+        "AMD Instinct MI300A",
         "",
     ],
 )
 def test_namesakes_are_not_guessed(nvml_name):
     assert match_gpu(nvml_name) is None
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI300X", "AMD Instinct MI300X OAM", "AMD Instinct MI300X VF"])
+def test_amds_names_as_torch_gives_them(name):
+    found = match_gpu(name)
+    assert found is not None
+    assert found.name == "MI300X"
 
 
 def test_an_instance_by_either_name():

@@ -131,3 +131,12 @@ def test_the_folder_may_tell_the_rank(tmp_path):
     folder = tmp_path / "rank_12"
     folder.mkdir()
     assert kineto.read(written(folder, [kernel(0, 1)], "trace.json")).rank == 12
+
+
+def test_devices_that_are_numbered_otherwise_have_the_name_that_all_have(tmp_path):
+    """AMD's profiler counts the CPUs, too: of one GPU, torch's 0 is its 2."""
+    told = [{"id": 0, "name": "AMD Instinct MI300X VF"}]
+    events = [kernel(0, 1, device=2)]
+    assert kineto.read(written(tmp_path, events, deviceProperties=told)).gpu == "AMD Instinct MI300X VF"
+    mixed = [*told, {"id": 1, "name": "AMD Instinct MI210"}]
+    assert kineto.read(written(tmp_path, events, deviceProperties=mixed)).gpu is None

@@ -50,7 +50,10 @@ _NVML_NAMES = {
     "GB200": "GB200",
     "B300 SXM6 AC": "B300-SXM",
     "GB300": "GB300",
-}
+    "MI300X": "MI300X",
+    "MI325X": "MI325X",
+    "MI355X": "MI355X",
+}  # of an MI250 or MI250X a device is one of two halves: their names are left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +166,10 @@ def match_gpu(nvml_name: str) -> Gpu | None:
 
 def _bare(nvml_name: str) -> str:
     name = " ".join(nvml_name.upper().split())
-    for maker in ("NVIDIA ", "TESLA ", "GEFORCE "):
+    for maker in ("NVIDIA ", "TESLA ", "GEFORCE ", "AMD ", "INSTINCT "):
         name = name.removeprefix(maker)
+    for board in (" OAM", " VF"):  # AMD's modules, and what a virtual machine sees of one
+        name = name.removesuffix(board)
     return name
 
 

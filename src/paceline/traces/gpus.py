@@ -33,7 +33,7 @@ def _of(capture: Capture, number: int) -> Capture:
     own = capture.devices == number
     return replace(
         capture,
-        gpu=capture.device_names.get(number),
+        gpu=capture.device_names.get(number, capture.gpu),
         device=number,
         events=capture.events.where(own),
         devices=capture.devices[own],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter, call
 from pathlib import Path
@@ -77,7 +77,7 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
         source=str(path),
         rank=told.rank if told is not None and told.rank is not None else _rank_in(path),
         world=told.world_size if told is not None else None,
-        gpu=names.get(device) if device is not None else None,
+        gpu=_gpu_name(names, device),
         device=device,
         devices=devices,
         device_names=names,
@@ -134,6 +134,14 @@ def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
     if unusable:
         found.append(f"{path}: the arguments of {unusable:,} events are not what they should be")
     return found
+
+
+def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None:
+    """Return what a GPU is called; AMD's profiler numbers devices unlike torch, so one name of all is its own."""
+    if device is None or device in names:
+        return names.get(device) if device is not None else None
+    told = set(names.values())
+    return told.pop() if len(told) == 1 else None
 
 
 def _rank_in(path: Path) -> int | None:
