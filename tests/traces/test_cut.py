@@ -105,3 +105,10 @@ def test_damaged_captures_are_cut_too(path, tmp_path):
     broken = tmp_path / "broken.json.gz"
     broken.write_bytes(gzip.compress(path.read_bytes()[:-40]))
     assert [event["name"] for event in kept(broken, Between(steps=(10, 10)))].count("gemm") == 1
+
+
+def test_what_is_no_number_makes_no_file_that_nobody_opens(tmp_path):
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps({"traceEvents": [{**gpu(1, 2, 1), "dur": float("nan")}, gpu(5, 7, 2)]}))
+    assert "NaN" in path.read_text()
+    assert "NaN" not in cut({"rank 0": path}, {}, None).decode()

@@ -76,3 +76,15 @@ def test_a_loader_with_workers_is_not_what_a_gpu_waits_for():
     found = kineto.read(CAPTURES / "resnet50_w4_a.json.gz")
     parts = idle_of(found.events, found.launches, found.host)
     assert parts.loader_ns < 0.05 * parts.total_ns
+
+
+def test_parts_add_up_though_events_of_no_length_lie_on_the_edges(tmp_path):
+    """A set of memory of 0 us stands before all else, and another one behind."""
+    work = [kernel(0, 0, correlation=1), kernel(20, 10, correlation=2), kernel(50, 0, correlation=3)]
+    capture = kineto.read(written(tmp_path, [*work, launch(10, 2)]))
+    found = idle_of(capture.events, capture.launches, capture.host)
+    assert found.total_ns == broken_down(capture.events).idle_ns == 40_000
+    assert sum(found.causes_ns.values()) == 40_000
+    assert (found.host_ns, found.device_ns, found.unknown_ns) == (10_000, 10_000, 20_000)
+    empty = kineto.read(written(tmp_path, [kernel(0, 0), kernel(7, 0)]))
+    assert idle_of(empty.events, empty.launches, empty.host).unknown_ns == 7_000

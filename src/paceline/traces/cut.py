@@ -7,7 +7,7 @@ Processes get numbers of their own, so that those of different ranks do not meet
 from __future__ import annotations
 
 import gzip
-import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
                 found.append(_placed(event, number, title, moved_us.get(title, 0.0)))
     if not any(_is_timed(event) for event in found):
         raise UsageError("nothing lies in the window that --between names")
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": found}, separators=(",", ":")).encode()
+    return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # what is no number becomes null
 
 
 def write(path: Path, data: bytes) -> None:
@@ -125,12 +125,16 @@ def _events(path: Path) -> list[Json]:
 
 
 def _is_timed(event: Json) -> bool:
-    return isinstance(event.get("ts"), int | float) and event.get("ph") != "M"
+    return _is_number(event.get("ts")) and event.get("ph") != "M"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _steps(events: Sequence[Json]) -> dict[int, Json]:
     """Return the marked steps by their numbers."""
-    marked = (event for event in events if _is_timed(event) and isinstance(event.get("dur"), int | float))
+    marked = (event for event in events if _is_timed(event) and _is_number(event.get("dur")))
     return {int(found[1]): event for event in marked if (found := STEP.match(str(event.get("name"))))}
 
 
@@ -162,7 +166,7 @@ def _is_in(event: Json, start: float, end: float) -> bool:
     if not _is_timed(event):
         return False
     lasted = event.get("dur")
-    until = event["ts"] + (lasted if isinstance(lasted, int | float) else 0.0)
+    until = event["ts"] + (lasted if lasted is not None and _is_number(lasted) else 0.0)
     return bool(event["ts"] < end and (until > start or event["ts"] >= start))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.traces.intervals import Ns, intersection, union_of, without
+from paceline.traces.intervals import EMPTY, Ns, Union, intersection, union_of, without
 from paceline.traces.launched import NONE_NS, launched_at
 from paceline.traces.model import GpuEvents, Host, Launches
 
@@ -54,7 +54,7 @@ class Idle:
 
 def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
     """Part the gaps between GPU events by their causes."""
-    gaps = union_of(events.start_ns, events.end_ns).gaps
+    gaps = _gaps(events)
     lasted = gaps.ends_ns - gaps.starts_ns
     launched = _launch_of(events, launches, gaps.ends_ns)
     known = launched != NONE_NS
@@ -74,10 +74,21 @@ def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
     )
 
 
+def _gaps(events: GpuEvents) -> Union:
+    """Return where nothing ran, from the first start to the last end: events of no length may lie on the edges."""
+    if not len(events):
+        return EMPTY
+    busy = union_of(events.start_ns, events.end_ns)
+    starts = np.append(events.start_ns.min(), busy.ends_ns)
+    return union_of(starts, np.append(busy.starts_ns, events.end_ns.max()))
+
+
 def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
     """Return when what starts at some times was launched; `NONE_NS` where that is not known."""
-    if not len(starts_ns):
-        return starts_ns
     first = np.argsort(events.start_ns, kind="stable")
     real = first[events.end_ns[first] > events.start_ns[first]]
-    return launched_at(events.correlation[real[np.searchsorted(events.start_ns[real], starts_ns)]], launches)
+    place = np.searchsorted(events.start_ns[real], starts_ns)
+    found = np.full(len(starts_ns), NONE_NS, np.int64)
+    there = place < len(real)  # nothing of any length begins at the last end
+    found[there] = launched_at(events.correlation[real[place[there]]], launches)
+    return found
