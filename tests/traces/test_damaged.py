@@ -150,3 +150,16 @@ def test_whatever_is_done_to_a_capture_it_is_read_or_refused(tmp_path, seed):
         return
     parts = broken_down(found.events)
     assert parts.idle_ns + parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns == parts.span_ns
+
+
+def test_a_time_with_two_points_is_lost_and_takes_nothing_with_it(tmp_path):
+    broken = text_of().replace('"ts": 30', '"ts": 3..0', 1)
+    found = read(tmp_path, broken)
+    assert len(found.events) >= 9
+    assert "damaged" in found.problems[0]
+
+
+def test_half_a_surrogate_beside_the_events(tmp_path):
+    text = json.dumps({"host_name": "\udc80", **TOP, "traceEvents": TEN})
+    found = read(tmp_path, text)
+    assert (len(found.events), found.rank) == (10, 4)

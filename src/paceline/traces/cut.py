@@ -119,7 +119,7 @@ def _events(path: Path) -> list[Json]:
         events = msgspec.json.decode(data).get("traceEvents")
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         events = salvaged(data).events
-    if not events:
+    if not events or not isinstance(events, list):
         raise NotACapture(f"{path} is no profiler capture that could be read")
     return [event for event in events if isinstance(event, dict)]
 

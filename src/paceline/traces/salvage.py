@@ -20,7 +20,7 @@ _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _LENIENT = json.JSONDecoder(strict=False)
 _TEXT = r'"{}"\s*:\s*"(.*?)"\s*(?:,\s*"(?:ph|name|cat|ts|pid|tid|dur|id|args)"\s*:|\}}|$)'
-_NUMBER = r'"{}"\s*:\s*(-?[0-9.]+(?:[eE][+-]?[0-9]+)?)'
+_NUMBER = r'"{}"\s*:\s*(-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)'
 _NAME, _CATEGORY = (re.compile(_TEXT.format(key), re.DOTALL) for key in ("name", "cat"))
 _TS, _DUR = (re.compile(_NUMBER.format(key)) for key in ("ts", "dur"))
 _ARGS = {key: re.compile(_NUMBER.format(key)) for key in ("stream", "correlation", "device")}
@@ -101,12 +101,12 @@ def _is_whole(chunk: str) -> bool:
 
 
 def _top(text: str) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key in _TOP_KEYS:
         place = re.search(rf'"{key}"\s*:\s*', text)
         if place is not None:
             try:
-                found[key] = _LENIENT.raw_decode(text, place.end())[0]
-            except ValueError:
+                found |= _spoken({key: _LENIENT.raw_decode(text, place.end())[0]})
+            except (ValueError, RecursionError):
                 continue
     return found
