@@ -140,3 +140,17 @@ def test_devices_that_are_numbered_otherwise_have_the_name_that_all_have(tmp_pat
     assert kineto.read(written(tmp_path, events, deviceProperties=told)).gpu == "AMD Instinct MI300X VF"
     mixed = [*told, {"id": 1, "name": "AMD Instinct MI210"}]
     assert kineto.read(written(tmp_path, events, deviceProperties=mixed)).gpu is None
+
+
+@pytest.mark.parametrize(
+    "name, wanted",
+    [
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<int>", COMMUNICATION),
+        ("userbuffers_fp16_sum_inplace_gpu_rr", COMMUNICATION),
+        ("void deep_ep::internode::dispatch<8>(int)", COMMUNICATION),
+        ("triton_red_fused_all_reduce_like_sum", COMPUTE),
+        ("void gatherNodeFeatures", COMPUTE),
+    ],
+)
+def test_communication_by_its_name(tmp_path, name, wanted):
+    assert kineto.read(written(tmp_path, [kernel(0, 1, name)])).events.class_.tolist() == [wanted]

@@ -21,12 +21,12 @@ _COMMUNICATION = re.compile(
     | (one|two)_shot_all_reduce
     | cross_device_reduce
     | ncclKernel_|ncclDevKernel
-    | quickreduce|quick_all_?reduce
+    | quickreduce|quick_all_?reduce|allreduce_fusion_kernel|userbuffers_
     | (all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)_?kernel
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_PARTS = ("ccl", "shmem", "deep_ep", "node", "multimem", "reduce", "gather", "all_to", "alltoall")
+_PARTS = ("ccl", "shmem", "deep_ep", "node", "multimem", "reduce", "gather", "all_to", "alltoall", "userbuf")
 _KEPT = 1 << 14
 _HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
