@@ -109,6 +109,7 @@ def test_damaged_captures_are_cut_too(path, tmp_path):
 
 def test_what_is_no_number_makes_no_file_that_nobody_opens(tmp_path):
     path = tmp_path / "broken.json"
-    path.write_text(json.dumps({"traceEvents": [{**gpu(1, 2, 1), "dur": float("nan")}, gpu(5, 7, 2)]}))
+    named = {"ph": "M", "name": "process_name", "pid": 0, "args": "python"}
+    path.write_text(json.dumps({"traceEvents": [named, {**gpu(1, 2, 1), "dur": float("nan")}, gpu(5, 7, 2)]}))
     assert "NaN" in path.read_text()
     assert "NaN" not in cut({"rank 0": path}, {}, None).decode()

@@ -175,5 +175,6 @@ def _placed(event: Json, number: int, title: str, shift: float) -> Json:
     if _is_timed(event):
         placed["ts"] = event["ts"] + shift
     if event.get("ph") == "M" and event.get("name") == "process_name":
-        placed["args"] = {"name": f"{title}: {(event.get('args') or {}).get('name', '')}"}
+        args = event.get("args")
+        placed["args"] = {"name": f"{title}: {args.get('name', '') if isinstance(args, dict) else ''}"}
     return placed
