@@ -5,7 +5,8 @@ import json
 import pytest
 
 from paceline.errors import UsageError
-from paceline.plan.described import amount, from_config, machines, model_of, network_bytes_per_s
+from paceline.plan.configs import from_config
+from paceline.plan.described import amount, machines, model_of, network_bytes_per_s
 
 QWEN = {
     "model_type": "qwen3_moe",

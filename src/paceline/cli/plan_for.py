@@ -80,8 +80,23 @@ def command(ctx: click.Context, /, **options: Any) -> int:
         raise UsageError(
             "say on what, before any program: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances"
         )
+    _check_together(options)
     subject = _subject(ctx, options)
     return _catalogue(subject, options) if options["catalogue"] else _cluster(subject, options)
+
+
+def _check_together(options: dict[str, Any]) -> None:
+    """Refuse options that would be passed over."""
+    if options["target_tokens"] is not None and options["target_samples"] is not None:
+        raise UsageError("--target-tokens and --target-samples are two targets; give one of them")
+    of_catalogue = [f"--{name.replace('_', '-')}" for name in ("region", "max_price", "deadline") if options[name]]
+    if of_catalogue and not options["catalogue"]:
+        raise UsageError(f"{', '.join(of_catalogue)} chooses among machines: give --catalogue in place of --gpus")
+    of_machines = [
+        f"--{name.replace('_', '-')}" for name in ("recipe", "price", "per_node", "network") if options[name]
+    ]
+    if of_machines and options["catalogue"]:
+        raise UsageError(f"{', '.join(of_machines)} is of one cluster: give --gpus in place of --catalogue")
 
 
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Trained:

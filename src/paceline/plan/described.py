@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +13,12 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, instances
+from paceline.plan.configs import from_config
 from paceline.plan.convnets import convnet
 from paceline.plan.machines import card
 from paceline.plan.model import ConvNet, Model, Transformer
-from paceline.plan.named import from_numbers, named
+from paceline.plan.named import named
+from paceline.plan.numbers import checked, transformer_from
 from paceline.plan.setting import Cluster
 
 _USUAL_SEQ = 2048
@@ -158,17 +159,21 @@ def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None 
     given = {name: value for name, value in numbers.items() if value is not None}
     params = given.pop("params", None)
     if subject is None:
-        seq = given.pop("seq", _USUAL_SEQ)
-        return from_numbers("the model", arch=_arch(given), params=params, seq=seq, given=given)
+        return transformer_from(given, params, given.pop("seq", _USUAL_SEQ))
+    if params is not None:
+        raise UsageError(f"{subject} has its own number of weights; leave out --params, or give numbers in its place")
+    found = _read(subject, given, image)
+    return checked(replace(found, **given)) if isinstance(found, Transformer) else found
+
+
+def _read(subject: str, given: dict[str, Any], image: int | None) -> Model:
     if ":" in subject:
         from paceline.plan.capture import from_factory
 
-        made = from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
-        return replace(made, **given) if isinstance(made, Transformer) else made
+        return from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
     if subject.endswith(".json"):
-        return replace(from_config(Path(subject)), **given)
-    found = named(subject)
-    return _network(subject) if found is None else replace(found, **given)
+        return from_config(Path(subject))
+    return named(subject) or _network(subject)
 
 
 def _network(name: str) -> ConvNet:
@@ -179,76 +184,3 @@ def _network(name: str) -> ConvNet:
             f"{name!r} is no config.json and no published model that is known (such as llama-3-8b or resnet-50); "
             "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
         ) from None
-
-
-def _arch(given: dict[str, Any]) -> str:
-    if given.get("kv_heads"):
-        return "llama-gqa"
-    return "llama" if given.pop("gated", False) else "gpt"
-
-
-def from_config(path: Path) -> Transformer:
-    """Read a Hugging Face ``config.json`` of a decoder or of BERT.
-
-    Raises:
-        UsageError: It cannot be read, or is of another kind.
-    """
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return _of_config(config, path)
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise UsageError(f"{path} is no config.json of a transformer ({error})") from None
-    except KeyError as error:
-        raise UsageError(f"{path} says nothing about {error}; give the numbers: --layers, --hidden, --heads") from None
-
-
-def _of_config(config: Mapping[str, Any], path: Path) -> Transformer:
-    def first(*names: str, default: Any = None) -> Any:
-        found = next((config[name] for name in names if config.get(name) is not None), default)
-        if found is None:
-            raise KeyError(names[0])
-        return found
-
-    hidden = first("hidden_size", "n_embd", "d_model")
-    heads = first("num_attention_heads", "n_head", "n_heads")
-    kind = str(config.get("model_type", ""))
-    plain = kind in _PLAIN
-    ffn = first("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=4 * hidden)
-    experts = first("num_local_experts", "num_experts", "n_routed_experts", default=0)
-    moe = first("moe_intermediate_size", default=ffn) if experts else 0
-    return Transformer(
-        name=str(config.get("_name_or_path") or kind or path.stem),
-        layers=first("num_hidden_layers", "n_layer", "n_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=first("num_key_value_heads", "num_kv_heads", default=heads),
-        head_dim=first("head_dim", default=hidden // heads),
-        ffn=ffn,
-        vocab=first("vocab_size"),
-        seq=first("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", default=_USUAL_SEQ),
-        gated=not plain,
-        tied=bool(config.get("tie_word_embeddings", plain)),
-        causal=kind not in ("bert", "roberta"),
-        experts=experts,
-        top_k=first("num_experts_per_tok", default=1) if experts else 0,
-        expert_ffn=moe,
-        shared_ffn=first("n_shared_experts", default=0) * moe,
-        dense_layers=first("first_k_dense_replace", default=0) if experts else 0,
-        head_share=0.16 if kind in ("bert", "roberta") else 1.0,
-    )
-
-
-_PLAIN = (
-    "gpt2",
-    "gpt_neo",
-    "gpt_neox",
-    "gptj",
-    "opt",
-    "bloom",
-    "bert",
-    "roberta",
-    "phi",
-    "falcon",
-    "mpt",
-    "starcoder2",
-)

@@ -56,8 +56,10 @@ def grid_of(question: Question) -> Grid:
     """Return all configurations.
 
     Raises:
-        UsageError: A layout was given that takes another number of GPUs.
+        UsageError: A layout was given that takes another number of GPUs, or has an axis that does not divide the model.
     """
+    if question.layout:
+        _check_divides(question.model, question.layout)
     refused: Counter[str] = Counter()
     choices: list[tuple[Layout, Training]] = []
     for layout in [question.layout] if question.layout else layouts(question.model, question.count, question.fast):
@@ -76,6 +78,26 @@ def grid_of(question: Question) -> Grid:
         choices += found
     columns = configurations(question.model, choices) if choices else None
     return Grid(choices=tuple(choices), columns=columns, refused=tuple(refused.items()))
+
+
+def _check_divides(model: Transformer, layout: Layout) -> None:
+    """Refuse a layout that was given and cannot be."""
+    wholes = (
+        ("tp", model.heads, "attention heads"),
+        ("cp", model.seq, "tokens of a sample"),
+        ("ep", model.experts or 1, "experts"),
+        ("ep", layout.dp * layout.shard * layout.cp * layout.tp, "ranks of dp, shard, cp and tp, within which it lies"),
+    )
+    for axis, whole, of_what in wholes:
+        size = getattr(layout, axis)
+        if whole % size:
+            fit = [each for each in _divisors(whole) if each <= 64]
+            raise UsageError(
+                f"{axis}={size} does not divide the {whole} {of_what} of {model.name}; it takes "
+                f"{', '.join(map(str, fit))}"
+            )
+    if layout.pp > model.layers:
+        raise UsageError(f"pp={layout.pp} has more stages than {model.name} has blocks, {model.layers}; give fewer")
 
 
 def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
@@ -150,13 +172,6 @@ def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute)
         for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:
             if layout.pp * chunks <= question.model.layers:
                 yield schedule, chunks
-
-
-_SPLIT_AGAIN = {
-    ("zero-bubble", "cheap"),
-    ("zero-bubble", "half"),
-    ("zero-bubble", "full"),
-}  # a backward pass in two would recompute in both
 
 
 def _usual(kernels: Kernels) -> tuple[Schedule, ...]:
