@@ -5,7 +5,7 @@ first `Optimizer.step`, before it acts                               ──> the
 
 The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
 that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
-is the end, before it computes anything.
+is the end, where it comes to a module within it; of what convolves, where it is over.
 
 With ``PACELINE_CATCH_STEP=1`` the first step is let through, the second is counted operator by operator (`tally`), and
 then the loader is asked for some more batches, alone and without any of our modes, to see how long they take.
@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,7 @@ class _Seen:
         self.autocast: list[str | None] = []
         self.module: Any = None
         self.held = 0
+        self.convolves = False
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
         self.tally: Tally | None = Tally() if os.environ.get("PACELINE_CATCH_STEP", "0") == "1" and not real else None
@@ -55,7 +57,19 @@ def begin(path: str) -> None:
     """Wait for torch; write what is caught to a file that is not there yet."""
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
     actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
-    lazy.install({**actions, "paceline.data.loop": batches.patch_ours})
+    lazy.install({**actions, "paceline.data.loop": batches.patch_ours, "transformers.training_args": _allow_bf16})
+
+
+def _allow_bf16(module: Any) -> None:
+    """Let Hugging Face's Trainer be asked for bf16, which it refuses where it sees no GPU."""
+    module.is_torch_bf16_gpu_available = lambda: True
+
+
+def _accelerated() -> str | None:
+    """Return the format that Accelerate was asked for: without a GPU it leaves out what it does for fp16."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    asked = getattr(state, "_shared_state", {}).get("_mixed_precision")
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(str(asked))
 
 
 def _patch(torch: Any, seen: _Seen) -> None:
@@ -81,6 +95,9 @@ def _patch_modules(torch: Any, seen: _Seen) -> None:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if seen.depth == 0 and self.training and torch.is_grad_enabled() and os.getpid() == seen.owner:
             _at_forward(torch, seen, self, (*args, *kwargs.values()))
+        elif seen.real and seen.depth and seen.note and not seen.convolves:
+            _write(torch, seen, None)
+            _leave()
         seen.depth += 1
         try:
             made = original(self, *args, **kwargs)
@@ -118,6 +135,8 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
 
     def entered(self: Any) -> Any:
         seen.autocast.append(self._asked)
+        if seen.depth and seen.module is not None and not seen.note.get("autocast"):
+            seen.note["autocast"] = self._asked  # within its forward pass, as Accelerate does and some models do
         return enter(self)
 
     def left(self: Any, *args: Any) -> Any:
@@ -146,11 +165,12 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
             seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
     if held and module is seen.module and not seen.steps:
         seen.micro_steps += 1
-        seen.note.update(autocast=next((each for each in reversed(seen.autocast) if each), None))
+        outside = next((each for each in reversed(seen.autocast) if each), None)
+        seen.note["autocast"] = outside or seen.note.get("autocast")
         if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
             _write(torch, seen, None)
-        before = seen.real and not _convolves(torch, module)  # what it convolves to is told by a pass alone
-        if before or seen.micro_steps > _MOST_MICRO_STEPS:
+        seen.convolves = _convolves(torch, module)  # to what is told by a pass alone
+        if seen.micro_steps > _MOST_MICRO_STEPS:
             _leave()
 
 
@@ -172,7 +192,7 @@ def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
 
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
     if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
-        computes = len(args) > 1 or kwargs.get("closure") is not None  # a pass is still to come
+        computes = any(each is not None for each in (*args[1:], kwargs.get("closure")))  # a pass is still to come
         if not seen.steps:
             _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
         if seen.tally is not None:
@@ -210,12 +230,14 @@ def _weights(optimizer: Any) -> list[Any]:
 
 
 def _model(module: Any) -> dict[str, Any]:
-    first = next(module.parameters())
+    kinds: Counter[Any] = Counter()
+    for weight in module.parameters():
+        kinds[weight.dtype] += weight.numel()
     return {
         "class": type(module).__name__,
-        "weights": sum(weight.numel() for weight in module.parameters()),
-        "dtype": _name(first.dtype),
-        "weight_bytes": first.element_size(),
+        "weights": kinds.total(),
+        "dtype": _name(kinds.most_common(1)[0][0]),
+        "weight_bytes": sum(count * kind.itemsize for kind, count in kinds.items()) / kinds.total(),
         "anatomy": anatomy.described(module),
     }
 
@@ -245,6 +267,7 @@ def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
     note = {
         "schema": SCHEMA,
         **seen.note,
+        "autocast": seen.note.get("autocast") or _accelerated(),
         "trained": seen.held,
         "trained_elsewhere": others,
         "optimizers": described,

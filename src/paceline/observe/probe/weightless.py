@@ -78,6 +78,8 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     first = args[0] if args else None
     if func == torch.Tensor.is_meta.__get__:
         return False  # whoever asks wants to know whether it can be trained
+    if func == torch.Tensor.device.__get__ and args[0].device.type == "meta":
+        return torch.device("cpu")  # whoever compares it with that of another tensor finds them together
     if name in _MOVES and isinstance(first, torch.Tensor):
         return _moved(torch, first, [*args[1:], *kwargs.values()])
     if name in _READS and isinstance(first, torch.Tensor) and first.device.type == "meta":
