@@ -61,6 +61,8 @@ def planned(*args: str) -> int:
 PLACES = 32 * 32
 FLOPS = 2.0 * (PLACES * (3 * 32 * 9 + 32 * 9 + 32 * 64) + 64 * 10)
 OUTPUTS = PLACES * (32 + 32 + 64) + 10
+# The picture, what SiLU was given and has made, and what the second convolution has; its gradients twice at the peak.
+KEPT = 3 * 64 * 64 + PLACES * (32 + 32 + 32) + 2 * PLACES * 32
 
 
 def test_a_factory_is_counted_as_by_hand(folder):
@@ -68,6 +70,7 @@ def test_a_factory_is_counted_as_by_hand(folder):
     found = from_factory("model.py:Net", 0, 64)
     assert (found.flops, found.narrow_flops) == (FLOPS, 2.0 * PLACES * 32 * 9)
     assert (found.outputs, found.layers, found.gated) == (OUTPUTS, 4, True)
+    assert (found.kept, found.kept_bytes) == (KEPT, 0)
     assert found.params == 3 * 32 * 9 + 32 + 32 * 9 + 32 + 32 * 64 + 64 + 64 * 10 + 10
     with pytest.raises(UsageError, match="--image 224"):
         from_factory("model.py:Net", 2048)
@@ -83,6 +86,7 @@ def test_a_program_is_caught_with_the_sizes_of_its_maps(folder, capsys, values):
     assert "batch [16, 3, 64, 64]" in capsys.readouterr().out
     written = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert (written["model"]["flops"], written["model"]["outputs"]) == (FLOPS, OUTPUTS)
+    assert written["model"]["kept"] == pytest.approx(KEPT, rel=1e-3)
     assert (written["global_batch"], written["best"]["layout"], written["best"]["precision"]) == (128, "dp=8", "bf16")
     assert written["best"]["tokens_per_s"] is None
     assert written["best"]["samples_per_s"] == pytest.approx(128 / written["best"]["step_s"])
@@ -95,7 +99,7 @@ def test_what_mostly_does_not_convolve_is_refused():
     convolution = {"kind": "convolution", "weights": 10, "groups": 1, "channels": 10, "outputs": 100}
     module = Part(kind="vit", embedding=False, heads=None, weights=(), children=())
     with pytest.raises(UsageError, match="mostly convolve"):
-        convnet_of(module, "ViT", [linear, convolution], 10)
+        convnet_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
 
 
 def wish(batch=2048, **more):
@@ -122,3 +126,51 @@ def test_plans_of_a_network_divide_the_batch_and_surely_fit():
 def test_what_cannot_be_replicated_is_said(change, message):
     with pytest.raises(UsageError, match=message):
         search(wish(**change), fitted())
+
+
+BOTTLENECK = """
+from torch import nn
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, middle, stride):
+        super().__init__()
+        def with_norm(i, o, k, s):
+            return nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o))
+        self.relu, outputs = nn.ReLU(inplace=True), 4 * middle
+        self.first, self.second = with_norm(inputs, middle, 1, 1), with_norm(middle, middle, 3, stride)
+        self.third = with_norm(middle, outputs, 1, 1)
+        self.beside = with_norm(inputs, outputs, 1, stride) if inputs != outputs else nn.Identity()
+
+    def forward(self, x):
+        made = self.third(self.relu(self.second(self.relu(self.first(x)))))
+        return self.relu(made + self.beside(x))
+
+class ResNet50(nn.Sequential):
+    def __init__(self):
+        stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
+        blocks, inputs = [nn.MaxPool2d(3, 2, 1)], 64
+        for stage, depth in enumerate((3, 4, 6, 3)):
+            for block in range(depth):
+                blocks.append(Bottleneck(inputs, 64 * 2**stage, 2 if stage and not block else 1))
+                inputs = 256 * 2**stage
+        super().__init__(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000))
+"""
+
+
+def test_what_a_published_network_keeps_is_what_autograd_keeps(folder):
+    pytest.importorskip("torch")
+    (folder / "resnet.py").write_text(BOTTLENECK, encoding="utf-8")
+    counted, published = from_factory("resnet.py:ResNet50", 0, 224), convnet("resnet-50")
+    assert published.kept == pytest.approx(counted.kept, rel=0.03)
+    assert published.params == pytest.approx(counted.params, rel=0.01)
+    assert counted.kept_bytes == 8 * 64 * 56 * 56  # indices of the pooling
+
+
+def test_memory_of_a_network_is_that_of_its_parts():
+    found = search(wish(256, precision="fp32", states=(4.0, 4.0, 4.0)), fitted()).plans[0]
+    parts, model, k = found.memory_parts, convnet("resnet-50"), fitted().constants
+    assert parts["weights"] == parts["gradients"] == parts["optimizer"] == 4 * model.params
+    assert parts["activations"] == pytest.approx(k.activation * 32 * 4 * model.kept)
+    mixed = search(wish(256, micro_batch=32), fitted()).plans[0].memory_parts
+    assert mixed["weights"] == 6 * model.params  # and a copy in 16 bits
+    assert mixed["activations"] == pytest.approx(parts["activations"] / 2)

@@ -8,6 +8,7 @@ from tests.plan.cases import PUBLISHED
 from paceline.errors import UsageError
 from paceline.plan.constants import fitted
 from paceline.plan.predict import predict
+from paceline.plan.report import validate
 from paceline.plan.rows import parse, read_rows
 
 BASE = {
@@ -164,3 +165,37 @@ def test_the_published_rows_are_read():
     rows = read_rows(PUBLISHED)
     assert len(rows) == 504
     assert sum(bool(row.reason) for row in rows) < 20
+
+
+def test_networks_have_memory_in_the_kind_of_their_source_and_may_run_out():
+    row = {"source": "s", "framework": "PyTorch DDP", "model": "ResNet-50", "gpu": "V100-16GB-SXM2", "n_gpus": "8"}
+    small, large = (
+        parse({**row, "micro_batch": str(size), "global_batch": str(8 * size), "precision": "fp32", "status": status})
+        for size, status in ((64, "ok"), (256, "OOM"))
+    )
+    report = validate([small, large], fitted())
+    assert (report.oom.right, report.oom.wrong_fits, report.oom.wrong_ooms) == (2, 0, 0)
+    first = report.predictions[0]
+    assert first.memory_bytes == pytest.approx(first.needed_bytes - fitted().constants.context)  # reserved
+    unsaid = parse({**row, "precision": "fp32"})  # as many pictures as fit
+    assert 64 <= unsaid.cases[0].training.micro_batch < 256
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"precision": "int3"}, "no format"),
+        ({"tp": "8", "pp": "2", "dp": "32"}, "take more than 128"),
+        ({"n_gpus": "", "tp": ""}, "n_gpus is not given"),
+        (dict.fromkeys(("model", "arch", "params_b", "layers", "hidden"), ""), "no published model"),
+    ],
+)
+def test_nonsense_has_its_reason(change, said):
+    assert said in parse({**BASE, **change}).reason
+
+
+def test_what_a_row_leaves_out_is_taken_from_the_rest():
+    assert parse({**BASE, "source": ""}).source == "unnamed"
+    assert parse({**BASE, "n_gpus": "", "dp": "32"}).cases[0].cluster.count == 128
+    old = parse({**BASE, "gpu": "V100-32GB-SXM2", "precision": ""})
+    assert old.cases[0].training.precision == "fp16"

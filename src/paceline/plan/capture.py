@@ -10,9 +10,12 @@ from typing import Any
 
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.observe.probe import anatomy
+from paceline.observe.probe.kept import Kept
 from paceline.plan.anatomy import part_of, transformer_of
 from paceline.plan.model import Model
 from paceline.plan.pictures import convnet_of
+
+_SAMPLES = 2  # batch normalisation in training takes no single value
 
 
 def from_factory(text: str, seq: int, image: int | None = None) -> Model:
@@ -41,25 +44,29 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
         raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
     part, name = part_of(anatomy.described(made)), text.rpartition(":")[2]
     if image is not None:
-        return convnet_of(part, name, _products(made, text, image), 1)
+        return convnet_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
         raise UsageError(f"{text} has convolutions; give the side of its pictures: --image 224")
     return transformer_of(part, name, seq)
 
 
-def _products(module: Any, text: str, image: int) -> list[dict[str, Any]]:
-    """Pass one picture through, on the meta device, and note what convolutions and linear layers make."""
+def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Pass pictures through, on the meta device: what convolutions and linear layers make, and what is kept."""
     import torch
 
     found: list[dict[str, Any]] = []
     for each in module.modules():
         each.register_forward_hook(lambda own, _, made: found.extend(anatomy.products(own, made)))
+    kept = Kept(module.train())
+    kept.begin()
     try:
-        module(torch.empty(1, 3, image, image, device="meta"))
+        module(torch.empty(_SAMPLES, 3, image, image, device="meta"))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise UsageError(f"{text} takes no picture of 3 x {image} x {image}: {said}") from error
-    return found
+    finally:
+        kept.end()
+    return found, kept.described()
 
 
 def _found(text: str) -> Any:

@@ -23,6 +23,7 @@ class _Conv:
     kernel: int
     side: int  # of its output, in pixels
     groups: int = 1
+    maps: float = 2.0  # of its size that are kept: what is normalised, and what the next one reads
 
     @property
     def params(self) -> int:
@@ -37,6 +38,7 @@ class _Conv:
         return float(self.outputs * self.side**2)
 
 
+_SWISH_MAPS = 3.0  # swish, unlike ReLU, needs what it was given besides
 # Blocks per stage of ResNet, and (expansion, channels, blocks, stride, kernel) per stage of EfficientNet-B0.
 _DEPTHS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3)}
 _STAGES = (
@@ -85,6 +87,7 @@ def _counted(name: str, convs: list[_Conv]) -> ConvNet:
         narrow_flops=narrow,
         outputs=sum(conv.written for conv in convs),
         layers=len(convs),
+        kept=sum(conv.maps * conv.written for conv in convs),
         gated=name.lower().startswith("efficientnet"),
     )
 
@@ -112,29 +115,29 @@ def _bottleneck(inputs: int, middle: int, outputs: int, before: int, side: int, 
     yield _Conv(inputs=middle, outputs=middle, kernel=3, side=side, groups=groups)
     yield _Conv(inputs=middle, outputs=outputs, kernel=1, side=side)
     if inputs != outputs:
-        yield _Conv(inputs=inputs, outputs=outputs, kernel=1, side=side)
+        yield _Conv(inputs=inputs, outputs=outputs, kernel=1, side=side, maps=1.0)  # added to the other branch
 
 
 def _squeeze(channels: int, side: int, ratio: int) -> Iterator[_Conv]:
     """Its two small layers, and a pass that reads and scales the whole map, as a depthwise one does."""
     yield _Conv(inputs=channels, outputs=channels // ratio, kernel=1, side=1)
     yield _Conv(inputs=channels // ratio, outputs=channels, kernel=1, side=1)
-    yield _Conv(inputs=channels, outputs=channels, kernel=1, side=side, groups=channels)
+    yield _Conv(inputs=channels, outputs=channels, kernel=1, side=side, groups=channels, maps=1.0)
 
 
 def _efficientnet(found: re.Match[str]) -> Iterator[_Conv]:
     width, depth, pixels = _SCALES[found["scale"]]
     side = math.ceil(pixels / 2)
     inputs = _rounded(32 * width)
-    yield _Conv(inputs=3, outputs=inputs, kernel=3, side=side)
+    yield _Conv(inputs=3, outputs=inputs, kernel=3, side=side, maps=_SWISH_MAPS)
     for expansion, channels, blocks, stride, kernel in _STAGES:
         outputs = _rounded(channels * width)
         for block in range(math.ceil(blocks * depth)):
             before, side = side, math.ceil(side / stride) if block == 0 else side
             middle = inputs * expansion
             if expansion > 1:
-                yield _Conv(inputs=inputs, outputs=middle, kernel=1, side=before)
-            yield _Conv(inputs=middle, outputs=middle, kernel=kernel, side=side, groups=middle)
+                yield _Conv(inputs=inputs, outputs=middle, kernel=1, side=before, maps=_SWISH_MAPS)
+            yield _Conv(inputs=middle, outputs=middle, kernel=kernel, side=side, groups=middle, maps=_SWISH_MAPS)
             yield from _squeeze(middle, side, 4 * expansion)
             yield _Conv(inputs=middle, outputs=outputs, kernel=1, side=side)
             inputs = outputs

@@ -154,17 +154,8 @@ def _buffers(c: Columns) -> Floats:
     return buffers
 
 
-def conv_memory(case: Case, k: Constants) -> float:
-    """Predict the allocated peak of a convolutional network.
-
-    Raises:
-        TypeError: The model is none.
-    """
-    return sum(conv_parts(case, k).values())
-
-
 def conv_parts(case: Case, k: Constants) -> dict[str, float]:
-    """Predict its parts in bytes: maps are kept once for the convolution, once for what follows.
+    """Predict its parts in bytes; autocast to 16 bits keeps a copy of the weights for its passes.
 
     Raises:
         TypeError: The model is none.
@@ -174,9 +165,9 @@ def conv_parts(case: Case, k: Constants) -> dict[str, float]:
         raise TypeError(f"{model.name} is no convolutional network")
     width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
     return {
-        "weights": model.params * how.weight_bytes,
+        "weights": model.params * (how.weight_bytes + (width if width < how.weight_bytes else 0.0)),
         "gradients": model.params * how.gradient_bytes,
         "optimizer": model.params * how.optimizer_bytes,
-        "activations": k.activation * how.micro_batch * model.outputs * width * 2,
+        "activations": k.activation * how.micro_batch * (model.kept * width + model.kept_bytes),
         "workspace": k.workspace,
     }

@@ -13,13 +13,16 @@ _MOSTLY = 0.5  # share of the FLOPs that convolutions must have
 _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")
 
 
-def convnet_of(module: Part, name: str, products: Sequence[Mapping[str, Any]], samples: int) -> ConvNet:
+def convnet_of(
+    module: Part, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
+) -> ConvNet:
     """Count a network by its convolutions; a linear layer counts as one over a single place.
 
     Args:
         module: What its weights are, and which classes it has.
         name: Of its class.
         products: As `observe.probe.anatomy.products` notes them.
+        kept: As `observe.probe.kept` counted it.
         samples: Of the batch.
 
     Raises:
@@ -39,6 +42,8 @@ def convnet_of(module: Part, name: str, products: Sequence[Mapping[str, Any]], s
         narrow_flops=sum(_flops([each for each in products if each["groups"] > 1], samples)),
         outputs=sum(each["outputs"] for each in products) / samples,
         layers=len(products),
+        kept=kept["elements"] / samples,
+        kept_bytes=kept["other_bytes"] / samples,
         gated=any(part.kind.endswith(_GATED) for part in module.parts()),
     )
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from paceline.plan.columns import Columns, Floats, columns_of
 from paceline.plan.constants import Constants
-from paceline.plan.convstep import conv_step
-from paceline.plan.memory import conv_memory, memory
+from paceline.plan.convstep import conv_step, held_by_replica
+from paceline.plan.memory import memory
 from paceline.plan.model import Transformer
 from paceline.plan.rows import Row
 from paceline.plan.setting import Case
@@ -60,6 +60,8 @@ def predict(rows: Sequence[Row], constants: Constants) -> list[Prediction]:
     if prepared.kept is not None:
         found = picked >= 0
         needed[found] = memory(prepared.kept, constants).total[picked[found]]
+    for row, case in prepared.networks.items():
+        needed[row] = sum(held_by_replica(case, constants).values())
     first = np.searchsorted(prepared.owner, np.arange(len(rows)))
     return [
         Prediction(
@@ -141,5 +143,11 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
         rows = picked >= 0
         found[rows] = kinds[prepared.kind[rows], picked[rows]]
     for row, case in prepared.networks.items():
-        found[row] = conv_memory(case, constants)
+        found[row] = _of_kind(held_by_replica(case, constants), KINDS[prepared.kind[row]])
     return found
+
+
+def _of_kind(parts: dict[str, float], kind: str) -> float:
+    """Return what a network's parts come to, in the kind of figure that a source publishes."""
+    left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
+    return sum(value for name, value in parts.items() if name not in left_out)

@@ -68,7 +68,7 @@ def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> 
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
         samples = batch["shape"][0]
-        return convnet_of(module, name, products, samples), samples
+        return convnet_of(module, name, products, note["kept"], samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
     given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
     return replace(transformer_of(module, name, seq), **given), samples

@@ -16,7 +16,7 @@ import numpy as np
 
 from paceline.plan.constants import Fitted
 from paceline.plan.fits import SURE, probability
-from paceline.plan.model import ConvNet, Transformer
+from paceline.plan.model import ConvNet
 from paceline.plan.predict import Prediction, predict
 from paceline.plan.regret import Regret, regret
 from paceline.plan.rows import Row
@@ -169,7 +169,7 @@ def _order(rows: Sequence[tuple[str, float, float]], apart: float = 0.0) -> floa
 def _out_of_memory(pairs: Sequence[tuple[Row, Prediction]], spread: float) -> OutOfMemory:
     counts = {"right": 0, "wrong_fits": 0, "wrong_ooms": 0, "sure_wrong_fits": 0}
     for row, found in pairs:
-        if found.needed_bytes is None or not isinstance(row.cases[0].model, Transformer):
+        if found.needed_bytes is None:
             continue
         fits = probability(found.needed_bytes, row.cases[0].cluster.memory_bytes, spread)
         counts[_verdict(fits > 0.5, row.out_of_memory)] += 1

@@ -23,12 +23,18 @@ from paceline.plan.named import from_numbers, named
 from paceline.plan.setting import Case, Cluster, Layout, Training
 from paceline.plan.software import MemoryKind, Said, choices, memory_kind
 
-REQUIRED = ("source", "gpu", "n_gpus")
+REQUIRED = ("gpu", "n_gpus")
 _USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # where the row does not say; GPT-like ones had GPT-2's
 _SEQ_OF_GPT2 = 1024
 _STEPS_OF_A_FULL_PIPELINE = 4  # micro-batches per stage where the global batch is not given
 _FITS_ALONE = 10e9  # weights; no GPU of today trains more by itself
-_USUAL_IMAGES = 256  # samples per GPU where a convolutional network's row does not say
+_USUAL_IMAGES = 256  # samples per GPU where a convolutional network's row does not say, or half as many that fit
+_ROOM_FOR_MAPS = 0.85  # of a card's memory
+_SGD = {
+    "weight_bytes": 4.0,
+    "gradient_bytes": 4.0,
+    "optimizer_bytes": 4.0,
+}  # with momentum, as such networks are trained
 _AVERAGE_OF_LONGEST = 0.3  # fine-tuning data padded to the longest sample: instruction sets have a median of a third
 _FILLED = 0.6  # of a sample of 512 tokens in a corpus of sentences
 _INFINIBAND = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}  # Gb/s of one adapter
@@ -138,6 +144,7 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     model = _model(row)
     layout = _layout(row, cluster.count)
     fixed = choices(_said(row))
+    fixed["precision"] = fixed["precision"] or ("bf16" if "bf16" in cluster.gpu.peak_flops else "fp16")
     ceiling(cluster.gpu, fixed["precision"])  # refuses a format that the card lacks
     if _unsaid(row) and isinstance(model, Transformer) and model.params > _FITS_ALONE:
         raise UsageError(
@@ -146,7 +153,9 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     if layout.dp > 1 and fixed["sharded"] == "parameters":
         layout = replace(layout, dp=1, shard=layout.dp)
     trained = _adapters(row.get("extra", ""), fixed)
-    per_replica, sizes = _batches(row, model, layout)
+    if isinstance(model, ConvNet):
+        fixed |= _SGD
+    per_replica, sizes = _batches(row, model, layout, _images(model, cluster, fixed["precision"]))
     cases = []
     ways = [fixed | trained | {"recompute": way} for way in _recomputed(row, model)] or [fixed | trained]
     for size, chunks, way in product(sizes, _chunks(row, model, layout), ways):
@@ -179,7 +188,16 @@ def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
     return [chunks for chunks in range(1, blocks + 1) if blocks % chunks == 0]
 
 
-def _batches(row: Mapping[str, str], model: Model, layout: Layout) -> tuple[float | None, list[float]]:
+def _images(model: Model, cluster: Cluster, number_format: str) -> int:
+    """Return the samples of a GPU that a convolutional network is usually trained with."""
+    if not isinstance(model, ConvNet):
+        return 1
+    each = model.kept * (4.0 if number_format in ("fp32", "tf32") else 2.0) + model.kept_bytes
+    fitting = max(1, int(_ROOM_FOR_MAPS * cluster.memory_bytes / each))
+    return min(_USUAL_IMAGES, 1 << (fitting.bit_length() - 1))
+
+
+def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) -> tuple[float | None, list[float]]:
     """Samples of one replica in a step (None: not known), and the sizes of a micro-batch that come in question."""
     total, micro = number(row, "global_batch"), number(row, "micro_batch")
     if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
@@ -195,17 +213,16 @@ def _batches(row: Mapping[str, str], model: Model, layout: Layout) -> tuple[floa
     if micro is not None:
         return per_replica, [min(micro, per_replica or micro)]
     if isinstance(model, ConvNet):
-        return per_replica, [min(_USUAL_IMAGES, per_replica or _USUAL_IMAGES)]
+        return per_replica, [min(images, per_replica or images)]
     if per_replica is None and micro is None:
         raise UsageError("neither a micro-batch nor a global batch is given")
     return per_replica, [float(2**power) for power in range(7) if 2**power <= per_replica]
 
 
 def _cluster(row: Mapping[str, str]) -> Cluster:
-    for name in REQUIRED:
-        if not row.get(name):
-            raise UsageError(f"{name} is not given")
-    count = whole(row, "n_gpus") or 1
+    if not row.get("gpu"):
+        raise UsageError("gpu is not given")
+    count = whole(row, "n_gpus") or _ranks(row)
     gpu = card(row["gpu"], number(row, "gpu_mem_gib"))
     return Cluster(
         gpu=gpu,
@@ -214,6 +231,14 @@ def _cluster(row: Mapping[str, str]) -> Cluster:
         network_bytes_per_s=_network(row.get("network", "")),
         memory_gib=number(row, "gpu_mem_gib"),
     )
+
+
+def _ranks(row: Mapping[str, str]) -> int:
+    """Return how many GPUs the axes make; where they were published, that was what was rented."""
+    sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := whole(row, axis))]
+    if not sizes:
+        raise UsageError("n_gpus is not given, and no axis of a layout either")
+    return math.prod(sizes)
 
 
 def _network(text: str) -> float | None:
@@ -235,6 +260,8 @@ def _model(row: Mapping[str, str]) -> Model:
     seq = whole(row, "seq_len")
     found = named(name)
     layers, hidden = whole(row, "layers"), whole(row, "hidden")
+    if found is None and not (layers or hidden or row.get("params_b") or row.get("arch")):
+        return _network_called(name)
     if found is not None and (layers is None or layers == found.layers) and (hidden is None or hidden == found.hidden):
         return replace(found, seq=seq) if seq else found
     params = number(row, "params_b")
@@ -260,6 +287,15 @@ def _model(row: Mapping[str, str]) -> Model:
     )
 
 
+def _network_called(name: str) -> ConvNet:
+    try:
+        return convnet(name)
+    except UsageError:
+        raise UsageError(
+            f"no published model is called {name!r}, and layers, width and weights are not given"
+        ) from None
+
+
 def _even_stages(params: float, pp: int) -> dict[str, int]:
     """Depth and width of a model of which only the size is known: whoever chose the pipeline made its stages even."""
     usual = from_numbers("", params=params, seq=1)
@@ -272,6 +308,8 @@ def _layout(row: Mapping[str, str], count: int) -> Layout:
     tp, pp, cp = (given[axis] or 1 for axis in ("tp", "pp", "cp"))
     if given["tp"] is None and given["dp"] is not None and count % (pp * cp * given["dp"]) == 0:
         tp = count // (pp * cp * given["dp"])
+    if given["dp"] and tp * pp * given["dp"] > count:
+        raise UsageError(f"tp={tp}, pp={pp} and dp={given['dp']} take more than {count} GPUs")
     if count % (tp * pp * cp):
         raise UsageError(f"{count} GPUs are not divided by tp={tp}, pp={pp} and cp={cp}")
     dp = count // (tp * pp * cp)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.errors import UsageError
 from paceline.plan.setting import Attention, Kernels, Recompute, Sharded
 
 _OVERLAP_SINCE = 2023  # and flash attention, and sequence parallelism
@@ -32,7 +33,11 @@ class Said:
 
 
 def choices(said: Said) -> dict[str, Any]:
-    """Return the fields of `Training` that follow from the software."""
+    """Return the fields of `Training` that follow from the software; the precision is "" where nothing is said.
+
+    Raises:
+        UsageError: The precision is none.
+    """
     old = said.year < _OVERLAP_SINCE and _has(said.framework, "megatron", "deepspeed")
     modern = not old and _has(said.framework, "megatron", "bridge", "nemo")
     sharded = _sharded(said)
@@ -61,13 +66,21 @@ def memory_kind(framework: str) -> MemoryKind:
 
 
 def number_format(text: str) -> str:
-    """Return the format of the matrix products that a word such as ``amp_bf16`` or ``FP8-CS`` means."""
+    """Return the format of the matrix products that a word such as ``amp_bf16`` or ``FP8-CS`` means; "" for none.
+
+    Raises:
+        UsageError: The word means no format.
+    """
     if "rowwise" in text:  # scaled row by row, products ran no faster than in 16 bits when this was published (2025)
         return "bf16"
     for word, found in (("fp4", "fp4"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32")):
         if word in text:
             return found
-    return "fp32" if text in ("fp32", "float32", "32", "32-true") else "fp16" if _has(text, "16", "amp") else "bf16"
+    if text in ("fp32", "float32", "float", "32", "32-true"):
+        return "fp32"
+    if text and not _has(text, "16", "amp", "half", "mixed"):
+        raise UsageError(f"precision is {text!r}, which is no format that is known (fp32, tf32, fp16, bf16, fp8, fp4)")
+    return "fp16" if text else ""
 
 
 def recompute(text: str) -> dict[str, Any]:

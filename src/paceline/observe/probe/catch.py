@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.observe.probe import anatomy, batches, lazy, weightless
+from paceline.observe.probe.kept import Kept
 from paceline.observe.probe.tally import Tally
 
 SCHEMA = "paceline.caught/1"
@@ -99,12 +100,16 @@ def _patch_modules(torch: Any, seen: _Seen) -> None:
             _write(torch, seen, None)
             _leave()
         seen.depth += 1
+        kept = _counted(seen, self)
         try:
             made = original(self, *args, **kwargs)
+            seen.note.update({"kept": kept.described()} if kept else {})
             _note_products(torch, seen, self, made)
             return made
         finally:
             seen.depth -= 1
+            if kept:
+                kept.end()
 
     torch.nn.Module.__call__ = call
 
@@ -176,6 +181,15 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
 
 def _convolves(torch: Any, module: Any) -> bool:
     return any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
+
+
+def _counted(seen: _Seen, module: Any) -> Kept | None:
+    """Count what the first pass of a network that convolves keeps."""
+    if seen.depth != 1 or module is not seen.module or not seen.convolves or seen.note.get("passed"):
+        return None
+    kept = Kept(module)
+    kept.begin()
+    return kept
 
 
 def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
