@@ -23,12 +23,13 @@ from fit import ROWS, family
 from paceline.plan import engine, pipeline
 from paceline.plan.catalogue import Limits, offers
 from paceline.plan.constants import Fitted, fitted
+from paceline.plan.convention import model_flops
 from paceline.plan.described import machines
 from paceline.plan.fit import fit
 from paceline.plan.grid import grid_of
 from paceline.plan.named import named
 from paceline.plan.report import validate
-from paceline.plan.rows import Row, model_flops, read_rows
+from paceline.plan.rows import Row, read_rows
 from paceline.plan.search import Wish, search
 from paceline.plan.setting import parse_layout
 

@@ -26,6 +26,9 @@ def test_a_plan_is_told_and_written(tmp_path, capsys):
     assert written["schema"] == "paceline.plan/1"
     assert sum(written["best"]["step_parts_s"].values()) == pytest.approx(written["best"]["step_s"])
     assert f'layout = "{written["best"]["layout"]}"' in recipe.read_text(encoding="utf-8")
+    assert "8 B a weight (adamw)" in recipe.read_text(encoding="utf-8")
+    assert written["states"]["optimizer_bytes"] == 8
+    assert 0 < written["best"]["flops"]["mfu_causal"] < written["best"]["flops"]["mfu_full"] < 1
     assert "Llama-3-8B on 2 x aws/p5.48xlarge" in page.read_text(encoding="utf-8")
 
 
@@ -89,3 +92,47 @@ def test_prices_of_ones_own_take_the_place_of_the_table(tmp_path, capsys):
     prices.write_text("provider\nours\n", encoding="utf-8")
     assert run("llama-3-8b", "--gpus", "1xrack-1", "--prices", str(prices)) == 2
     assert "has no column" in capsys.readouterr().err
+
+
+def test_an_optimizer_keeps_what_it_keeps(tmp_path):
+    from paceline.cli.plan_for import _OPTIMIZERS
+    from paceline.plan.optimizers import BYTES
+
+    assert set(_OPTIMIZERS.choices) == set(BYTES)
+    record = tmp_path / "plan.json"
+    one = ("llama-3.2-1b", "--gpus", "1xH100-SXM", "--batch", "8", "--micro-batch", "1", "--json", str(record))
+    held = {}
+    for name in ("adamw", "sgd-momentum"):
+        assert run(*one, "--optimizer", name) == 0
+        held[name] = json.loads(record.read_text(encoding="utf-8"))["best"]["memory_parts_bytes"]["optimizer"]
+    assert held["adamw"] == 2 * held["sgd-momentum"] > 0
+
+
+TARGET = ("--target-tokens", "1b", "--batch", "64")
+
+
+def test_a_short_table_of_prices_will_do_and_offers_have_intervals(tmp_path, capsys):
+    prices, record = tmp_path / "prices.csv", tmp_path / "offers.json"
+    prices.write_text(
+        "instance_type,gpu,gpu_count,on_demand_usd_h\nbox,H100-SXM,8,12.5\nold,T4,4,1\n", encoding="utf-8"
+    )
+    assert run("llama-3-8b", "--catalogue", "--prices", str(prices), *TARGET, "--json", str(record)) == 0
+    out = capsys.readouterr().out
+    assert " x own/box " in out
+    assert "a table of your own that names no source" in out
+    assert "card has no bf16" in out
+    offer = json.loads(record.read_text(encoding="utf-8"))["offers"][0]
+    assert offer["usd_low"] < offer["usd"] < offer["usd_high"]
+    assert offer["hours"] / offer["hours_low"] == pytest.approx(offer["usd_high"] / offer["usd"])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [("box,H100-SXM,8,-5", "'-5'"), ("box,H100-SXM,eight,5", "'eight'"), ("box,H100-SXM,8,nan", "nan")]
+)
+def test_a_price_that_is_none_is_refused_with_its_line(tmp_path, capsys, row, said):
+    prices = tmp_path / "prices.csv"
+    prices.write_text(f"instance_type,gpu,gpu_count,on_demand_usd_h\n{row}\n", encoding="utf-8")
+    assert run("llama-3-8b", "--catalogue", "--prices", str(prices), *TARGET) == 2
+    error = capsys.readouterr().err
+    assert "line 2" in error
+    assert said in error

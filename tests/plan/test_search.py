@@ -137,7 +137,7 @@ def test_the_largest_batch_is_the_last_that_fits():
 def test_a_recipe_has_the_layout_and_what_the_engine_sets():
     found = search(wish("Llama-3-70B", "64xH100-SXM", 512, by_engine=True), fitted())
     for plan in found.plans:
-        recipe = tomllib.loads(to_toml(plan, "64 x H100-SXM"))
+        recipe = tomllib.loads(to_toml(plan, "64 x H100-SXM", "adamw"))
         layout = parse_layout(recipe["layout"])
         assert layout == plan.case.layout
         assert sum(size > 1 for size in (layout.dp, layout.shard, layout.tp, layout.pp, layout.cp)) <= 3
@@ -200,7 +200,7 @@ def test_every_second_block_lies_between_none_and_all():
     }
     assert plans["none"].step_s < plans["half"].step_s < plans["full"].step_s
     assert plans["none"].memory_bytes > plans["half"].memory_bytes > plans["full"].memory_bytes
-    assert made(tomllib.loads(to_toml(plans["half"], "x"))).memory.checkpoint_every == 2
+    assert made(tomllib.loads(to_toml(plans["half"], "x", "adamw"))).memory.checkpoint_every == 2
 
 
 def test_offers_keep_to_their_limits_and_beat_each_other():

@@ -8,11 +8,11 @@ from tests.plan.cases import case, step_of
 
 from paceline.plan.columns import columns_of
 from paceline.plan.constants import fitted
+from paceline.plan.convention import model_flops
 from paceline.plan.convnets import convnet
 from paceline.plan.convstep import conv_step
 from paceline.plan.links import gather_s, rate
 from paceline.plan.machines import ceiling
-from paceline.plan.rows import model_flops
 
 K = fitted().constants
 

@@ -27,6 +27,7 @@ _NUMBERS = (
 )
 _FORMATS = click.Choice(["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"])
 _SCHEDULES = click.Choice(["gpipe", "1f1b", "interleaved", "zero-bubble"])
+_OPTIMIZERS = click.Choice(["adamw", "adam", "adam-8bit", "lion", "muon", "sgd-momentum", "adafactor", "sgd"])
 _COUNT = click.IntRange(min=1)
 
 
@@ -56,6 +57,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--layout", metavar="AXES", help="This one only, such as dp=2,shard=4,tp=2.")
 @click.option("--schedule", type=_SCHEDULES, help="Of a pipeline, this one only; default: those that may be best.")
 @click.option("--precision", type=_FORMATS, help="Of products of matrices; default: bf16, or the program's.")
+@click.option("--optimizer", type=_OPTIMIZERS, help="Whose states are kept; default: adamw, or the program's.")
 @click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
 @click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
 @click.option("--target-samples", metavar="N", help="To train on in all, such as 1.2m.")
@@ -130,7 +132,7 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     if options["html"] is not None:
         _write_page(options["html"], plan_html.to_html(advice))
     if options["recipe"] is not None and advice.best is not None:
-        write_text(options["recipe"], to_toml(advice.best, found.name))
+        write_text(options["recipe"], to_toml(advice.best, found.name, advice.wish.optimizer))
         tell_written(options["recipe"])
     return 0 if advice.best is not None else 1
 
@@ -183,8 +185,19 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         by_engine=options["recipe"] is not None,
         schedule=options["schedule"],
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
-        states=caught.states if caught else Wish.states,
+        **_kept(caught, options["optimizer"]),
     )
+
+
+def _kept(caught: Trained | None, name: str | None) -> dict[str, Any]:
+    """Return the optimizer, and what it keeps: as it was asked for, as the program has it, or the usual one."""
+    from paceline.plan.optimizers import BYTES
+    from paceline.plan.search import Wish
+
+    weight, gradient, optimizer = caught.states if caught else Wish.states
+    if name is not None:
+        return {"optimizer": name, "states": (weight, gradient, BYTES[name])}
+    return {"optimizer": caught.optimizer if caught else Wish.optimizer, "states": (weight, gradient, optimizer)}
 
 
 def _target(options: dict[str, Any]) -> Target:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -110,18 +111,43 @@ def instances() -> tuple[Instance, ...]:
 
 
 def read_instances(path: Path) -> tuple[Instance, ...]:
-    """Read a price table of one's own, with the columns of data/instances.csv.
+    """Read a price table of one's own, with the columns of data/instances.csv; most of them may be missing.
 
     Raises:
-        UsageError: It cannot be read, lacks a column, or has a figure that is none.
+        UsageError: It cannot be read, lacks a column that it needs, or has a figure that is none.
     """
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
-        return tuple(_instance(row) for row in rows)
-    except (OSError, UnicodeDecodeError, ValueError, TypeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is no price table ({error})") from None
+    return tuple(_own(path, line, row) for line, row in enumerate(rows, start=2))
+
+
+_OWN = {  # what a table of one's own may leave out, and what is taken then
+    **dict.fromkeys(("region", "spot_usd_h", "interruption_band_2025_06", "spot_source"), ""),
+    "price_source": "a table of your own that names no source",
+    **dict.fromkeys(("vcpus", "mem_gib"), "0"),
+    "on_demand_usd_h": "",
+    "provider": "own",
+}
+
+
+def _own(path: Path, line: int, row: Mapping[str, str | None]) -> Instance:
+    given = {name: value.strip() for name, value in row.items() if name and isinstance(value, str) and value.strip()}
+    try:
+        if "vram_mib_per_gpu" not in given:
+            given["vram_mib_per_gpu"] = str(find_gpu(given["gpu"]).memory_gb * 1024)
+        instance = _instance({**_OWN, **given})
+    except ValueError as error:
+        raise UsageError(f"line {line} of {path} has a figure that is none ({error})") from None
     except KeyError as error:
         raise UsageError(f"{path} has no column {error}; docs/reference/cli.md names them") from None
+    sizes = {"gpu_count": instance.gpu_count, "vram_mib_per_gpu": instance.gpu_memory_bytes}
+    prices = {"on_demand_usd_h": instance.on_demand_usd_h, "spot_usd_h": instance.spot_usd_h}
+    for name, value in {**sizes, **prices}.items():
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"line {line} of {path}: {name} is {given.get(name)!r}; give a number above zero")
+    return instance
 
 
 def find_instance(name: str, table: Sequence[Instance] | None = None) -> Instance:

@@ -11,11 +11,10 @@ from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines
 from paceline.plan.model import Transformer
 from paceline.plan.money import Cost, cost
-from paceline.plan.report import regime_of
+from paceline.plan.report import spread_of
 from paceline.plan.search import Found, Plan, Wish, largest_batch, search
 
 _NARROWER = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp16": ("fp8",)}
-_UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which no row was published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
     """
     found = search(wish, fitted)
     best = found.plans[0] if found.plans else None
-    spread = fitted.time_spread.get(regime_of((best or found.nearest).case), _UNSEEN_REGIME)
+    spread = spread_of((best or found.nearest).case, fitted)
     steps = target.steps(wish)
     given = (target.usd_per_hour, target.price_source, target.today)
     return Advice(

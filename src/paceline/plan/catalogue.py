@@ -5,6 +5,7 @@ Machines are compared by closed forms; for those that no others beat, pipelines 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from paceline.hardware.catalogue import Instance, instances
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines, card_of, of_instance
 from paceline.plan.money import Risk, risk
+from paceline.plan.report import spread_of
 from paceline.plan.search import Found, Plan, Wish, search
 
 _NODES = (1, 2, 4, 8, 16, 32)
@@ -27,6 +29,11 @@ class Offer:
     hours: float
     usd: float
     spot: Risk | None
+    spread: float  # of hours and money: share within which four in five predictions lay
+
+    def ends(self, value: float) -> tuple[float, float]:
+        """Return the interval about a number of hours or dollars of this offer."""
+        return value / (1 + self.spread), value * (1 + self.spread)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +68,7 @@ def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> Offers:
     Raises:
         UsageError: Nothing is left.
     """
-    found, refused = [], dict.fromkeys(("no price", "card not known", "does not fit", "beyond a limit"), 0)
+    found, refused = [], Counter[str]()
     for instance in _distinct(instances() if limits.table is None else limits.table):
         if limits.region is not None and instance.region != limits.region:
             continue
@@ -90,26 +97,30 @@ def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted)
     instance, nodes = rented
     if instance.on_demand_usd_h is None:
         return "no price"
-    if instance.gpu_count < 1 or card_of(instance) is None:
+    card = card_of(instance)
+    if instance.gpu_count < 1 or card is None:
         return "card not known"
+    if card.peak_flops and wish.precision not in card.peak_flops:
+        return f"card has no {wish.precision}"
     machines = of_instance(instance, nodes)
     try:
         found = search(replace(wish, cluster=machines.cluster), fitted, most_tasks=0)
     except UsageError:
         return "does not fit"
-    return _priced(machines, found, steps) if found.plans else "does not fit"
+    return _priced(machines, found, steps, fitted) if found.plans else "does not fit"
 
 
 def _closer(offer: Offer, wish: Wish, steps: int, fitted: Fitted) -> Offer:
     """Plan once more, with pipelines played."""
-    return _priced(offer.machines, search(replace(wish, cluster=offer.machines.cluster), fitted), steps)
+    return _priced(offer.machines, search(replace(wish, cluster=offer.machines.cluster), fitted), steps, fitted)
 
 
-def _priced(machines: Machines, found: Found, steps: int) -> Offer:
+def _priced(machines: Machines, found: Found, steps: int, fitted: Fitted) -> Offer:
     plan = found.plans[0]
     hours = plan.step_s * steps / 3600
     usd = hours * (machines.usd_per_hour or 0.0)
-    return Offer(machines=machines, plan=plan, hours=hours, usd=usd, spot=risk(plan, machines, hours))
+    spread = spread_of(plan.case, fitted)
+    return Offer(machines=machines, plan=plan, hours=hours, usd=usd, spot=risk(plan, machines, hours), spread=spread)
 
 
 def _within(offer: Offer, limits: Limits) -> bool:

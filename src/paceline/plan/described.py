@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, instances
+from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, gpus, instances
 from paceline.plan.configs import from_config
 from paceline.plan.convnets import convnet
 from paceline.plan.machines import card
@@ -127,6 +127,8 @@ def of_instance(instance: Instance, count: int, network: float | None = None) ->
 def card_of(instance: Instance) -> Gpu | None:
     """Return the card of an instance; None when it is not in the table."""
     gib = instance.gpu_memory_bytes / 2**30
+    if instance.gpu.lower() in {each.name.lower() for each in gpus()}:
+        return find_gpu(instance.gpu)
     for (name, memory), row in _CLOUD_NAMES.items():
         if name == instance.gpu and abs(gib - memory) < 0.1 * memory:
             return find_gpu(row)

@@ -33,6 +33,7 @@ class Trained:
     samples: int
     precision: str
     kernels: Kernels
+    optimizer: str
     states: tuple[float, float, float]
     told: tuple[str, ...]
 
@@ -57,6 +58,7 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
         samples=samples * (note["micro_steps"] or 1),
         precision=_FORMATS.get(note["autocast"] or model["dtype"], "tf32" if note["tf32"] else "fp32"),
         kernels="fused" if note["compiled"] else "eager",
+        optimizer=" and ".join(each["class"] for each in _all(note)),
         states=(model["weight_bytes"], model["weight_bytes"], _state_bytes(note)),
         told=tuple(_told(note, name)),
     )

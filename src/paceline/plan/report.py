@@ -23,6 +23,7 @@ from paceline.plan.rows import Row
 from paceline.plan.setting import Case
 
 _LONG = 32768  # tokens
+_UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which no row was published
 _APART = 0.05  # rows of a sweep that measured closer than this are as good as each other
 
 
@@ -107,6 +108,11 @@ def regime_of(case: Case) -> str:
         return "dense, sharded weights (FSDP, ZeRO-3)"
     volta = case.cluster.gpu.architecture == "Volta"
     return "dense, 3-D parallel, V100" if volta else "dense, 3-D parallel, A100 and later"
+
+
+def spread_of(case: Case, fitted: Fitted) -> float:
+    """Return within which share of the step time four in five predictions of such a case lay."""
+    return fitted.time_spread.get(regime_of(case), _UNSEEN_REGIME)
 
 
 def _grouped(pairs: Sequence[tuple[Row, Prediction]], key: Callable[[Row], str]) -> dict[str, Errors]:

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
+from paceline.plan.convention import model_flops
 from paceline.plan.convnets import convnet
 from paceline.plan.machines import card, ceiling
 from paceline.plan.model import ConvNet, Model, Transformer
@@ -371,16 +372,6 @@ def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
     if flops is None or not isinstance(timed.model, Transformer):
         return None
     return model_flops(timed) / (flops * 1e12 * timed.cluster.count)
-
-
-def model_flops(case: Case) -> float:
-    """FLOPs of a step as Megatron reports them: full attention, no recomputation (SC21 eq. 3 without its fourth)."""
-    model = case.model
-    if isinstance(model, ConvNet):
-        return 3 * model.flops * case.global_batch
-    active = model.block_params - model.expert_params * (1 - model.top_k / model.experts if model.experts else 0)
-    per_token = 2 * (active + model.vocab * model.hidden) + 4 * model.layers * model.seq * model.heads * model.head_dim
-    return 3 * per_token * model.seq * case.global_batch
 
 
 def _memory(row: Mapping[str, str]) -> float | None:

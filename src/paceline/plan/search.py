@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import UsageError
+from paceline.plan import optimizers
 from paceline.plan.columns import Floats, columns_of, on
 from paceline.plan.constants import Fitted
 from paceline.plan.convstep import conv_step, held_by_replica, replicas
@@ -43,6 +44,7 @@ class Wish:
         states: Bytes of a weight, of its gradient and of what the optimizer keeps for it.
         by_engine: Look only at what `paceline.train` can run (`engine`).
         schedule: Of a pipeline, the only one to look at; None: those that may be best.
+        optimizer: What it is called; `states` say what it keeps.
     """
 
     model: Model
@@ -55,6 +57,7 @@ class Wish:
     by_engine: bool = False
     kernels: Kernels = "fused"
     schedule: Schedule | None = None
+    optimizer: str = optimizers.USUAL
     states: tuple[float, float, float] = (4.0, 4.0, 8.0)  # fp32 with autocast, as `paceline.train` keeps them
 
 

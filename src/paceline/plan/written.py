@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.plan.search import Plan
+from paceline.plan.setting import Training
 
 _RECOMPUTE = {
     "full": "checkpoint_every = 1",
@@ -12,11 +13,19 @@ _RECOMPUTE = {
 }
 
 
-def to_toml(plan: Plan, made_for: str) -> str:
-    """Return the recipe of a plan; what the engine has no setting for is a comment."""
+def _left_to_the_program(how: Training, optimizer: str) -> str:
+    kernels = "kernels fused by torch.compile" if how.kernels == "fused" else "kernels that are not fused"
+    return (
+        f"your program makes the rest: an optimizer that keeps {how.optimizer_bytes:g} B a weight ({optimizer}), "
+        f"weights of {how.weight_bytes:g} B, {kernels}"
+    )
+
+
+def to_toml(plan: Plan, made_for: str, optimizer: str) -> str:
+    """Return the recipe of a plan; what the engine has no setting for, and leaves to the program, is a comment."""
     how, layout = plan.case.training, plan.case.layout
     batch = f"{plan.case.global_batch:g} samples a step, micro-batches of {how.micro_batch:g}"
-    lines = [f"# planned for {made_for}: {batch}", f'layout = "{layout}"']
+    lines = [f"# planned for {made_for}: {batch}", f"# {_left_to_the_program(how, optimizer)}", f'layout = "{layout}"']
     if how.precision in ("bf16", "fp16"):
         lines += ["", "[precision]", f'autocast = "{how.precision}"']
     elif how.precision == "tf32":

@@ -8,7 +8,8 @@ from typing import Any
 from paceline import __version__
 from paceline.plan.advice import Advice, exposed
 from paceline.plan.catalogue import Offer, Offers
-from paceline.plan.search import Plan
+from paceline.plan.convention import flops_of
+from paceline.plan.search import Plan, Wish
 
 SCHEMA = "paceline.plan/1"
 
@@ -20,6 +21,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
         "model": asdict(advice.wish.model) | {"params": advice.wish.model.params},
         "machines": _machines(advice),
         "global_batch": advice.wish.global_batch,
+        "states": _states(advice.wish),
         "best": _plan(advice.best) if advice.best else None,
         "nearest": _plan(advice.found.nearest),
         "plans": [_plan(plan) for plan in advice.found.plans],
@@ -57,7 +59,11 @@ def offers_to_json(found: Offers) -> dict[str, Any]:
 def _offer(offer: Offer) -> dict[str, Any]:
     return {
         "usd": offer.usd,
+        "usd_low": offer.ends(offer.usd)[0],
+        "usd_high": offer.ends(offer.usd)[1],
         "hours": offer.hours,
+        "hours_low": offer.ends(offer.hours)[0],
+        "hours_high": offer.ends(offer.hours)[1],
         "spot": asdict(offer.spot) if offer.spot else None,
         "usd_per_hour": offer.machines.usd_per_hour,
         "nodes": offer.machines.cluster.nodes,
@@ -68,6 +74,18 @@ def _offer(offer: Offer) -> dict[str, Any]:
 
 def _head() -> dict[str, Any]:
     return {"schema": SCHEMA, "paceline_version": __version__}
+
+
+def _states(wish: Wish) -> dict[str, Any]:
+    """Return what is kept of a weight between steps."""
+    weight, gradient, optimizer = wish.states
+    return {
+        "optimizer": wish.optimizer,
+        "weight_bytes": weight,
+        "gradient_bytes": gradient,
+        "optimizer_bytes": optimizer,
+        "kernels": wish.kernels,
+    }
 
 
 def _machines(advice: Advice) -> dict[str, Any]:
@@ -92,6 +110,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "recompute": how.recompute,
         "pipeline": _pipeline(plan) if plan.case.layout.pp > 1 else None,
         "step_s": plan.step_s,
+        "flops": asdict(flops_of(plan.case, plan.step_s)),
         "step_parts_s": plan.step_parts,
         "tokens_per_s": plan.tokens_per_s,
         "samples_per_s": plan.samples_per_s,

@@ -10,7 +10,18 @@ from paceline.plan.catalogue import Offer, Offers
 from paceline.plan.model import Model, Transformer
 from paceline.plan.money import Cost, age_days
 from paceline.plan.search import Plan
-from paceline.report.plan_words import TIME_WORDS, aged, batches, dollars, energy, hours, speed, turns, weights
+from paceline.report.plan_words import (
+    TIME_WORDS,
+    aged,
+    batches,
+    dollars,
+    energy,
+    hours,
+    speed,
+    turns,
+    utilisation,
+    weights,
+)
 from paceline.units import money, percent, rate, seconds, size
 
 _MOST_PLANS = 6
@@ -46,13 +57,14 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
         [
             dollars(offer.usd),
             hours(offer.hours),
+            f"± {percent(offer.spread)}",
             f"{money(offer.machines.usd_per_hour)}/h",
-            f"{offer.machines.name}, {_region(offer)}",
+            ", ".join(filter(None, (offer.machines.name, _region(offer)))),
             str(offer.plan.case.layout),
         ]
         for offer in found.best
     ]
-    yield from _aligned(rows, ">>><<")
+    yield from _aligned(rows, ">>>><<")
     for source in dict.fromkeys(
         offer.machines.instance.price_source for offer in found.best if offer.machines.instance
     ):
@@ -102,11 +114,14 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
     yield f"best: layout {best.case.layout}"
     yield f"  {_how(best)}"
     yield f"  step {seconds(best.step_s)} (± {percent(advice.spread)}), {per_gpu} per GPU"
+    yield f"    {utilisation(best)}"
     for name, value in sorted(best.step_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.step_s:
             yield f"    {seconds(value):>10}  {percent(value / best.step_s):>6}  {TIME_WORDS[name]}"
     available = best.case.cluster.memory_bytes
     yield f"  memory {size(best.memory_bytes)} of {size(available)} (nvidia-smi); fits with probability {best.fits:.3f}"
+    weight, gradient, optimizer = advice.wish.states
+    yield f"    a weight takes {weight:g} B, its gradient {gradient:g} B, {advice.wish.optimizer} {optimizer:g} B"
     yield f"    of it reserved {size(best.reserved_bytes)}, allocated {size(best.allocated_bytes)}"
     for name, value in sorted(best.memory_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.memory_bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from paceline.hardware.catalogue import Gpu
-from paceline.plan.model import Model
+from paceline.plan.convention import flops_of
+from paceline.plan.model import Model, Transformer
 from paceline.plan.money import OLD_DAYS, Cost
 from paceline.plan.search import Plan
 from paceline.plan.setting import Layout
-from paceline.units import money, seconds
+from paceline.units import money, percent, seconds
 
 TIME_WORDS = {
     "matrix": "matrix products",
@@ -71,6 +72,19 @@ def weights(model: Model) -> str:
     if model.params >= 1e9:
         return f"{model.params / 1e9:.3g} billion weights"
     return f"{model.params / 1e6:.3g} million weights"
+
+
+def utilisation(plan: Plan) -> str:
+    """Say what share of the data sheet's peak a plan reaches, by every convention."""
+    found, precision = flops_of(plan.case, plan.step_s), plan.case.training.precision
+    if found.peak is None:
+        return f"MFU n/a: no {precision} peak of {plan.case.cluster.gpu.name} is known"
+    peak = f"of {found.peak / plan.case.cluster.count / 1e12:.4g} TFLOP/s, dense {precision}"
+    attention = ""
+    if isinstance(plan.case.model, Transformer):
+        causal = f" ({percent(found.mfu_causal)} with causal)" if plan.case.model.causal else ""
+        attention = f" with full attention{causal}"
+    return f"MFU {percent(found.mfu_full)}{attention}, HFU {percent(found.hfu_full)}, {peak}"
 
 
 def speed(plan: Plan) -> tuple[float, str]:

@@ -9,7 +9,7 @@ from paceline.plan.advice import Advice
 from paceline.plan.search import Plan
 from paceline.report.page.chart import legend, meter, stacked, swatch
 from paceline.report.page.markup import Markup, element, join, section, table
-from paceline.report.plan_words import TIME_WORDS
+from paceline.report.plan_words import TIME_WORDS, utilisation
 
 # Each part takes a colour of the phases (`report.phases`); what is no work is grey.
 _TIME = {
@@ -61,7 +61,8 @@ def time(advice: Advice) -> Markup:
         ]
         for name in _shown(shares, _TIME)
     )
-    said = f"One step on one GPU, {units.seconds(plan.step_s)} ± {units.percent(advice.spread)}; messages that show."
+    took = f"{units.seconds(plan.step_s)} ± {units.percent(advice.spread)}"
+    said = f"One step on one GPU, {took}; messages that show. {utilisation(plan)}."
     return section(
         "time",
         "Where the time goes",

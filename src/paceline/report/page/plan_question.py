@@ -55,7 +55,7 @@ def _training(wish: Wish) -> str:
     only = f"; asked for: {', '.join(asked)}" if asked else ""
     return (
         f"{wish.global_batch:,} samples a step{tokens}, products in {wish.precision}; a weight takes "
-        f"{weight:g} B, its gradient {gradient:g} B, the optimizer {optimizer:g} B{only}"
+        f"{weight:g} B, its gradient {gradient:g} B, the optimizer ({wish.optimizer}) {optimizer:g} B{only}"
     )
 
 
