@@ -68,6 +68,7 @@ def test_what_fits_nowhere_ends_with_1(capsys):
         (("llama-3-8b", "--gpus", "7xH100-SXM", "--layout", "tp=7"), "tp=7 does not divide the 32 attention heads"),
         (("mixtral-8x7b", "--gpus", "8xH100-SXM", "--layout", "dp=8,ep=3"), "ep=3 does not divide the 8 experts"),
         (("llama-3-8b", "--gpus", "8xH100-SXM", "--deadline", "3"), "--catalogue"),
+        (("llama-3-8b", "--gpus", "8xB200-SXM", "--precision", "fp4", "--recipe", "never.toml"), "no fp4"),
         (("llama-3-8b", "--gpus", "8xH100-SXM", "--target-tokens", "1t", "--target-samples", "5"), "two targets"),
         (("validate", "missing.csv"), "cannot be read"),
     ],

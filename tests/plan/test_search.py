@@ -134,6 +134,12 @@ def test_the_largest_batch_is_the_last_that_fits():
     assert not_any_more > 0.85 * best.case.cluster.memory_bytes
 
 
+def test_a_recipe_in_8_bits_asks_the_engine_for_them():
+    plan = search(wish(precision="fp8", by_engine=True), fitted()).plans[0]
+    taken = made(tomllib.loads(to_toml(plan, "x", "adamw")))
+    assert (taken.precision.fp8, taken.precision.autocast) == (True, "bf16")
+
+
 def test_a_recipe_has_the_layout_and_what_the_engine_sets():
     found = search(wish("Llama-3-70B", "64xH100-SXM", 512, by_engine=True), fitted())
     for plan in found.plans:

@@ -91,6 +91,8 @@ def _check_together(options: dict[str, Any]) -> None:
     """Refuse options that would be passed over."""
     if options["target_tokens"] is not None and options["target_samples"] is not None:
         raise UsageError("--target-tokens and --target-samples are two targets; give one of them")
+    if options["recipe"] is not None and options["precision"] == "fp4":
+        raise UsageError("paceline.train has no fp4, so that no recipe can ask for it; leave out --recipe")
     of_catalogue = [f"--{name.replace('_', '-')}" for name in ("region", "max_price", "deadline") if options[name]]
     if of_catalogue and not options["catalogue"]:
         raise UsageError(f"{', '.join(of_catalogue)} chooses among machines: give --catalogue in place of --gpus")

@@ -103,10 +103,10 @@ def exposed(plan: Plan) -> float:
 
 
 def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
-    """Plan once more in each narrower format, of those that the engine has where it is to run."""
+    """Plan once more in each narrower format that the card has; the engine has them all."""
     narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
     for name in narrower:
-        if name in wish.cluster.gpu.peak_flops and not (wish.by_engine and name == "fp8"):
+        if name in wish.cluster.gpu.peak_flops:
             yield from search(replace(wish, precision=name), fitted).plans[:1]
 
 

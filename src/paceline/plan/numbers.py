@@ -67,6 +67,10 @@ def _with_experts(base: Transformer, given: Mapping[str, Any]) -> Transformer:
     return replace(base, experts=experts, top_k=top_k, expert_ffn=given.get("expert_ffn", base.ffn))
 
 
+def _shortly(weights: float) -> str:
+    return f"{weights / 1e9:.3g} billion" if weights >= 1e9 else f"{weights / 1e6:.3g} million"
+
+
 def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Transformer:
     """Widen the feed-forward, or that of the experts, until the weights are as many as was said."""
 
@@ -79,7 +83,7 @@ def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Tra
             found = wide(width)
     if abs(found.params / params - 1) > _APART:
         raise UsageError(
-            f"{found.layers} blocks of width {found.hidden} have {found.params / 1e9:.3g} billion weights, and not "
-            f"{params / 1e9:.3g}; leave out --params or one of --layers and --hidden, or give --ffn and --vocab"
+            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights, and not "
+            f"{_shortly(params)}; leave out --params or one of --layers and --hidden, or give --ffn and --vocab"
         )
     return found

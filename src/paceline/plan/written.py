@@ -30,8 +30,8 @@ def to_toml(plan: Plan, made_for: str, optimizer: str) -> str:
         lines += ["", "[precision]", f'autocast = "{how.precision}"']
     elif how.precision == "tf32":
         lines += ["", "[precision]", "tf32 = true"]
-    elif how.precision != "fp32":
-        lines.append(f"# products in {how.precision}")
+    elif how.precision == "fp8":
+        lines += ["", "[precision]", 'autocast = "bf16"', "fp8 = true"]
     lines += ["", "[memory]", f"micro_batches = {how.micro_steps}"]
     if how.recompute in _RECOMPUTE:
         lines.append(_RECOMPUTE[how.recompute])
