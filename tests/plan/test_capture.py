@@ -116,3 +116,54 @@ def test_the_command_takes_a_factory(models, capsys):
         main(["plan", f"{models}:Model", "--seq", "4096", "--gpus", "16xH100", "--batch", "128"])
     assert ended.value.code == 0
     assert "8.03 billion weights, 32 blocks of width 4,096, 4,096 tokens" in capsys.readouterr().out
+
+
+EXPERTS = """
+import torch
+from torch import nn
+
+
+class Expert(nn.Module):
+    def __init__(self, hidden, width):
+        super().__init__()
+        self.w1, self.w2, self.w3 = nn.Linear(hidden, width), nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+
+class Stacked(nn.Module):
+    def __init__(self, hidden, width, count):
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.empty(count, 2 * width, hidden))
+        self.down = nn.Parameter(torch.empty(count, hidden, width))
+
+
+class Block(nn.Module):
+    def __init__(self, hidden, sparse, stacked):
+        super().__init__()
+        self.attn, self.num_heads = nn.MultiheadAttention(hidden, 8), 8
+        if sparse:
+            self.router, self.top_k = nn.Linear(hidden, 16, bias=False), 4
+            made = Stacked(hidden, 512, 16) if stacked else nn.ModuleList(Expert(hidden, 512) for _ in range(16))
+            self.experts, self.shared_expert = made, Expert(hidden, 1024)
+        else:
+            self.gate_up, self.down = nn.Linear(hidden, 4096), nn.Linear(2048, hidden)
+
+
+class Model(nn.Module):
+    def __init__(self, stacked=False):
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 256)
+        self.blocks = nn.ModuleList(Block(256, number > 0, stacked) for number in range(6))
+
+
+def stacked():
+    return Model(stacked=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["Model", "stacked"])
+def test_experts_are_read_from_lists_and_from_stacks(tmp_path, monkeypatch, name):
+    (tmp_path / "experts.py").write_text(EXPERTS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = from_factory(f"experts.py:{name}", 512)
+    assert (found.experts, found.top_k, found.expert_ffn, found.shared_ffn) == (16, 4, 512, 1024)
+    assert (found.layers, found.dense_layers, found.ffn, found.gated) == (6, 1, 2048, True)

@@ -6,12 +6,12 @@ import pytest
 
 from paceline.cli import main
 from paceline.errors import UsageError
-from paceline.plan.anatomy import Part
 from paceline.plan.capture import from_factory
 from paceline.plan.constants import fitted
 from paceline.plan.convnets import convnet
 from paceline.plan.described import machines
 from paceline.plan.fits import SURE
+from paceline.plan.parts import Part
 from paceline.plan.pictures import convnet_of
 from paceline.plan.search import Wish, largest_batch, search
 from paceline.plan.setting import parse_layout

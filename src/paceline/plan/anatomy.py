@@ -9,70 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.plan.experts import Experts, Width, experts_of, width_of
 from paceline.plan.model import Transformer
+from paceline.plan.parts import Part, Weight
 
+_USUAL_TOP_K = 2  # where neither a module nor a config says
 _UNEXPLAINED = 0.05  # share of the weights that may be neither block nor embedding
 _NUMBERS = "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A parameter; one that is shared has the same number wherever it is."""
-
-    name: str
-    shape: tuple[int, ...]
-    number: int
-
-    @property
-    def size(self) -> int:
-        """Elements of it."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A module: its own weights and what is below it."""
-
-    kind: str
-    embedding: bool
-    heads: int | None
-    weights: tuple[Weight, ...]
-    children: tuple[tuple[str, Part], ...]
-
-    def parts(self) -> Iterator[Part]:
-        """Go through this and all that is below it."""
-        yield self
-        for _, child in self.children:
-            yield from child.parts()
-
-    def named_weights(self, above: str = "") -> Iterator[tuple[str, Weight]]:
-        """Go through all weights with their dotted names, shared ones as often as they are used."""
-        for weight in self.weights:
-            yield above + weight.name, weight
-        for name, child in self.children:
-            yield from child.named_weights(f"{above}{name}.")
-
-    @cached_property
-    def params(self) -> int:
-        """Elements of all weights, each once."""
-        return sum({weight.number: weight.size for _, weight in self.named_weights()}.values())
-
-
-def part_of(record: Mapping[str, Any]) -> Part:
-    """Read what `observe.probe.anatomy.described` has noted."""
-    return Part(
-        kind=record["kind"],
-        embedding=record["embedding"],
-        heads=record["heads"],
-        weights=tuple(Weight(name, tuple(shape), number) for name, shape, number in record["weights"]),
-        children=tuple((name, part_of(child)) for name, child in record["children"]),
-    )
 
 
 def transformer_of(module: Part, name: str, seq: int) -> Transformer:
@@ -85,10 +31,11 @@ def transformer_of(module: Part, name: str, seq: int) -> Transformer:
     if blocks is None or embedding is None:
         raise UsageError(f"{name} has no list of like blocks with attention, or no embedding; {_NUMBERS}")
     vocab, hidden = embedding.shape
-    attention, forward = _matrices(blocks[0])
-    if not attention or not forward:
+    attention = _matrices(blocks[0])[0]
+    sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
+    width = _width([block for block in blocks if not experts_of(block, hidden)], hidden) or (sparse and sparse[0].each)
+    if not attention or not width:
         raise UsageError(f"the blocks of {name} have no attention and feed-forward that can be told; {_NUMBERS}")
-    ffn = max(max(each.shape) for each in forward)
     attention_weights = sum(each.size for each in attention)
     heads = next((part.heads for part in module.parts() if part.heads), max(1, hidden // 64))
     shared = max(0.0, attention_weights / (2 * hidden**2) - 1)
@@ -97,16 +44,57 @@ def transformer_of(module: Part, name: str, seq: int) -> Transformer:
         layers=len(blocks),
         hidden=hidden,
         heads=heads,
-        kv_heads=max(1, round(heads * min(1.0, shared))),
-        head_dim=hidden // heads,
-        ffn=ffn,
+        kv_heads=_kv_heads(module, heads, shared),
+        head_dim=_said(module, "head_dim") or max(1, hidden // heads),
+        ffn=width.ffn,
         vocab=vocab,
         seq=seq,
-        gated=round(sum(each.size for each in forward) / hidden / ffn) >= 3,
+        gated=width.gated,
         tied=not _has_output(module, embedding),
         attention_weights=attention_weights,
+        **_routed(module, sparse, len(blocks)),
     )
     return _explained(found, module.params)
+
+
+def _routed(module: Part, sparse: list[Experts], blocks: int) -> dict[str, Any]:
+    """Return the fields of a model whose blocks have experts."""
+    if not sparse:
+        return {}
+    first = sparse[0]
+    return {
+        "experts": first.count,
+        "top_k": min(_said(module, "top_k") or _USUAL_TOP_K, first.count),
+        "expert_ffn": first.each.ffn,
+        "shared_ffn": first.shared_ffn,
+        "dense_layers": blocks - len(sparse),
+    }
+
+
+def _said(module: Part, name: str) -> int | None:
+    """Return what the outermost part says that says something."""
+    return next((part.said[name] for part in module.parts() if part.said.get(name)), None)
+
+
+def _kv_heads(module: Part, heads: int, share: float) -> int:
+    """Return heads of keys and values: as the module says, or the divisor of its heads that comes next to a share."""
+    said = _said(module, "kv_heads")
+    if said and heads % said == 0:
+        return said
+    divisors = [each for each in range(1, heads + 1) if heads % each == 0]
+    return min(divisors, key=lambda each: abs(each - heads * min(1.0, share)))
+
+
+def _width(dense: list[Part], hidden: int) -> Width | None:
+    """Return that of the feed-forward of blocks without experts; the two matrices of a gate may be one."""
+    forward = _matrices(dense[0])[1] if dense else []
+    if not forward:
+        return None
+    sizes = [each.size for each in forward]
+    if len(sizes) == 2 and max(sizes) == 2 * min(sizes):
+        return width_of(sizes, hidden)
+    ffn = max(max(each.shape) for each in forward)
+    return Width(ffn=ffn, gated=round(sum(sizes) / hidden / ffn) >= 3)
 
 
 def _explained(found: Transformer, params: int) -> Transformer:

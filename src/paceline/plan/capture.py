@@ -11,8 +11,9 @@ from typing import Any
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.observe.probe import anatomy
 from paceline.observe.probe.kept import Kept
-from paceline.plan.anatomy import part_of, transformer_of
+from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model
+from paceline.plan.parts import part_of
 from paceline.plan.pictures import convnet_of
 
 _SAMPLES = 2  # batch normalisation in training takes no single value

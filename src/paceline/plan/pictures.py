@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.plan.anatomy import Part
 from paceline.plan.model import ConvNet
+from paceline.plan.parts import Part
 
 _MOSTLY = 0.5  # share of the FLOPs that convolutions must have
 _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")

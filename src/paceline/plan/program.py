@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.plan.anatomy import part_of, transformer_of
+from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model
+from paceline.plan.parts import part_of
 from paceline.plan.pictures import convnet_of
 from paceline.plan.setting import Kernels
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+_SAID = {
+    "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
+    "head_dim": ("head_dim",),
+}
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 
 
 def described(module: Any) -> dict[str, Any]:
     """Return a module, on any device, and what is below it.
 
-    Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` (where an attribute or a config says so), ``weights``
-    (name, shape, a number that only a shared weight has twice) and ``children`` (name, part).
+    Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` and ``said`` (``top_k``, ``kv_heads``, ``head_dim``;
+    where an attribute or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice)
+    and ``children`` (name, part).
     """
     return _part(module, {})
 
@@ -47,16 +53,17 @@ def _part(module: Any, numbers: dict[int, int]) -> dict[str, Any]:
     return {
         "kind": f"{type(module).__module__}.{type(module).__qualname__}",
         "embedding": isinstance(module, sys.modules["torch"].nn.Embedding),
-        "heads": _heads(module),
+        "heads": _said(module, _HEADS),
+        "said": {name: value for name, words in _SAID.items() if (value := _said(module, words))},
         "weights": weights,
         "children": [[name, _part(child, numbers)] for name, child in module.named_children()],
     }
 
 
-def _heads(module: Any) -> int | None:
+def _said(module: Any, names: tuple[str, ...]) -> int | None:
     for owner in (module, getattr(module, "config", None)):
-        for name in _HEADS:
+        for name in names:
             value = getattr(owner, name, None)
-            if isinstance(value, int) and value > 0:
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return None
