@@ -12,7 +12,7 @@ from paceline.plan.convnets import convnet
 from paceline.plan.described import machines
 from paceline.plan.fits import SURE
 from paceline.plan.parts import Part
-from paceline.plan.pictures import convnet_of
+from paceline.plan.pictures import network_of
 from paceline.plan.search import Wish, largest_batch, search
 from paceline.plan.setting import parse_layout
 
@@ -99,7 +99,7 @@ def test_what_mostly_does_not_convolve_is_refused():
     convolution = {"kind": "convolution", "weights": 10, "groups": 1, "channels": 10, "outputs": 100}
     module = Part(kind="vit", embedding=False, heads=None, weights=(), children=())
     with pytest.raises(UsageError, match="mostly convolve"):
-        convnet_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
+        network_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
 
 
 def wish(batch=2048, **more):
@@ -174,3 +174,32 @@ def test_memory_of_a_network_is_that_of_its_parts():
     mixed = search(wish(256, micro_batch=32), fitted()).plans[0].memory_parts
     assert mixed["weights"] == 6 * model.params  # and a copy in 16 bits
     assert mixed["activations"] == pytest.approx(parts["activations"] / 2)
+
+
+VISION = """
+import torch
+from torch import nn
+
+class Vision(nn.Module):
+    def __init__(self, hidden=384, depth=6):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, hidden, 16, 16), nn.Linear(hidden, 10)
+        self.positions = nn.Parameter(torch.zeros(1, 196, hidden))
+        made = (nn.TransformerEncoderLayer(hidden, 6, 4 * hidden, batch_first=True) for _ in range(depth))
+        self.blocks = nn.ModuleList(made)
+
+    def forward(self, pictures):
+        x = self.patches(pictures).flatten(2).transpose(1, 2) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+"""
+
+
+def test_a_vision_transformer_is_its_patches(folder):
+    pytest.importorskip("torch")
+    (folder / "vision.py").write_text(VISION, encoding="utf-8")
+    found = from_factory("vision.py:Vision", 0, 224)
+    assert (found.layers, found.hidden, found.heads, found.ffn, found.seq) == (6, 384, 6, 1536, 196)
+    assert (found.vocab, found.causal) == (10, False)
+    assert found.params == pytest.approx(6 * (12 * 384**2 + 13 * 384) + 384 * (768 + 197 + 10), rel=0.01)

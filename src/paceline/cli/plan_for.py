@@ -111,7 +111,10 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
     program = program_of(ctx, options)
     if not ctx.meta["program"]:
         if len(program.arguments) > 1:
-            raise UsageError(f"one MODEL, and not {len(program.arguments)}: {' '.join(program.arguments)}")
+            raise UsageError(
+                f"one MODEL, and not {len(program.arguments)}: {' '.join(program.arguments)}; of a program that a "
+                "launcher starts, give the script alone, as it runs in one process"
+            )
         return program.arguments[0] if program.arguments else None
     found = trained(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
     for line in found.told:

@@ -27,10 +27,23 @@ def transformer_of(module: Part, name: str, seq: int) -> Transformer:
     Raises:
         UsageError: It has no blocks with attention and a feed-forward, or they do not explain its weights.
     """
-    blocks, embedding = _blocks(module), _embedding(module)
+    blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
         raise UsageError(f"{name} has no list of like blocks with attention, or no embedding; {_NUMBERS}")
     vocab, hidden = embedding.shape
+    tied = not _has_output(module, embedding)
+    found = Transformer(
+        name=name, hidden=hidden, vocab=vocab, seq=seq, tied=tied, **block_fields(module, name, blocks, hidden)
+    )
+    return _explained(found, module.params)
+
+
+def block_fields(module: Part, name: str, blocks: list[Part], hidden: int) -> dict[str, Any]:
+    """Return the fields of a model that its blocks tell.
+
+    Raises:
+        UsageError: They have no attention and feed-forward that can be told.
+    """
     attention = _matrices(blocks[0])[0]
     sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
     width = _width([block for block in blocks if not experts_of(block, hidden)], hidden) or (sparse and sparse[0].each)
@@ -38,23 +51,21 @@ def transformer_of(module: Part, name: str, seq: int) -> Transformer:
         raise UsageError(f"the blocks of {name} have no attention and feed-forward that can be told; {_NUMBERS}")
     attention_weights = sum(each.size for each in attention)
     heads = next((part.heads for part in module.parts() if part.heads), max(1, hidden // 64))
-    shared = max(0.0, attention_weights / (2 * hidden**2) - 1)
-    found = Transformer(
-        name=name,
-        layers=len(blocks),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=_kv_heads(module, heads, shared),
-        head_dim=_said(module, "head_dim") or max(1, hidden // heads),
-        ffn=width.ffn,
-        vocab=vocab,
-        seq=seq,
-        gated=width.gated,
-        tied=not _has_output(module, embedding),
-        attention_weights=attention_weights,
+    return {
+        "layers": len(blocks),
+        "heads": heads,
+        "kv_heads": _kv_heads(module, heads, max(0.0, attention_weights / (2 * hidden**2) - 1)),
+        "head_dim": _said(module, "head_dim") or max(1, hidden // heads),
+        "ffn": width.ffn,
+        "gated": width.gated,
+        "attention_weights": attention_weights,
         **_routed(module, sparse, len(blocks)),
-    )
-    return _explained(found, module.params)
+    }
+
+
+def attention_width(block: Part) -> int | None:
+    """Return the narrowest side of a block's attention: its width."""
+    return min((min(each.shape) for each in _matrices(block)[0]), default=None)
 
 
 def _routed(module: Part, sparse: list[Experts], blocks: int) -> dict[str, Any]:
@@ -106,7 +117,7 @@ def _explained(found: Transformer, params: int) -> Transformer:
     return found
 
 
-def _blocks(module: Part) -> list[Part] | None:
+def blocks_of(module: Part) -> list[Part] | None:
     """The children of one class, under one parent, that have the most weights."""
     best, most = None, 0
     for parent in module.parts():

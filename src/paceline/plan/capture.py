@@ -14,7 +14,7 @@ from paceline.observe.probe.kept import Kept
 from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model
 from paceline.plan.parts import part_of
-from paceline.plan.pictures import convnet_of
+from paceline.plan.pictures import network_of
 
 _SAMPLES = 2  # batch normalisation in training takes no single value
 
@@ -45,7 +45,7 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
         raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
     part, name = part_of(anatomy.described(made)), text.rpartition(":")[2]
     if image is not None:
-        return convnet_of(part, name, *_passed(made, text, image), _SAMPLES)
+        return network_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
         raise UsageError(f"{text} has convolutions; give the side of its pictures: --image 224")
     return transformer_of(part, name, seq)

@@ -1,22 +1,25 @@
-"""Which convolutional network is a module? Read from the products that one pass over a batch has made."""
+"""Which network is a module that takes pictures? Read from the products that one pass over a batch has made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.plan.model import ConvNet
+from paceline.plan.anatomy import attention_width, block_fields, blocks_of
+from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.parts import Part
 
 _MOSTLY = 0.5  # share of the FLOPs that convolutions must have
+_PATCHES = 0.25  # share of a vision transformer's weights that patches, positions and norms may have
 _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")
 
 
-def convnet_of(
+def network_of(
     module: Part, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
-) -> ConvNet:
-    """Count a network by its convolutions; a linear layer counts as one over a single place.
+) -> Model:
+    """Read a network that takes pictures: a convolutional one, or a vision transformer.
 
     Args:
         module: What its weights are, and which classes it has.
@@ -26,15 +29,44 @@ def convnet_of(
         samples: Of the batch.
 
     Raises:
-        UsageError: Most of its work is not in convolutions.
+        UsageError: It is neither.
     """
     flops = sum(_flops(products, samples))
     convolved = sum(_flops([each for each in products if each["kind"] == "convolution"], samples))
-    if not products or convolved < _MOSTLY * flops:
+    if products and convolved >= _MOSTLY * flops:
+        return _convnet(module, name, products, kept, samples)
+    found = _vision(module, name, [each for each in products if each["kind"] == "linear"], samples)
+    if found is None:
         raise UsageError(
             f"{name} was given pictures or signals, and {len(products)} convolutions and linear layers were seen, with "
-            f"{convolved / max(flops, 1.0):.0%} of the work in convolutions; networks that mostly convolve are planned"
+            f"{convolved / max(flops, 1.0):.0%} of the work in convolutions; networks that mostly convolve are "
+            "planned, and vision transformers, whose blocks have attention by name"
         )
+    return found
+
+
+def _vision(module: Part, name: str, linear: Sequence[Mapping[str, Any]], samples: int) -> Transformer | None:
+    """Read a vision transformer: its tokens are the places that its largest layers work at, its last layer has labels.
+
+    What neither blocks nor labels explain is of patches and positions, and little of the whole.
+    """
+    blocks = blocks_of(module)
+    hidden = attention_width(blocks[0]) if blocks else None
+    if blocks is None or hidden is None or not linear:
+        return None
+    most = max(linear, key=lambda each: each["weights"] * each["outputs"] / each["channels"])
+    seq, labels = round(most["outputs"] / most["channels"] / samples), int(linear[-1]["channels"])
+    fields = block_fields(module, name, blocks, hidden)
+    bare = Transformer(name=name, hidden=hidden, vocab=labels, seq=seq, causal=False, head_share=1.0 / seq, **fields)
+    rest = module.params - bare.params
+    return replace(bare, positions=max(0, rest // hidden)) if abs(rest) < _PATCHES * module.params else None
+
+
+def _convnet(
+    module: Part, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
+) -> ConvNet:
+    """Count a network by its convolutions; a linear layer counts as one over a single place."""
+    flops = sum(_flops(products, samples))
     return ConvNet(
         name=name,
         params=module.params,

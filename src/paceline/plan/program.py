@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model
 from paceline.plan.parts import part_of
-from paceline.plan.pictures import convnet_of
+from paceline.plan.pictures import network_of
 from paceline.plan.setting import Kernels
 
 _NUMBERS = "give numbers: --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
@@ -71,7 +71,7 @@ def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> 
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
         samples = batch["shape"][0]
-        return convnet_of(module, name, products, note["kept"], samples), samples
+        return network_of(module, name, products, note["kept"], samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
     given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
     return replace(transformer_of(module, name, seq), **given), samples
