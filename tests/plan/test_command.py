@@ -51,9 +51,13 @@ def test_numbers_do_for_a_model(capsys):
     assert "best: layout shard=8" in capsys.readouterr().out
 
 
-def test_what_fits_nowhere_ends_with_1(capsys):
-    assert run("llama-3-70b", "--gpus", "1xT4", "--precision", "fp16", "--batch", "1") == 1
-    assert "none surely fits" in capsys.readouterr().out
+def test_what_fits_nowhere_ends_with_1(tmp_path, capsys):
+    one = ("llama-3-70b", "--gpus", "1xT4", "--precision", "fp16", "--batch", "1")
+    assert run(*one, "--recipe", str(tmp_path / "never.toml")) == 1
+    told = capsys.readouterr()
+    assert "none surely fits" in told.out
+    assert "never.toml is not written" in told.err
+    assert not (tmp_path / "never.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,11 @@ def test_prices_of_ones_own_take_the_place_of_the_table(tmp_path, capsys):
     prices.write_text("provider\nours\n", encoding="utf-8")
     assert run("llama-3-8b", "--gpus", "1xrack-1", "--prices", str(prices)) == 2
     assert "has no column" in capsys.readouterr().err
+
+
+def test_a_card_without_bf16_is_planned_in_fp16(capsys):
+    assert run("llama-3.2-1b", "--gpus", "8xV100-32GB-SXM2", "--batch", "64", "--seq", "2048") == 0
+    assert "dense fp16" in capsys.readouterr().out
 
 
 def test_an_optimizer_keeps_what_it_keeps(tmp_path):

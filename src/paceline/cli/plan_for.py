@@ -56,7 +56,11 @@ _COUNT = click.IntRange(min=1)
 @click.option("--micro-batch", type=_COUNT, metavar="N", help="This one only.")
 @click.option("--layout", metavar="AXES", help="This one only, such as dp=2,shard=4,tp=2.")
 @click.option("--schedule", type=_SCHEDULES, help="Of a pipeline, this one only; default: those that may be best.")
-@click.option("--precision", type=_FORMATS, help="Of products of matrices; default: bf16, or the program's.")
+@click.option(
+    "--precision",
+    type=_FORMATS,
+    help="Of products of matrices; default: bf16 (fp16 on cards without), or the program's.",
+)
 @click.option("--optimizer", type=_OPTIMIZERS, help="Whose states are kept; default: adamw, or the program's.")
 @click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
 @click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
@@ -139,6 +143,8 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     if options["recipe"] is not None and advice.best is not None:
         write_text(options["recipe"], to_toml(advice.best, found.name, advice.wish.optimizer))
         tell_written(options["recipe"])
+    elif options["recipe"] is not None:
+        click.echo(f"paceline: {options['recipe']} is not written: no plan surely fits", err=True)
     return 0 if advice.best is not None else 1
 
 
@@ -184,7 +190,7 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         model=model,
         cluster=cluster,
         global_batch=options["batch"] or usual,
-        precision=options["precision"] or (caught.precision if caught else "bf16"),
+        precision=options["precision"] or (caught.precision if caught else _usual_format(cluster)),
         layout=None if options["layout"] is None else parse_layout(options["layout"]),
         micro_batch=options["micro_batch"],
         by_engine=options["recipe"] is not None,
@@ -192,6 +198,12 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
         **_kept(caught, options["optimizer"]),
     )
+
+
+def _usual_format(cluster: Any) -> str:
+    """Sixteen bits: bf16, or fp16 on a card that has no bf16."""
+    peaks = cluster.gpu.peak_flops
+    return "fp16" if "fp16" in peaks and "bf16" not in peaks else "bf16"
 
 
 def _kept(caught: Trained | None, name: str | None) -> dict[str, Any]:
