@@ -58,3 +58,32 @@ def test_a_program_that_does_not_train_is_quoted(folder, capsys):
     (folder / "train.py").write_text("raise RuntimeError('no data')", encoding="utf-8")
     assert planned("--gpus", "8xH100-SXM", "train.py") == 2
     assert "RuntimeError: no data" in capsys.readouterr().err
+
+
+CLASSES = """
+import torch
+from torch import nn
+
+class Classes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(30000, 128), nn.Linear(128, 2)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 4)
+
+    def forward(self, ids):
+        return {"scores": self.out(self.encoder(self.embedding(ids)).mean(1))}
+
+net = Classes()
+optimizer = torch.optim.AdamW(net.parameters())
+net(torch.randint(0, 30000, (8, 128)))["scores"].mean().backward()
+optimizer.step()
+"""
+
+
+def test_a_program_that_tells_classes_has_no_logits_of_its_vocabulary(folder):
+    (folder / "train.py").write_text(CLASSES, encoding="utf-8")
+    assert planned("--gpus", "8xH100-SXM", "--json", "plan.json", "train.py") == 0
+    written = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    assert written["model"]["vocab"] == 30000
+    assert written["model"]["head_share"] == pytest.approx(1 / 128)
+    assert not written["model"]["causal"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.plan.anatomy import transformer_of
-from paceline.plan.model import Model
+from paceline.plan.model import Model, Transformer
 from paceline.plan.parts import part_of
 from paceline.plan.pictures import network_of
 from paceline.plan.setting import Kernels
@@ -74,7 +74,16 @@ def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> 
         return network_of(module, name, products, note["kept"], samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
     given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
-    return replace(transformer_of(module, name, seq), **given), samples
+    return _with_output(replace(transformer_of(module, name, seq), **given), note), samples
+
+
+def _with_output(found: Transformer, note: Mapping[str, Any]) -> Transformer:
+    """Return a model that tells classes of a sample, and no tokens, with an output layer that costs next to nothing."""
+    wide = [each for each in note.get("products", []) if each["channels"] == found.vocab]
+    made = [shape for shape in note.get("made", []) if len(shape) > 1]  # and not a loss alone
+    if found.tied and made and not wide and not any(found.vocab in shape for shape in made):
+        return replace(found, head_share=1.0 / found.seq, causal=False)
+    return found
 
 
 def _convolves(product: Mapping[str, Any]) -> bool:

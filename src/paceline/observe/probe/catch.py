@@ -199,6 +199,7 @@ def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
     seen.note.setdefault("products", []).extend(anatomy.products(module, made))
     if seen.depth == 1 and module is seen.module:
         seen.note["passed"] = True
+        seen.note["made"] = _shapes(torch, made)
         if seen.real:
             _write(torch, seen, None)
             _leave()
@@ -268,6 +269,16 @@ def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
             if found is not None:
                 return found
     return None
+
+
+def _shapes(torch: Any, made: Any) -> list[list[int]]:
+    """Return the shapes of all tensors that a module has made."""
+    if isinstance(made, torch.Tensor):
+        return [list(made.shape)]
+    within = made.values() if hasattr(made, "values") and hasattr(made, "keys") else made
+    if not isinstance(within, list | tuple) and within is made:
+        return []
+    return [shape for each in within for shape in _shapes(torch, each)]
 
 
 def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
