@@ -50,30 +50,23 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json
     """
     from paceline.data.convert import Options, convert, cores
-    from paceline.data.lossless import jpegtran
     from paceline.data.sources import BadSample
 
     if options["tokenizer"] is not None or options["kind"] == "text" or _is_text(paths[0]):
         return _tokens(paths, options["tokenizer"])
-    source, dest = _source(paths, options["dataset"], options["columns"], options["kind"])
     asked = Options(
         shard_bytes=int(options["shard_mb"] * (1 << 20)),
         seed=None if options["no_shuffle"] else options["seed"],
         verbatim=options["verbatim"],
         on_error=options["on_error"],
     )
-    pictures = any(column.kind == "image" for column in source.columns)
-    if pictures and not asked.verbatim and jpegtran() is None:
-        click.echo(
-            "paceline: JPEGs stay as they are, and crops decode all of them: jpegtran is not installed "
-            "(Debian and Ubuntu: apt install libjpeg-turbo-progs)",
-            err=True,
-        )
-    with Bar("samples") as bar:
-        try:
+    try:
+        source, dest = _source(paths, options["dataset"], options["columns"], options["kind"])
+        _warn(source, verbatim=asked.verbatim)
+        with Bar("samples") as bar:
             made = convert(source, dest, asked, options["processes"] or cores(), bar)
-        except BadSample as error:
-            raise UsageError(f"{error}; mend it, or leave it out with --on-error skip") from error
+    except BadSample as error:
+        raise UsageError(f"{error}; mend it, or leave it out with --on-error skip") from error
     for text in made.skipped[:8]:
         click.echo(f"paceline: skipped {text}", err=True)
     contents = made.contents
@@ -84,6 +77,23 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {dest}")
     click.echo(f"paceline: next: paceline data bench {dest}", err=True)
     return 0
+
+
+def _warn(source: Source, *, verbatim: bool) -> None:
+    """Say what is probably not meant."""
+    from paceline.data.lossless import jpegtran
+    from paceline.data.model import shown
+    from paceline.data.sources.image_folder import Pictures
+
+    if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):
+        click.echo(
+            "paceline: JPEGs stay as they are, and crops decode all of them: jpegtran is not installed "
+            "(Debian and Ubuntu: apt install libjpeg-turbo-progs)",
+            err=True,
+        )
+    if isinstance(source, Pictures) and (empty := source.empty_classes):
+        named = ", ".join(map(shown, empty[:8])) + (", ..." if len(empty) > 8 else "")
+        click.echo(f"paceline: folders without pictures have a label too, as in torchvision: {named}", err=True)
 
 
 def _is_text(path: Path) -> bool:

@@ -35,6 +35,7 @@ PLAN_FILE = ".converting.json"
 _JPEG = ("jpg", "jpeg")
 _MIXED = 2  # what a seed is for
 _OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
+_MOST = 1 << 63
 _ROOM = 1.05  # of what is written, that has to be free on the disk
 
 Numbers = NDArray[np.int64]
@@ -97,12 +98,16 @@ def convert(
         EnvironmentFault: There is no room.
     """
     plan = planned(source, options)
+    if options.on_error == "raise":
+        _look_at_the_empty(source)
     _begin(dest, fingerprint(source, options), sum(_sizes(source)))
     tasks = [
         _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
         for number, ids in enumerate(plan)
     ]
     there = {task.number: found for task in tasks if (found := _finished(task)) is not None}
+    if options.on_error == "raise":  # what another conversion has skipped is to be told now
+        there = {number: found for number, found in there.items() if not found.skipped}
     left = [task for task in tasks if task.number not in there]
     threads = max(1, processes // max(1, len(left)))
     made = dict(there)
@@ -130,10 +135,22 @@ def planned(source: Source, options: Options) -> list[Numbers]:
 def fingerprint(source: Source, options: Options) -> str:
     """Return a digest of what is converted and how: the same for the same."""
     columns = [(column.name, column.kind) for column in source.columns]
-    digest = hashlib.sha256(repr((options, columns, len(source), source.version)).encode())
+    same = replace(options, on_error="raise")  # one bad sample is no reason to begin anew
+    digest = hashlib.sha256(repr((same, columns, len(source), source.version)).encode())
     for number in range(len(source)):
         digest.update(f"{source.name(number)}\0{source.size(number)}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _look_at_the_empty(source: Source) -> None:
+    """Read what is empty or not there: better now than after hours.
+
+    Raises:
+        BadSample: It cannot be read.
+    """
+    for number in range(len(source)):
+        if not source.size(number):
+            source.sample(number)
 
 
 def _sizes(source: Source) -> list[int]:
@@ -261,7 +278,7 @@ def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tup
 
     def one(number: int) -> Sample | BadSample:
         try:
-            return _fast(source.sample(number), source.columns, task.options)
+            return _fast(_fitting(source.sample(number), source.name(number)), source.columns, task.options)
         except BadSample as error:
             return error
 
@@ -269,6 +286,18 @@ def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tup
     for begin in range(0, len(ids), ahead):
         some = ids[begin : begin + ahead]
         yield from zip(some, pool.map(one, some), strict=True)
+
+
+def _fitting(sample: Sample, name: str) -> Sample:
+    """Return a sample if its numbers fit where they are kept.
+
+    Raises:
+        BadSample: One does not.
+    """
+    for column, value in sample.items():
+        if isinstance(value, int) and not -_MOST <= value < _MOST:
+            raise BadSample(f"{name}: {column} is {value}; whole numbers of up to 64 bits, with a sign, can be kept")
+    return sample
 
 
 def _fast(sample: Sample, columns: Sequence[Column], options: Options) -> Sample:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from paceline.data.model import Column, ColumnKind, Payload
+from paceline.errors import UsageError
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
 TEXTS = ("txt", "json", "jsonl", "csv", "xml", "html", "caption")
@@ -39,10 +42,35 @@ def column_of_suffix(suffix: str) -> Column:
     kind = kind_of_suffix(suffix)
     first, dot, _ = suffix.rpartition(".")
     if dot:
-        return Column(name=first.replace(".", "_"), kind=kind)
+        return Column(name=_plain(first), kind=kind)
     if kind == "image":
         return Column(name="image", kind=kind)
     return Column(name="label" if suffix == "cls" else suffix, kind=kind)
+
+
+def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dict[str, str]:
+    """Return what columns are called, by what the source calls them: letters, digits, ``_`` and ``-``.
+
+    Args:
+        names: In the source.
+        usual: What is said in place of a name, where that does not make two of them the same.
+
+    Raises:
+        UsageError: Two would be called the same.
+    """
+    made = [_plain(usual(name)) for name in names]
+    if len(set(made)) < len(made):
+        made = [_plain(name) for name in names]
+    for place, name in enumerate(made):
+        if name in made[:place]:
+            both = f"{names[made.index(name)]!r} and {names[place]!r}"
+            raise UsageError(f"{both} would both be the column {name}; give one of them another name")
+    return dict(zip(names, made, strict=True))
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be a part of a file's name in a tar, between dots."""
+    return re.sub(r"[^\w-]+", "_", name)
 
 
 def suffix_of_bytes(data: bytes) -> str:

@@ -126,7 +126,7 @@ def _written(column: Column, sample: Sample) -> tuple[bytes, str]:
     """Return what a file of a sample holds, and its suffix."""
     value = sample[column.name]
     if isinstance(value, Payload):
-        named = column.name if column.kind != "image" else ""
+        named = "" if column.kind == "image" and column.name in ("image", value.suffix) else column.name
         return value.data, ".".join(part for part in (named, value.suffix) if part)
     return str(value).encode(), _NUMBER_SUFFIX.get(column.name, f"{column.name}.{column.kind}")
 

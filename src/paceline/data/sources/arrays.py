@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes, text_of
+from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.errors import EnvironmentFault, UsageError
@@ -24,18 +24,21 @@ class Arrays:
     """Arrays of as many samples each, by the names of their columns."""
 
     path: Path  # a folder of .npy files, one of them, or an HDF5 file
+    hdf5: bool = False
     classes: Sequence[str] = ()
     version: str = ""
 
-    def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:
-        return type(self), (self.path,)  # files are opened where they are read
+    def __reduce__(self) -> tuple[type[Arrays], tuple[Path, bool]]:
+        return type(self), (self.path, self.hdf5)  # files are opened where they are read
 
     @cached_property
     def _arrays(self) -> Mapping[str, Any]:
-        found = _of_hdf5(self.path) if self.path.suffix.lower() in HDF5 else _of_numpy(self.path)
+        own = _of_hdf5(self.path) if self.hdf5 else _of_numpy(self.path)
+        names = column_names(list(own), lambda name: "label" if name.lower() in _LABELS else name)
+        found = {names[name]: array for name, array in own.items()}
         counts = {name: len(array) for name, array in found.items()}
         if len(set(counts.values())) != 1:
-            said = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
+            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
             raise UsageError(
                 f"{self.path} has arrays of different lengths ({said}); all need as many rows as there are samples"
             )
@@ -65,16 +68,17 @@ class Arrays:
     def sample(self, number: int) -> Sample:
         """Read a row of each array."""
         try:
-            rows = {name: array[number] for name, array in self._arrays.items()}
+            return {column.name: _value(self._arrays[column.name][number], column) for column in self.columns}
         except (OSError, ValueError) as error:
             raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
-        return {column.name: _value(rows[column.name], column) for column in self.columns}
 
 
 def _of_numpy(path: Path) -> dict[str, Any]:
     files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"no .npy files in {path}")
     try:
-        found = {_name(file.stem): np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
+        found = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{path} cannot be read as NumPy arrays: {error}") from error
     if any(array.ndim == 0 for array in found.values()):
@@ -90,7 +94,7 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         file = h5py.File(path, "r")
-        file.visititems(lambda name, one: found.update({_name(name): one}) if isinstance(one, h5py.Dataset) else None)
+        file.visititems(lambda name, one: found.update({name: one}) if isinstance(one, h5py.Dataset) else None)
     except OSError as error:
         raise UsageError(f"{path} cannot be read as HDF5: {error}") from error
     if not found:
@@ -98,16 +102,11 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
     return found
 
 
-def _name(name: str) -> str:
-    plain = name.replace("/", "_").replace(".", "_")
-    return "label" if plain.lower() in _LABELS else plain
-
-
 def _kind(array: Any) -> ColumnKind:
-    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
-        return "int"
-    if array.ndim == 1 and np.issubdtype(array.dtype, np.floating):
-        return "float"
+    if array.ndim == 1 and array.dtype.kind in "biuf":
+        return "float" if array.dtype.kind == "f" else "int"
+    if (array.dtype.metadata or {}).get("vlen") is str:  # as h5py marks text
+        return "text"
     if array.dtype.hasobject or array.dtype.kind in "SU":
         first = array[0]
         if isinstance(first, str):
@@ -128,7 +127,7 @@ def _value(value: Any, column: Column) -> Value:
     if column.is_number:
         return number_of(value, column)
     if column.kind == "text":
-        return text_of(value)
+        return text_of(value.decode() if isinstance(value, bytes) else value)
     data = _bytes(value)
     if column.kind in ("image", "bytes") and data is not None:
         return Payload(data=data, suffix=suffix_of_bytes(data))

@@ -7,12 +7,13 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from paceline.data.kinds import array_of, number_of, text_of
+from paceline.data.kinds import array_of, column_names, number_of, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.errors import UsageError
@@ -36,7 +37,7 @@ class DatasetSource:
             UsageError: There is no such thing, or it is no data set.
         """
         self._name = name
-        self._wanted = tuple(columns)
+        self._wanted = tuple(column_names(columns).values())
         self._dataset = loaded(name)
 
     def __reduce__(self) -> tuple[type[DatasetSource], tuple[str, Sequence[str]]]:
@@ -53,13 +54,25 @@ class DatasetSource:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first sample has; all have to have the same."""
-        return [Column(name=name, kind=kind_of(value)) for name, value in self._parts(0).items()]
+        """What the first sample that can be read has; all have to have the same."""
+        why: BadSample | None = None
+        for number in range(min(_PROBED, len(self))):
+            try:
+                parts = self._parts(number)
+                return [Column(name=name, kind=self._kind(number, name, value)) for name, value in parts.items()]
+            except BadSample as error:
+                why = why or error
+        if why is not None:
+            raise why
+        return ()
 
     @cached_property
     def _usual_size(self) -> int:
-        places = np.linspace(0, len(self) - 1, min(_PROBED, len(self))).astype(int)
-        return int(np.mean([_bytes(self.sample(int(place))) for place in places]))
+        sizes = []
+        for place in np.linspace(0, len(self) - 1, min(_PROBED, len(self))).astype(int).tolist():
+            with suppress(BadSample):  # which is told when it is converted
+                sizes.append(_bytes(self.sample(place)))
+        return int(np.mean(sizes or [0]))
 
     def size(self, number: int) -> int:
         """Return what some samples have on average."""
@@ -75,7 +88,24 @@ class DatasetSource:
         names = [column.name for column in self.columns]
         if list(parts) != names:
             raise BadSample(f"{self.name(number)} has {', '.join(parts)}; the first sample has {', '.join(names)}")
-        return {column.name: _value(parts[column.name], column, self.name(number)) for column in self.columns}
+        return {column.name: self._value(number, column, parts[column.name]) for column in self.columns}
+
+    def _value(self, number: int, column: Column, value: Any) -> Value:
+        kind = self._kind(number, column.name, value)
+        if kind != column.kind and not (kind == "int" and column.kind == "float"):
+            raise BadSample(
+                f"{self.name(number)}: {column.name} is of kind {kind}, that of the first sample is {column.kind}"
+            )
+        try:
+            return _kept(value, column)
+        except (ValueError, TypeError, RuntimeError, OSError) as error:
+            raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
+
+    def _kind(self, number: int, name: str, value: Any) -> ColumnKind:
+        try:
+            return kind_of(value)
+        except BadSample as error:
+            raise BadSample(f"{self.name(number)}: {name}: {error}") from error
 
     def _parts(self, number: int) -> dict[str, Any]:
         try:
@@ -83,12 +113,13 @@ class DatasetSource:
         except Exception as error:
             raise BadSample(f"{self.name(number)}: {type(error).__name__}: {error}") from error
         if isinstance(sample, Mapping):
-            return {str(key): value for key, value in sample.items()}
+            names = column_names([str(key) for key in sample])
+            return {names[str(key)]: value for key, value in sample.items()}
         parts = list(sample) if isinstance(sample, list | tuple) else [sample]
-        names = self._wanted or [_usual_name(place, value) for place, value in enumerate(parts)]
-        if len(names) != len(parts):
-            raise BadSample(f"{self.name(number)} has {len(parts)} parts; there are names for {len(names)}")
-        return dict(zip(names, parts, strict=True))
+        called = self._wanted or _usual_names(parts)
+        if len(called) != len(parts):
+            raise BadSample(f"{self.name(number)} has {len(parts)} parts; there are names for {len(called)}")
+        return dict(zip(called, parts, strict=True))
 
 
 def loaded(name: str) -> Any:
@@ -106,7 +137,7 @@ def loaded(name: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in inside.split("."):
             found = getattr(found, part)
-        if not hasattr(found, "__getitem__") and callable(found):
+        if isinstance(found, type) or (not hasattr(found, "__getitem__") and callable(found)):
             found = found()
     except Exception as error:
         raise UsageError(f"--dataset {name}: {type(error).__name__}: {error}") from error
@@ -121,7 +152,7 @@ def kind_of(value: Any) -> ColumnKind:
     Raises:
         BadSample: There is none.
     """
-    if isinstance(value, bool | int | np.integer):
+    if isinstance(value, bool | int | np.bool_ | np.integer):
         return "int"
     if isinstance(value, float | np.floating):
         return "float"
@@ -132,36 +163,61 @@ def kind_of(value: Any) -> ColumnKind:
     if hasattr(value, "tobytes") and hasattr(value, "getbands"):
         return "image"
     if hasattr(value, "__array__"):
-        return "array"
+        return _kind_of_array(value)
     raise BadSample(
         f"a sample has a {type(value).__name__}; numbers, text, bytes, pictures, arrays and tensors can be kept"
     )
 
 
-def _value(value: Any, column: Column, name: str) -> Value:
-    kind = kind_of(value)
-    if kind != column.kind and not (kind == "int" and column.kind == "float"):
-        raise BadSample(f"{name}: {column.name} is of kind {kind}, that of the first sample is {column.kind}")
+def _kind_of_array(value: Any) -> ColumnKind:
+    """Return "int" or "float" of a single number, such as the label that a `TensorDataset` gives."""
+    if getattr(value, "shape", None) != ():
+        return "array"
+    single = value.item()
+    return "array" if isinstance(single, complex) else kind_of(single)
+
+
+def _kept(value: Any, column: Column) -> Value:
+    """Return a value as shards keep it."""
     if column.is_number:
         return number_of(value, column)
-    if kind == "text":
+    if column.kind == "text":
         return text_of(value)
-    if kind == "bytes":
+    if column.kind == "bytes":
         return Payload(data=bytes(value), suffix="bin")
-    if kind == "image":
-        file = io.BytesIO()
-        value.save(file, format="PNG", compress_level=1)
-        return Payload(data=file.getvalue(), suffix="png")
+    return _png(value) if column.kind == "image" else array_of(value)
+
+
+def _png(picture: Any) -> Payload:
+    """Return a picture without loss."""
+    file = io.BytesIO()
     try:
-        return array_of(value)
-    except ValueError as error:
-        raise BadSample(f"{name}: {column.name}: {error}") from error
+        picture.save(file, format="PNG", compress_level=1)
+    except OSError as error:
+        raise ValueError(
+            f"a picture of mode {picture.mode} is no PNG; give picture.convert('RGB'), or bytes"
+        ) from error
+    return Payload(data=file.getvalue(), suffix="png")
 
 
-def _usual_name(place: int, value: Any) -> str:
-    if place == 1 and kind_of(value) == "int":
-        return "label"
-    return {"image": "image"}.get(kind_of(value), f"part{place}")
+def _usual_names(parts: Sequence[Any]) -> list[str]:
+    """Return what parts of a tuple are called: a picture ``image``, a number in the second place ``label``."""
+    found: list[str] = []
+    for place, value in enumerate(parts):
+        name = f"part{place}"
+        if _is(value, "image") and "image" not in found:
+            name = "image"
+        elif place == 1 and _is(value, "int"):
+            name = "label"
+        found.append(name)
+    return found
+
+
+def _is(value: Any, kind: ColumnKind) -> bool:
+    try:
+        return kind_of(value) == kind
+    except BadSample:
+        return False
 
 
 def _bytes(sample: Sample) -> int:

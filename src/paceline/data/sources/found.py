@@ -13,10 +13,17 @@ from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import tars
 from paceline.errors import UsageError
 
+_PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip", ".npz")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
     "webdataset": ((".tar",), tars),
     "tfrecord": ((".tfrecord", ".tfrecords", ".tfrec"), tfrecords),
     "parquet": ((".parquet", ".pq"), tables),
+}
+_OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
+    "images": ("folder", image_folder),
+    "table": ("file", image_table),
+    "npy": ("folder or file", Arrays),
+    "hdf5": ("file", lambda path: Arrays(path, hdf5=True)),
 }
 
 
@@ -33,17 +40,16 @@ def source_of(path: Path, kind: str | None) -> Source:
     if not path.exists():
         raise UsageError(f"no file or folder {path}")
     kind = kind or _kind(path)
-    if kind == "images":
-        return image_folder(path)
-    if kind == "table":
-        return image_table(path)
-    if kind in ("hdf5", "npy"):
-        return Arrays(path)
-    suffixes, listed = _OF_FILES[kind]
+    if kind in _OF_A_FOLDER_OR_FILE:
+        wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
+        if wanted == "folder" and not path.is_dir() or wanted == "file" and not path.is_file():
+            raise UsageError(f"--format {kind} is of a {wanted}, and {path} is none; leave --format out")
+        return listed(path)
+    suffixes, listed_together = _OF_FILES[kind]
     files = [path] if path.is_file() else _files(path, suffixes)
     if not files:
         raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
-    return listed(files)
+    return listed_together(files)
 
 
 def _kind(path: Path) -> str:
@@ -57,7 +63,8 @@ def _kind(path: Path) -> str:
             return kind
     if path.is_dir():
         return "npy" if any(path.glob("*.npy")) else "images"
-    raise UsageError(f"it cannot be told what {path} is; say it with --format")
+    unpack = ", or unpack it first" if path.suffix.lower() in _PACKED else ""
+    raise UsageError(f"it cannot be told what {path} is; say it with --format{unpack}")
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

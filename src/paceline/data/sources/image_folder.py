@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from paceline.data.sources import BadSample
 from paceline.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
+_IMAGE = Column(name="image", kind="image")
+_WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PATHS, _LABELS = ("path", "file", "filename", "image"), ("label", "class", "target")
 
 
@@ -23,10 +26,10 @@ class Pictures:
 
     root: Path
     files: Sequence[str]  # relative to the root
-    labels: Sequence[int]
-    sizes: Sequence[int]  # in bytes
+    labels: Sequence[int | float]
+    sizes: Sequence[int]  # in bytes; 0 of what is not there
     classes: Sequence[str]
-    columns: Sequence[Column] = (Column(name="image", kind="image"), Column(name="label", kind="int"))
+    columns: Sequence[Column] = (_IMAGE, Column(name="label", kind="int"))
 
     def __len__(self) -> int:
         return len(self.files)
@@ -37,6 +40,12 @@ class Pictures:
         return hashlib.sha256(
             repr((list(self.labels), list(self.classes))).encode("utf-8", "surrogateescape")
         ).hexdigest()
+
+    @property
+    def empty_classes(self) -> Sequence[str]:
+        """Classes that no picture is of."""
+        there = set(self.labels)
+        return [name for number, name in enumerate(self.classes) if number not in there]
 
     def size(self, number: int) -> int:
         """Return the bytes of a file."""
@@ -74,7 +83,7 @@ def image_folder(root: Path) -> Pictures:
                     path = Path(folder) / file
                     files.append(str(path.relative_to(root)))
                     labels.append(label)
-                    sizes.append(path.stat().st_size)
+                    sizes.append(_size(path))
     if not files:
         raise UsageError(
             f"no pictures in {root}: give a folder with a folder of pictures ({', '.join(SUFFIXES)}) for each class, "
@@ -87,25 +96,54 @@ def image_table(path: Path) -> Pictures:
     """List the pictures of a CSV file with a column of paths, relative to it, and one of labels, numbers or names.
 
     Raises:
-        UsageError: It has no such columns, no rows, or a file of it is not there.
+        UsageError: It has no such columns, no rows, or is no text.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        heads = rows.fieldnames or []
-        files_in, labels_in = _head(path, heads, _PATHS), _head(path, heads, _LABELS)
-        found = [(row[files_in], row[labels_in]) for row in rows]
+    found = list(_rows(path))
     if not found:
         raise UsageError(f"{path} has no rows")
-    names = {label for _, label in found}
-    numbered = all(label.isdecimal() for label in names)
-    classes = [] if numbered else sorted(names)
-    number = {name: int(name) if numbered else classes.index(name) for name in names}
-    root = path.parent
+    labels, classes, column = _numbered([label for _, label in found])
+    files = [file for file, _ in found]
+    return Pictures(
+        path.parent, files, labels, [_size(path.parent / file) for file in files], classes, (_IMAGE, column)
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and label of each row."""
     try:
-        sizes = [(root / file).stat().st_size for file, _ in found]
-    except OSError as error:
-        raise UsageError(f"{path} names {error.filename}, which cannot be read: {error.strerror}") from error
-    return Pictures(root, [file for file, _ in found], [number[label] for _, label in found], sizes, classes)
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file)
+            heads = rows.fieldnames or []
+            files_in, labels_in = _head(path, heads, _PATHS), _head(path, heads, _LABELS)
+            for row in rows:
+                if not row[files_in] or not row[labels_in]:
+                    raise UsageError(
+                        f"{path}, line {rows.line_num}: it has no {files_in} or no {labels_in}; fill it in"
+                    )
+                yield row[files_in], row[labels_in].strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no UTF-8 text ({error}); save it as that") from error
+    except csv.Error as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+
+
+def _numbered(labels: Sequence[str]) -> tuple[Sequence[int | float], Sequence[str], Column]:
+    """Return labels as numbers: as they are, where all are numbers; else the place of each name in order."""
+    if all(_WHOLE.fullmatch(label) for label in labels):
+        return [int(label) for label in labels], [], Column(name="label", kind="int")
+    if all(_DECIMAL.fullmatch(label) for label in labels):
+        return [float(label) for label in labels], [], Column(name="label", kind="float")
+    classes = sorted(set(labels))
+    number = {name: place for place, name in enumerate(classes)}
+    return [number[label] for label in labels], classes, Column(name="label", kind="int")
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file; 0 where there is none, which is told when it is read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _head(path: Path, heads: Sequence[str], wanted: Sequence[str]) -> str:

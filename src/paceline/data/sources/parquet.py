@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes, text_of
+from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.errors import EnvironmentFault, UsageError
@@ -23,7 +24,6 @@ class Tables:
     """All rows of some files."""
 
     files: Sequence[Path]
-    classes: Sequence[str] = ()
     version: str = ""
 
     def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path]]]:
@@ -59,9 +59,41 @@ class Tables:
         return int(self._groups[1][-1])
 
     @cached_property
+    def classes(self) -> Sequence[str]:
+        """Names of the labels, where Hugging Face's datasets has noted them."""
+        noted = (self._opened[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        try:
+            features = msgspec.json.decode(noted)["info"]["features"]
+            return [str(name) for name in features["label"]["names"]]
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return ()
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """What columns are called, by their names in the files."""
+        return column_names(self._opened[0].schema_arrow.names)
+
+    @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first row has."""
-        return [Column(name=_name(name), kind=_kind(value)) for name, value in self._row(0).items()]
+        """What the schema says; of bytes, what the first that are there are."""
+        return [Column(name=self._names[field.name], kind=self._kind(field)) for field in self._opened[0].schema_arrow]
+
+    def _kind(self, field: Any) -> ColumnKind:
+        from pyarrow import types
+
+        own = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if types.is_integer(own) or types.is_boolean(own):
+            return "int"
+        if types.is_floating(own):
+            return "float"
+        if types.is_list(own) or types.is_large_list(own) or types.is_fixed_size_list(own):
+            return "array"
+        if not _is_bytes(own):
+            return "text"
+        groups, _ = self._groups
+        there = self._read(groups[0]).column(field.name).drop_null()
+        first = _bytes(there[0].as_py()) if len(there) else None
+        return kind_of_suffix(suffix_of_bytes(first or b""))
 
     def size(self, number: int) -> int:
         """Return what a row has on average, uncompressed."""
@@ -80,13 +112,17 @@ class Tables:
 
     def sample(self, number: int) -> Sample:
         """Read a row."""
-        found = {_name(name): value for name, value in self._row(number).items()}
+        row = self._row(number)
+        found = {column: row.get(name) for name, column in self._names.items()}
         return {column.name: self._value(number, column, found[column.name]) for column in self.columns}
 
     def _row(self, number: int) -> dict[str, Any]:
         groups, first = self._groups
         place = int(np.searchsorted(first, number, side="right")) - 1
-        table = self._read(groups[place])
+        try:
+            table = self._read(groups[place])
+        except (OSError, ValueError) as error:  # pyarrow's own are these
+            raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
         row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
         return row
 
@@ -96,13 +132,19 @@ class Tables:
         if column.is_number:
             return number_of(value, column)
         if column.kind == "text":
-            return text_of(value)
+            return text_of(msgspec.json.encode(value).decode() if isinstance(value, Mapping | list) else value)
         if column.kind == "array":
-            return array_of(value)
+            return self._array(number, column, value)
         data = _bytes(value)
         if data is None:
             raise BadSample(f"{self.name(number)}: {column.name} holds no bytes")
         return Payload(data=data, suffix=suffix_of_bytes(data))
+
+    def _array(self, number: int, column: Column, value: Any) -> Payload:
+        try:
+            return array_of(value)
+        except ValueError as error:
+            raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
 
 
 def tables(paths: Sequence[Path]) -> Tables:
@@ -118,23 +160,13 @@ def tables(paths: Sequence[Path]) -> Tables:
     return found
 
 
-def _name(name: str) -> str:
-    return name.replace("/", "_").replace(".", "_")
+def _is_bytes(own: Any) -> bool:
+    """Say whether values are bytes, or have them beside a path."""
+    from pyarrow import types
 
-
-def _kind(value: Any) -> ColumnKind:
-    if isinstance(value, bool | int):
-        return "int"
-    if isinstance(value, float):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    data = _bytes(value)
-    if data is not None:
-        return kind_of_suffix(suffix_of_bytes(data))
-    if isinstance(value, list):
-        return "array"
-    raise BadSample(f"a column holds {type(value).__name__}; numbers, text, bytes, pictures and lists can be kept")
+    if types.is_struct(own):
+        return any(field.name == "bytes" and _is_bytes(field.type) for field in own)
+    return bool(types.is_binary(own) or types.is_large_binary(own) or types.is_fixed_size_binary(own))
 
 
 def _bytes(value: Any) -> bytes | None:

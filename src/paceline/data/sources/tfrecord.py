@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.data.kinds import array_of, kind_of_suffix, number_of, suffix_of_bytes
+from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.tfrecord import Feature, NotATFRecord, decoded, places
@@ -36,7 +36,12 @@ class Records:
     @cached_property
     def columns(self) -> Sequence[Column]:
         """What the first record has."""
-        return [Column(name=_name(key), kind=_kind(values)) for key, values in self._features(0).items()]
+        return [Column(name=self._names[key], kind=_kind(values)) for key, values in self._features(0).items()]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """What columns are called, by the features of the first record."""
+        return column_names(list(self._features(0)), lambda key: _NAMES.get(key, key))
 
     def size(self, number: int) -> int:
         """Return the bytes of a record."""
@@ -48,7 +53,8 @@ class Records:
 
     def sample(self, number: int) -> Sample:
         """Read a record."""
-        found = {_name(key): values for key, values in self._features(number).items()}
+        features = self._features(number)
+        found = {column: features[key] for key, column in self._names.items() if key in features}
         missing = [column.name for column in self.columns if column.name not in found]
         if missing:
             raise BadSample(f"{self.name(number)} has no {', '.join(missing)}, which the first record has")
@@ -93,10 +99,6 @@ def tfrecords(paths: Sequence[Path]) -> Records:
         raise UsageError(f"no records in {', '.join(map(str, paths[:3]))}")
     file_, offset, length = np.array(found, np.int64).T
     return Records(list(paths), file_, offset, length)
-
-
-def _name(key: str) -> str:
-    return _NAMES.get(key, key.replace("/", "_").replace(".", "_"))
 
 
 def _kind(values: Feature) -> ColumnKind:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from paceline.data.kinds import column_of_suffix, plain_suffix
+from paceline.data.kinds import column_names, column_of_suffix, plain_suffix
 from paceline.data.model import Column, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.errors import UsageError
@@ -51,7 +51,19 @@ class Tars:
     @cached_property
     def columns(self) -> Sequence[Column]:
         """What the first sample has."""
-        return [column_of_suffix(member.suffix) for member in self.groups[0].members]
+        return list(self._first.values())
+
+    @cached_property
+    def _first(self) -> dict[str, Column]:
+        """The columns, by the suffixes of the first sample; two of pictures are called by them (``jpg``, ``png``)."""
+        found = {member.suffix: column_of_suffix(member.suffix) for member in self.groups[0].members}
+        names = column_names(list(found), lambda suffix: found[suffix].name)
+        return {suffix: replace(column, name=names[suffix]) for suffix, column in found.items()}
+
+    def _column(self, suffix: str) -> str:
+        """Return the name of the column that a file with some suffix is of."""
+        own = self._first.get(suffix)
+        return column_of_suffix(suffix).name if own is None else own.name
 
     def size(self, number: int) -> int:
         """Return the bytes of its files."""
@@ -65,7 +77,7 @@ class Tars:
     def sample(self, number: int) -> Sample:
         """Read the files of a sample."""
         group = self.groups[number]
-        parts: Mapping[str, Member] = {column_of_suffix(member.suffix).name: member for member in group.members}
+        parts: Mapping[str, Member] = {self._column(member.suffix): member for member in group.members}
         names = [column.name for column in self.columns]
         if sorted(parts) != sorted(names):
             raise BadSample(f"{self.name(number)} has {', '.join(parts)}; the first sample has {', '.join(names)}")
