@@ -6,8 +6,12 @@ import gc
 import os
 import pickle
 import random
+import re
+import subprocess
+import sys
 import threading
 import time
+import traceback
 from itertools import islice
 
 import numpy as np
@@ -311,7 +315,7 @@ def test_datasets_of_ones_own_raise_their_own_errors():
         ({"batch_size": 0}, "begins? at 1|begin at 1"),
         ({"rank": 2, "world": 2}, "rank is 2 of 2"),
         ({"transform": CenterCrop(8), "collate_fn": list}, "leave collate_fn= out"),
-        ({"workers": 2}, "no setting workers; it has seed, window"),
+        ({"workers": 2}, "no setting workers; its settings are seed, window"),
     ],
 )
 def test_what_cannot_be_asked(shards, wrong, said):
@@ -359,19 +363,21 @@ def test_what_samples_draw_depends_on_seed_epoch_and_number_alone():
         found.append({number: drawn for loader in own for number, drawn in by_number(loader).items()})
     assert found[0] == found[1] == found[2]
     assert len(found[0]) == 24
+    assert by_number(Loader(Drawing(24), 5, True, seed=5, threads=0)) == found[0]
     loader = Loader(Drawing(24), 4, seed=5, processes=1)
     first, second = by_number(loader), by_number(loader)
     assert first == found[0]
     assert second[0] != first[0]
 
 
-def test_the_generators_of_the_training_are_left_alone():
+@pytest.mark.parametrize("how, processes", [({"threads": 2}, 2), ({"threads": 0}, 0)])  # threads cannot be used
+def test_the_generators_of_the_training_are_left_alone(how, processes):
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     expected = torch.rand(1).item(), random.random(), np.random.rand()
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
-    loader = Loader(Drawing(8), 4, threads=2)  # which cannot be used
+    loader = Loader(Drawing(8), 4, **how)
     list(loader)
-    assert loader.report().processes == 2
+    assert loader.report().processes == processes
     assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
 
 
@@ -380,6 +386,26 @@ def test_threads_are_used_where_they_can_be(kind, suits):
     manner = manner_of(kind(64).__getitem__, np.arange(64))
     assert manner.suits_threads == suits
     assert manner.draws == (kind is Drawing)
+
+
+def test_a_busy_machine_hides_no_sample_that_holds_the_interpreter():
+    spin = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * len(os.sched_getaffinity(0)))
+    ]
+    try:
+        assert [manner_of(Holding(64).__getitem__, np.arange(64)).holds for _ in range(3)] == [True] * 3
+    finally:
+        for one in spin:
+            one.kill()
+            one.wait()
+
+
+def test_a_bad_sample_says_nothing_while_it_is_found_out(capfd):
+    def bad(number: int) -> int:
+        raise RuntimeError("boom")
+
+    manner_of(bad, np.arange(8))
+    assert capfd.readouterr().err == ""
 
 
 def test_samples_that_wait_suit_threads():
@@ -516,3 +542,57 @@ def test_who_sets_the_epoch_of_the_sampler_sets_that_of_the_loader():
     for epoch in (1, 2):
         loader.sampler.set_epoch(epoch)
         assert [number for batch in islice(loader, len(loader)) for number in batch.tolist()] == epochs[epoch]
+
+
+def broken(sample):
+    if sample["label"] % 5 == 0:
+        raise KeyError("mine")
+    return sample["label"]
+
+
+@pytest.mark.parametrize("how", [{"threads": 0}, {"threads": 2}, {"processes": 1}])
+def test_functions_that_fail_name_the_sample_and_are_skipped_where_that_is_asked(shards, how):
+    with pytest.raises(KeyError) as raised:
+        list(Loader(shards, 4, transform=broken, **how))
+    assert re.search(r"shard-\d+\.tar, sample \d+ \(class", "".join(traceback.format_exception(raised.value)))
+    loader = Loader(shards, 4, transform=broken, on_error="skip", **how)
+    assert not any((batch % 5 == 0).any() for batch in loader)
+    report = loader.report()
+    assert report.bad_samples and all(re.match(r"shard-\d+\.tar, sample", one.name) for one in report.bad)
+    assert all(one.why == "'mine'" for one in report.bad)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"ends": "truncate"}, "ends is 'truncate'; it can be 'even', 'drop', 'pad'"),
+        ({"on_error": "ignore"}, "on_error is 'ignore'"),
+        ({"batch_size": "4"}, "batch_size is '4'; it is a whole number"),
+        ({"batch_size": 0}, "begins at 1"),
+        ({"threads": 1.5}, "threads is 1.5"),
+        ({"num_workers": 2}, "in place of num_workers= it has threads= or processes="),
+        ({"drop_last": True}, 'in place of drop_last= it has ends="drop"'),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(wrong, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Loader([1, 2, 3], **wrong)
+
+
+def test_what_has_no_length_is_refused():
+    with pytest.raises(UsageError, match="has no __len__"):
+        Loader(iter([1, 2]), 2)
+
+
+@pytest.mark.parametrize("make", [RandomResizedCrop, CenterCrop])
+@pytest.mark.parametrize("size", [0, (224, 224), 1.5])
+def test_sizes_of_crops_are_whole_numbers(make, size):
+    with pytest.raises(UsageError, match="size is"):
+        make(size)
+
+
+@pytest.mark.parametrize("state", [None, {"consumed": -1}])
+def test_states_that_are_damaged(state):
+    loader = Loader([1, 2, 3], 2)
+    with pytest.raises(UsageError):
+        loader.load_state_dict(None if state is None else loader.state_dict() | state)

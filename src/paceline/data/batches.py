@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.faults import Faults, collated
-from paceline.data.index import DamagedData
+from paceline.data.draws import own_draws
+from paceline.data.faults import Faults, collated, named
 from paceline.data.model import Column
-from paceline.data.pictures import Decoder, UndecodablePicture
+from paceline.data.pictures import Decoder
 from paceline.data.reach import Reach
 from paceline.data.sharded import Place, ShardedDataset
 from paceline.data.stages import Clock
@@ -43,8 +43,19 @@ class SampleBatches:
         collate: Callable[[list[Any]], Any] | None,
         *,
         exact: bool,
+        draws: bool,
     ) -> None:
+        """Prepare making batches.
+
+        Args:
+            reach: What batches are made of.
+            transform: The user's function of a sample.
+            collate: The user's function of a list of samples.
+            exact: Whether pictures are decoded as PIL does.
+            draws: Whether the function may draw random numbers, from the generators of this process.
+        """
         self._reach = reach
+        self._draws = draws and transform is not None
         self._columns = list(reach.dataset.contents.columns)
         self._transform = transform
         self._collate = collate
@@ -56,15 +67,17 @@ class SampleBatches:
         dataset = self._reach.dataset
         places = dataset.places(ids)
         columns = {column.name: self._column(column, ids, places) for column in self._columns}
-        with self._reach.clock.batch() as lap:
+        seeds = (self._reach.seed, epoch) if self._draws else None
+        with self._reach.clock.batch() as lap, own_draws(seeds) as drawing:
             for number, place in enumerate(places):
                 try:
                     sample = {c.name: self._value(c, place, columns[c.name][number]) for c in self._columns}
                     lap.mark("decode")
+                    drawing(int(ids[number]))
                     made.append(sample if self._transform is None else self._transform(sample))
                     lap.mark("transform")
-                except (DamagedData, UndecodablePicture, ValueError) as error:
-                    self._reach.faults.met(dataset.name(place), error)
+                except Exception as error:
+                    self._reach.faults.met_in(dataset.name(place), error)
             batch = collated(made, len(ids), self._collate)
             lap.mark("collate", len(ids))
         return batch
@@ -94,23 +107,50 @@ class ShardedSamples:
     def __len__(self) -> int:
         return len(self._dataset)
 
+    def name(self, number: int) -> str:
+        """Return what a sample is called in a message."""
+        return self._dataset.name(self._dataset.places(np.array([number]))[0])
+
     def __getitem__(self, number: int) -> Any:
+        try:
+            sample = self._sample(number)
+            return sample if self._transform is None else self._transform(sample)
+        except Exception as error:
+            raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same
+
+    def _sample(self, number: int) -> dict[str, Any]:
         dataset, columns = self._dataset, self._dataset.contents.columns
         (place,) = dataset.places(np.array([number]))
         decoder = decoder_for(columns, exact=self._exact)
-        sample = {
+        return {
             c.name: dataset.numbers(c.name, [place]).tolist()[0]
             if c.is_number
             else value_of(c, memoryview(dataset.payload(c.name, place)), decoder)
             for c in columns
         }
-        return sample if self._transform is None else self._transform(sample)
 
 
 class DatasetBatches:
     """Batches of any map-style data set."""
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, clock: Clock, faults: Faults) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any] | None,
+        clock: Clock,
+        faults: Faults,
+        seed: int | None,
+    ) -> None:
+        """Prepare making batches.
+
+        Args:
+            dataset: The user's own.
+            collate: The user's function of a list of samples.
+            clock: Adds up what it takes.
+            faults: Counts bad samples.
+            seed: Of what samples draw from the generators of this process; None: they draw nothing.
+        """
+        self._seed = seed
         self._dataset = dataset
         self._collate = collate
         self._clock = clock
@@ -119,8 +159,10 @@ class DatasetBatches:
     def make(self, ids: Numbers, epoch: int) -> Any:
         """Make a batch as torch's `DataLoader` does."""
         made = []
-        with self._clock.batch() as lap:
+        seeds = None if self._seed is None else (self._seed, epoch)
+        with self._clock.batch() as lap, own_draws(seeds) as drawing:
             for number in ids.tolist():
+                drawing(number)
                 try:
                     made.append(self._dataset[number])
                 except Exception as error:

@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.settings import whole
+
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 _TRIES = 10
@@ -59,6 +61,9 @@ class RandomResizedCrop:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of width to height
     mirror: float = 0.5  # how probably it is mirrored
 
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1)
+
     @property
     def draws(self) -> int:
         """Two for each try, two for the place, one for mirroring."""
@@ -98,6 +103,10 @@ class CenterCrop:
 
     size: int
     resize: int = 256
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 1)
+        whole("resize", self.resize, 1)
 
     @property
     def draws(self) -> int:

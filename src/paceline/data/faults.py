@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.index import DamagedData
+from paceline.data.pictures import UndecodablePicture
 
 
 class Skipped(Exception):
@@ -34,6 +35,16 @@ class Faults:
     first: list[Bad] = field(default_factory=list)  # a few, to be shown
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def met_in(self, name: str, error: Exception) -> None:
+        """Count a sample that the user's own function, or reading it, has failed with.
+
+        Raises:
+            Exception: What it was, if bad samples are not to be skipped.
+        """
+        if not self.skip:
+            raise named(name, error)
+        self.met(name, error)
+
     def met(self, name: str, error: Exception) -> None:
         """Count a bad sample.
 
@@ -45,7 +56,24 @@ class Faults:
         with self._lock:
             self.count += 1
             if len(self.first) < 8:
-                self.first.append(Bad(name, str(error)))
+                self.first.append(Bad(name, why(name, error)))
+
+
+def named(name: str, error: Exception) -> Exception:
+    """Return an error that names the sample: bad bytes are `DamagedData`, the user's own errors stay what they are."""
+    if isinstance(error, DamagedData):
+        return error
+    if isinstance(error, UndecodablePicture):
+        made = DamagedData(f"{name}: {error}")
+        made.__cause__ = error
+        return made
+    error.add_note(f"of {name}")
+    return error
+
+
+def why(name: str, error: Exception) -> str:
+    """Return what an error says of a sample, without its name."""
+    return str(error).removeprefix(f"{name}: ") or type(error).__name__
 
 
 def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | None) -> Any:

@@ -34,7 +34,7 @@ from paceline.data.ranks import rank_and_world, share_here
 from paceline.data.reach import Arrays, Reach, unpinned_array
 from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
-from paceline.data.settings import bounds_of, chosen, first_pace, within_memory
+from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_memory
 from paceline.data.sharded import ShardedDataset
 from paceline.data.slices import Slice, coming, planned, steps_left
 from paceline.data.stages import Clock, Lap, Spent
@@ -79,7 +79,7 @@ class Loader:
         """
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size, 1)
         self._wanted = checked(
             Wanted(
                 data=self._data,
@@ -214,8 +214,6 @@ class Loader:
         """What of each step is this rank's; frameworks say which rank that is only after a loader was made."""
         own, (rank, world) = self._own, rank_and_world()
         rank, world = rank if own.rank is None else own.rank, world if own.world is None else own.world
-        if self.batch_size < 1 or own.window < 1:
-            raise UsageError(f"batch_size is {self.batch_size} and window {own.window}; both begin at 1")
         if not 0 <= rank < world:
             raise UsageError(f"rank is {rank} of {world}; ranks begin at 0")
         return Slice(rank=rank, world=world, batch=self.batch_size, ends=own.ends)
@@ -250,7 +248,7 @@ class Loader:
         if self._processes and not self._wanted.is_shared:
             return
         if not self._wanted.is_sharded:
-            self._maker = self._wanted.maker_of_own(self._clock, self._faults)
+            self._maker = self._wanted.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
             return
         self._store = BlockStore(self._data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
         self._paced(self._pacer.pace)
@@ -262,7 +260,12 @@ class Loader:
             seed=self._at.seed,
             cache=self._cache,
         )
-        self._maker = self._wanted.maker(reach, self._arrays)
+        self._maker = self._wanted.maker(reach, self._arrays, alone=self._alone)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether the training's own thread makes batches."""
+        return not self._bounds.most.threads
 
     def _weigh(self, batch: Any) -> None:
         """See to it that no more is made ahead than memory is for, now that it is known what a batch takes."""

@@ -41,7 +41,7 @@ def position_of(state: Mapping[str, Any], samples: int) -> Position:
         UsageError: It is no state, or that of another data set.
     """
     names = [one.name for one in fields(Position)]
-    missing = [name for name in names if name not in state]
+    missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
     if missing:
         raise UsageError(
             f"this is no state of a loader: it lacks {', '.join(missing)}; give what state_dict() returned"
@@ -52,4 +52,6 @@ def position_of(state: Mapping[str, Any], samples: int) -> Position:
             "give the data set that the state was saved with"
         )
     numbers = {name: int(state[name]) for name in names if name != "shuffle"}
+    if not 0 <= numbers["consumed"] <= samples:
+        raise UsageError(f"the state has consumed {numbers['consumed']:,} of {samples:,} samples; it is damaged")
     return Position(shuffle=bool(state["shuffle"]), **numbers)

@@ -11,27 +11,31 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
+from itertools import count, cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from threading import Barrier
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.chance import key_of
+from paceline.data.batches import ShardedSamples
 from paceline.data.changed import transformed
-from paceline.data.faults import Bad, Faults, Skipped, collated
+from paceline.data.draws import same, seed_generators, states
+from paceline.data.faults import Bad, Faults, Skipped, collated, why
 from paceline.data.stages import Clock, Lap, Spent
 
 Numbers = NDArray[np.int64]
-_SAMPLES = 3  # a rank's draws: for what a key is
 _LONG_S = 0.05  # of the samples by which it is found out
 _LIMIT_S = 30.0
-_HELD = 0.5  # of the time of two threads in which they wait for each other
+_LOOK_S, _LEAST_LOOKS = 0.15, 8  # at whether the interpreter is held
+_SLEEP_S = (0.0005, 0.0025)
+_WAITED_S = 2e-4  # longer than a timer is late
+_HELD = 0.4  # of all looks
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Manner:
 
 
 def manner_of(make: Callable[[int], Any], ids: Numbers) -> Manner:
-    """Have a process of its own make a few samples, alone and by two threads at a time.
+    """Have a process of its own make a few samples, and watch it.
 
     Here nothing changes: no generator, and no file that the first sample opens. What cannot be found out in time, or
     ends in an error, is taken to need processes.
@@ -75,21 +79,66 @@ def manner_of(make: Callable[[int], Any], ids: Numbers) -> Manner:
 
 
 def _found_out(there: Connection, make: Callable[[int], Any], ids: Numbers) -> None:
-    before = _states()
-    some = _enough(make, ids)
-    draws = not _same(before, _states())
-    there.send(Manner(draws=draws, holds=_holds(make, some)))
+    def tried(number: int) -> None:
+        with suppress(Exception):  # bad samples are told where they are used
+            make(number)
+
+    before = states()
+    some = _enough(tried, ids)
+    draws = not same(before, states())
+    there.send(Manner(draws=draws, holds=_holds(tried, some)))
 
 
 def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
-    """Say whether two threads wait for each other.
+    """Say whether the interpreter is held most of the time, while a thread makes samples.
 
-    What each sleeps more than one alone does, it waits for the other: time in which it could run and had no core is
-    none of it, so a busy machine changes nothing.
+    This thread wakes at moments that have nothing to do with them, and sees whether it has to wait for the
+    interpreter, which here nobody gives up without need. Others may be busy: time without a core is none of it, and a
+    look while the other thread had none tells nothing.
     """
-    (alone,), together = _times(make, some, 1), _times(make, some, 2)
-    slept_s = sum(one.slept_s for one in together) / len(together)
-    return slept_s - alone.slept_s > _HELD * (alone.cpu_s + alone.slept_s)
+    over, usual_s = Event(), sys.getswitchinterval()
+
+    def work() -> None:
+        begun = time.perf_counter()
+        for number in cycle(some):
+            make(number)
+            if time.perf_counter() - begun > usual_s:
+                time.sleep(0)  # lets go of the interpreter, as threads do in turns
+                begun = time.perf_counter()
+            if over.is_set():
+                return
+
+    sys.setswitchinterval(_LIMIT_S)
+    worker = Thread(target=work, daemon=True)
+    worker.start()
+    waits_s = _waits(_cpu_of(worker))
+    over.set()
+    worker.join()
+    sys.setswitchinterval(usual_s)
+    return sum(wait_s > _WAITED_S for wait_s in waits_s) > _HELD * len(waits_s)
+
+
+def _waits(cpu_s: Callable[[], float]) -> list[float]:
+    """Return how long this thread waits for the interpreter after sleeps in which the other thread worked."""
+    chance, found = random.Random(0), list[float]()
+    end = time.perf_counter() + _LOOK_S
+    for look in count():
+        if look >= _LEAST_LOOKS and time.perf_counter() > end:
+            return found
+        sleep_s, before_s, worked_s = chance.uniform(*_SLEEP_S), _delayed_s(), cpu_s()
+        begun = time.perf_counter()
+        time.sleep(sleep_s)
+        late_s = time.perf_counter() - begun - sleep_s
+        if cpu_s() - worked_s > sleep_s / 2:
+            found.append(late_s - (_delayed_s() - before_s))
+    raise AssertionError  # a count has no end
+
+
+def _cpu_of(thread: Thread) -> Callable[[], float]:
+    """Return what tells the CPU time of a thread; where the system does not say, it worked all the time."""
+    if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
+        return time.perf_counter
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(thread.ident))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,18 +232,14 @@ class Seeded:
         return Samples(made, numbers[0] if numbers else 0, lap.spent)
 
     def _made(self, number: int) -> Any:
-        import torch
-
-        key = key_of(*self._seeds, _SAMPLES, number)
-        random.seed(key)
-        np.random.seed(key & 0xFFFFFFFF)
-        torch.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+        seed_generators(self._seeds, number)
         if not self._skip:
             return self._dataset[number]
         try:
             return self._dataset[number]
         except Exception as error:
-            return Bad(f"sample {number}", str(error))
+            named = self._dataset.name(number) if isinstance(self._dataset, ShardedSamples) else f"sample {number}"
+            return Bad(named, why(named, error))
 
 
 def _enough(make: Callable[[int], Any], ids: Numbers) -> list[int]:
@@ -209,31 +254,6 @@ def _enough(make: Callable[[int], Any], ids: Numbers) -> list[int]:
     return some
 
 
-@dataclass(frozen=True)
-class _Times:
-    """What a thread did while it made samples."""
-
-    cpu_s: float
-    slept_s: float  # waited for something else than a core
-
-
-def _times(make: Callable[[int], Any], some: list[int], threads: int) -> list[_Times]:
-    """Have some threads make samples side by side, each all of them, from one moment on."""
-    begun: list[float] = []
-    start = Barrier(threads, lambda: begun.append(time.perf_counter()))
-
-    def all_of_them(_: int) -> _Times:
-        cpu, delay = time.thread_time(), _delayed_s()
-        start.wait()
-        for number in some:
-            make(number)
-        cpu, delay = time.thread_time() - cpu, _delayed_s() - delay
-        return _Times(cpu, max(0.0, time.perf_counter() - begun[0] - cpu - delay))
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(all_of_them, range(threads)))
-
-
 def _delayed_s() -> float:
     """Return the seconds in which this thread could run and had no core; 0 where the kernel does not tell."""
     try:
@@ -241,16 +261,3 @@ def _delayed_s() -> float:
             return int(file.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-def _states() -> list[Any]:
-    """Return the states of the generators of the process."""
-    torch = sys.modules.get("torch")
-    return [random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None]
-
-
-def _same(one: list[Any], other: list[Any]) -> bool:
-    same_torch = one[2] is None or other[2] is None or bool((one[2] == other[2]).all())
-    numpy_one, numpy_other = one[1], other[1]
-    same_numpy = bool((numpy_one[1] == numpy_other[1]).all()) and numpy_one[2:] == numpy_other[2:]
-    return one[0] == other[0] and same_numpy and same_torch

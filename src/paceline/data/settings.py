@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -12,7 +13,19 @@ from paceline.data.tuning import Bounds, Pace
 from paceline.errors import UsageError
 
 _MOST_READERS, _MOST_READY = 32, 32
-_LEAST = {"lanes": 1, "threads": 0, "processes": 0, "readers": 0, "prefetch": 0, "memory_bytes": 1}
+_OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip")}
+_OF_TORCH = {
+    "num_workers": "threads= or processes=, or neither: as many as pay are used",
+    "pin_memory": "device=, which pins what it copies",
+    "drop_last": 'ends="drop"',
+    "prefetch_factor": "prefetch=, or nothing: as much as pays is made ahead",
+    "persistent_workers": "nothing: threads stay",
+    "sampler": "shuffle= and window=",
+    "batch_sampler": "batch_size= and shuffle=",
+    "generator": "seed=",
+    "worker_init_fn": "seed=, by which each sample draws",
+}
+_LEAST = {"window": 1, "lanes": 1, "threads": 0, "processes": 0, "readers": 0, "prefetch": 0, "memory_bytes": 1}
 _BEGIN = Pace(threads=2, readers=4, ready=2)  # where nothing is said
 
 
@@ -53,12 +66,30 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
     known = [one.name for one in fields(Settings)]
     wrong = [name for name in settings if name not in known]
     if wrong:
-        raise UsageError(f"a loader has no setting {', '.join(wrong)}; it has {', '.join(known)}")
+        here = "".join(f"; in place of {name}= it has {_OF_TORCH[name]}" for name in wrong if name in _OF_TORCH)
+        raise UsageError(f"a loader has no setting {', '.join(wrong)}{here}; its settings are {', '.join(known)}")
     found = Settings(**settings)
     for name, least in _LEAST.items():
-        value = getattr(found, name)
-        if value is not None and value < least:
-            raise UsageError(f"{name} is {value}; it begins at {least}, or is None")
+        if getattr(found, name) is not None:
+            whole(name, getattr(found, name), least)
+    for name, allowed in _OF.items():
+        if getattr(found, name) not in allowed:
+            raise UsageError(f"{name} is {getattr(found, name)!r}; it can be {', '.join(map(repr, allowed))}")
+    return found
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number that is large enough.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = least - 1
+    if found < least:
+        raise UsageError(f"{name} is {value!r}; it is a whole number, and begins at {least}")
     return found
 
 

@@ -77,11 +77,18 @@ class Wanted:
         size = _TOKEN_BLOCK if isinstance(self.data, TokenDataset) else 1  # each by itself: mixed as well as can be
         return Order(np.arange(0, at.samples, size, dtype=np.int64), at.samples, shuffle, at.epoch)
 
-    def maker(self, reach: Reach, arrays: Arrays) -> Maker:
-        """Return what makes batches of shards."""
+    def maker(self, reach: Reach, arrays: Arrays, *, alone: bool) -> Maker:
+        """Return what makes batches of shards.
+
+        Args:
+            reach: What they are made of.
+            arrays: Where pictures become batches.
+            alone: Whether the training's own thread makes them.
+        """
         column = picture_column(self.data)
         if self.crop is None or column is None:
-            return Reachable(SampleBatches(reach, self.function, self.collate, exact=self.exact), reach)
+            made = SampleBatches(reach, self.function, self.collate, exact=self.exact, draws=alone)
+            return Reachable(made, reach)
         return Reachable(PictureBatches(reach, column, self.crop, arrays, exact=self.exact), reach)
 
     def cache(self, where: str | None, most_bytes: int | None) -> Cache | None:
@@ -114,11 +121,17 @@ class Wanted:
             return None
         return cache_offer(self.data, column, None if self.crop.draws else self.crop.size, spent)
 
-    def maker_of_own(self, clock: Any, faults: Any) -> Maker:
-        """Return what makes batches of tokens, or of the user's own data set."""
+    def maker_of_own(self, clock: Any, faults: Any, seed: int | None) -> Maker:
+        """Return what makes batches of tokens, or of the user's own data set.
+
+        Args:
+            clock: Adds up what it takes.
+            faults: Counts bad samples.
+            seed: Of what samples draw; None: nothing.
+        """
         if self.is_plain:
             return TokenBatches(self.data, clock)
-        return DatasetBatches(self.data, self.collate, clock, faults)
+        return DatasetBatches(self.data, self.collate, clock, faults, seed)
 
 
 def checked(wanted: Wanted) -> Wanted:
@@ -131,6 +144,11 @@ def checked(wanted: Wanted) -> Wanted:
     if not wanted.is_sharded:
         if wanted.transform is not None:
             raise UsageError("transform= is for shards; a Dataset of your own transforms what it returns")
+        if not hasattr(wanted.data, "__len__") or not hasattr(wanted.data, "__getitem__"):
+            raise UsageError(
+                f"{type(wanted.data).__name__} has no __len__ and __getitem__, by which samples are mixed; "
+                "write shards of it, or leave it to DataLoader"
+            )
         return wanted
     if picture_column(wanted.data) is not None:
         libraries()

@@ -1,0 +1,70 @@
+"""From what do samples draw? From generators of the whole process, seeded for each by seed, epoch and its number.
+
+So what a sample draws does not depend on who makes it, or when. Where the training's own process makes samples, its
+generators are given back as they were: what the training draws does not depend on its data either.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from paceline.data.chance import key_of
+
+_SAMPLES = 3  # a sample's draws: for what a key is
+
+
+def seed_generators(seeds: tuple[int, int], number: int) -> None:
+    """Seed the generators of this process for a sample; of torch's, the one of the host.
+
+    Args:
+        seeds: Seed and epoch.
+        number: Of the sample.
+    """
+    import torch
+
+    key = key_of(*seeds, _SAMPLES, number)
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+
+
+@contextmanager
+def own_draws(seeds: tuple[int, int] | None) -> Iterator[Callable[[int], None]]:
+    """Give what is to be called before each sample is made; afterwards generators are what they were.
+
+    Args:
+        seeds: Seed and epoch; None: samples draw nothing, and nothing is done.
+    """
+    if seeds is None:
+        yield lambda number: None
+        return
+    import torch
+
+    before = states()
+    try:
+        yield lambda number: seed_generators(seeds, number)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        if before[2] is not None:
+            torch.default_generator.set_state(before[2])
+
+
+def states() -> list[Any]:
+    """Return the states of the generators of the process."""
+    torch = sys.modules.get("torch")
+    return [random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Say whether nothing was drawn from one moment to the other."""
+    same_torch = one[2] is None or other[2] is None or bool((one[2] == other[2]).all())
+    numpy_one, numpy_other = one[1], other[1]
+    same_numpy = bool((numpy_one[1] == numpy_other[1]).all()) and numpy_one[2:] == numpy_other[2:]
+    return one[0] == other[0] and same_numpy and same_torch
