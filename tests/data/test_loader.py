@@ -596,3 +596,7 @@ def test_states_that_are_damaged(state):
     loader = Loader([1, 2, 3], 2)
     with pytest.raises(UsageError):
         loader.load_state_dict(None if state is None else loader.state_dict() | state)
+
+
+def test_what_frameworks_ask_of_a_loader_with_a_sampler_is_there():
+    assert Loader([1, 2, 3], 2).batch_sampler is None  # Lightning asks, of each loader of an evaluation

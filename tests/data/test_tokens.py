@@ -14,7 +14,8 @@ import torch
 from paceline.data.index import DamagedData
 from paceline.data.loader import Loader
 from paceline.data.sources.text import documents, tokenizer_of
-from paceline.data.tokens import ByteTokenizer, TokenDataset, write_tokens
+from paceline.data.token_shards import verify_tokens, write_tokens
+from paceline.data.tokens import ByteTokenizer, TokenDataset
 from paceline.errors import UsageError
 
 TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for number in range(40)]
@@ -108,3 +109,54 @@ def test_what_is_wrong(folder, tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DamagedData, match=path.name):
         TokenDataset(folder, 100).batch(np.array([0]))
+
+
+def many(count: int):
+    yield from ([f"document {number} " * 50] for number in range(count))
+
+
+def cut_short(count: int):
+    yield from many(count)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_conversion_of_text_goes_on_where_it_was(tmp_path):
+    write_tokens(tmp_path / "whole", many(12), ByteTokenizer(), shard_tokens=1500)
+    with pytest.raises(KeyboardInterrupt):
+        write_tokens(tmp_path / "tokens", cut_short(7), ByteTokenizer(), shard_tokens=1500, mark="a")
+    with pytest.raises(UsageError, match="the beginning of another conversion"):
+        write_tokens(tmp_path / "tokens", many(12), ByteTokenizer(), shard_tokens=1500, mark="b")
+
+    class Counting(ByteTokenizer):
+        made = 0
+
+        def ids(self, texts):
+            self.made += len(texts)
+            return super().ids(texts)
+
+    own = Counting()
+    write_tokens(tmp_path / "tokens", many(12), own, shard_tokens=1500, mark="a")
+    assert 0 < own.made < 12
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "tokens" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((tmp_path / "tokens").iterdir())) == len(list((tmp_path / "whole").iterdir()))
+
+
+def test_damage_of_tokens_is_found_and_named(folder):
+    assert not verify_tokens(folder, lambda done, whole: None).problems
+    first, second = sorted(folder.glob("*.npy"))[:2]
+    harmed = bytearray(first.read_bytes())
+    harmed[200] ^= 1
+    first.write_bytes(harmed)
+    second.unlink()
+    found = verify_tokens(folder, lambda done, whole: None)
+    assert len(found.problems) == 2
+    assert "is damaged" in found.problems[0] and "cannot be read" in found.problems[1]
+    verify = [sys.executable, "-m", "paceline", "data", "verify", str(folder)]
+    done = subprocess.run(verify, capture_output=True, text=True)
+    assert done.returncode == 1 and first.name in done.stderr
+
+
+def test_who_takes_tokens_for_pictures_is_told(folder):
+    with pytest.raises(UsageError, match=r"TokenDataset\("):
+        Loader(folder, 4)

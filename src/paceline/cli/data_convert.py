@@ -102,8 +102,8 @@ def _is_text(path: Path) -> bool:
 
 def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
     """Convert text."""
-    from paceline.data.sources.text import documents, tokenizer_of
-    from paceline.data.tokens import write_tokens
+    from paceline.data.sources.text import documents, fingerprint, tokenizer_of
+    from paceline.data.token_shards import write_tokens
 
     if len(paths) != 2:
         raise UsageError(f"give SRC and DEST, not {len(paths)} paths: {' '.join(map(str, paths))}")
@@ -113,11 +113,13 @@ def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
         raise UsageError(
             f"{paths[0]} is text: say how tokens are made, --tokenizer bytes or --tokenizer tokenizer.json"
         )
-    made = write_tokens(paths[1], documents(paths[0]), tokenizer_of(tokenizer))
+    own = tokenizer_of(tokenizer)
+    made = write_tokens(paths[1], documents(paths[0]), own, mark=fingerprint(paths[0], tokenizer))
     click.echo(
         f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
         f"{made.dtype}, in {count(len(made.shards), 'file')}: {paths[1]}"
     )
+    click.echo(f"paceline: next: paceline data bench {paths[1]} --length 1024", err=True)
     return 0
 
 

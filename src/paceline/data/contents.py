@@ -32,6 +32,8 @@ def read_contents(folder: Path) -> Contents:
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
+        if (folder / "tokens.json").exists():
+            raise UsageError(f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length)") from error
         said = "it is not finished, or no data set" if folder.is_dir() else "there is no such folder"
         raise UsageError(
             f"no {CONTENTS_FILE} in {folder}: {said}; `paceline data convert SRC {folder}` makes one"

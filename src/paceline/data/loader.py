@@ -129,6 +129,10 @@ class Loader:
         return self
 
     @property
+    def batch_sampler(self) -> None:
+        """None, as of a `DataLoader` without one: frameworks that see a sampler ask for it."""
+
+    @property
     def threads(self) -> int:
         """Threads that make batches now; 0: processes do, or the training itself."""
         return 0 if self._processes else self._pacer.pace.threads

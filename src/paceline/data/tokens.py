@@ -7,7 +7,7 @@ the one token between them. Documents follow each other, with an end mark behind
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 
 from paceline.data.folders import is_url
 from paceline.data.index import UNREADABLE, DamagedData
-from paceline.data.shards import crc32_of
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.errors import UsageError
 
 SCHEMA = "paceline.tokens/1"
 CONTENTS_FILE = "tokens.json"
-SHARD_TOKENS = 1 << 26  # 128 MB of two bytes each
 
 Numbers = NDArray[np.int64]
 
@@ -155,69 +153,6 @@ def read_tokens(folder: Path) -> TokenContents:
     if found.schema != SCHEMA:
         raise DamagedData(f"{path} is of {found.schema!r}; this version reads {SCHEMA!r}")
     return found
-
-
-def write_tokens(
-    folder: Path, texts: Iterator[Sequence[str]], tokenizer: Tokenizer, shard_tokens: int = SHARD_TOKENS
-) -> TokenContents:
-    """Write the tokens of texts; a folder that is not finished has no `tokens.json`.
-
-    Args:
-        folder: New, or empty.
-        texts: Documents, some at a time.
-        tokenizer: Makes ids of them.
-        shard_tokens: Of a file, about: documents are not parted.
-
-    Raises:
-        UsageError: There is something already, or there are no texts.
-        EnvironmentFault: It cannot be written.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there and is not empty; name a new folder")
-    dtype = np.dtype(np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32)
-    shards: list[TokenShard] = []
-    documents = 0
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held: list[NDArray[Any]] = []
-        for some in texts:
-            for ids in tokenizer.ids(some):
-                held.append(np.append(np.asarray(ids), tokenizer.end).astype(dtype))
-                documents += 1
-            if sum(map(len, held)) >= shard_tokens:
-                shards.append(_written(folder, len(shards), held))
-                held = []
-        if held:
-            shards.append(_written(folder, len(shards), held))
-        if not shards:
-            raise UsageError("there is no text to convert")
-        contents = TokenContents(
-            tokens=sum(shard.tokens for shard in shards),
-            documents=documents,
-            vocabulary=tokenizer.vocabulary,
-            end=tokenizer.end,
-            dtype=str(dtype),
-            tokenizer=tokenizer.name,
-            shards=shards,
-        )
-        made = folder / f".{CONTENTS_FILE}"
-        made.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=1))
-        os.replace(made, folder / CONTENTS_FILE)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write to {folder}: {error.strerror or error}; name a folder elsewhere"
-        ) from error
-    return contents
-
-
-def _written(folder: Path, number: int, held: Sequence[NDArray[Any]]) -> TokenShard:
-    path = folder / f"tokens-{number:06d}.npy"
-    made = path.with_name(f".{path.name}.part")
-    tokens = np.concatenate(held)
-    with made.open("wb") as file:
-        np.save(file, tokens)
-    os.replace(made, path)
-    return TokenShard(file=path.name, tokens=len(tokens), crc32=crc32_of(path))
 
 
 def _mapped(path: Path, shard: TokenShard, dtype: str) -> NDArray[Any]:

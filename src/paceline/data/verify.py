@@ -67,6 +67,9 @@ def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str
         return
     if rows != shard.samples:
         yield f"{shard.file} has {rows:,} samples in its index; {shard.samples:,} were written"
+    if not (dataset.folder / shard.file).exists():
+        yield f"{dataset.folder / shard.file} cannot be read: it is gone, with its {shard.samples:,} samples"
+        return
     yield from _archive(dataset, shard)
     for row in range(min(rows, shard.samples)):
         try:

@@ -87,7 +87,7 @@ def image_folder(root: Path) -> Pictures:
     if not files:
         raise UsageError(
             f"no pictures in {root}: give a folder with a folder of pictures ({', '.join(SUFFIXES)}) for each class, "
-            "or a table (CSV) of paths and labels"
+            "or a table (CSV) of paths and labels; text takes --tokenizer"
         )
     return Pictures(root, files, labels, sizes, classes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,9 @@ def documents(path: Path) -> Iterator[list[str]]:
     Raises:
         UsageError: There are none, or one is no text.
     """
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
     held: list[str] = []
     size = 0
-    for text in (text for file in files for text in _of_file(file)):
+    for text in (text for file in _files(path) for text in _of_file(file)):
         held.append(text)
         size += len(text)
         if size >= _TOGETHER_BYTES:
@@ -32,6 +32,18 @@ def documents(path: Path) -> Iterator[list[str]]:
             held, size = [], 0
     if held:
         yield held
+
+
+def fingerprint(path: Path, tokenizer: str) -> str:
+    """Return a digest of the files of documents, by name and size, and of the tokenizer, by what it is."""
+    digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
+    for file in _files(path):
+        digest.update(f"{file}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
 
 
 def _of_file(path: Path) -> Iterator[str]:
