@@ -279,3 +279,22 @@ def test_pictures_of_two_columns_have_files_of_their_own(tmp_path, monkeypatch):
     found = made_of(own_source(monkeypatch, Own([pictures])), tmp_path / "out")
     with tarfile.open(found.file(0)) as archive:
         assert len(set(archive.getnames())) == 2
+
+
+def test_lists_of_tfrecord_have_any_length_and_arrays_come_back(tmp_path):
+    from paceline.data import tfrecord
+    from paceline.data.export import export
+    from paceline.data.kinds import array_of
+
+    rows = [[0.5, 1.5], [2.5], []]
+    kept = array_of(np.arange(3)).data
+    with open(tmp_path / "a.tfrecord", "wb") as file:
+        for row in rows:
+            file.write(tfrecord.framed(tfrecord.encoded({"boxes": row, "kept": [kept]})))
+    found = made_of(source_of(tmp_path / "a.tfrecord", None), tmp_path / "out")
+    assert kinds(found) == {"boxes": "array", "kept": "array"}
+    export(found, tmp_path / "again", "tfrecord", lambda done, whole: None)
+    again = made_of(source_of(tmp_path / "again", None), tmp_path / "more")
+    for place in again.places(np.arange(3)):
+        assert again.payload("kept", place) == kept
+        assert again.payload("boxes", place) == found.payload("boxes", place)

@@ -70,16 +70,17 @@ class Records:
             raise BadSample(f"{self.name(number)}: {error}") from error
 
     def _value(self, number: int, column: Column, values: Feature) -> Value:
+        listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
+        if listed:  # of any length: of one number, or of none, too
+            return array_of(np.array(values, np.float32 if not values or isinstance(values[0], float) else np.int64))
         if _kind(values) != column.kind:
             raise BadSample(
                 f"{self.name(number)}: {column.name} is {_kind(values)}; in the first record it is {column.kind}"
             )
-        if column.is_number:
-            return number_of(values[0], column)
         first = values[0] if values else b""
-        if isinstance(first, bytes) and column.kind != "array":
+        if isinstance(first, bytes):
             return Payload(data=first, suffix="txt" if column.kind == "text" else suffix_of_bytes(first))
-        return array_of(np.array(values, np.float32 if isinstance(first, float) else np.int64))
+        return number_of(first, column)
 
 
 def tfrecords(paths: Sequence[Path]) -> Records:
