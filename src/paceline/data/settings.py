@@ -38,9 +38,7 @@ class Settings:
 
     seed: int = 0  # of the order and of crops, the same on all ranks
     window: int = 32  # blocks whose samples are mixed with each other
-    ends: Ends = (
-        "even"  # of a last step that is not full: dealt out evenly, "drop" left out, "pad" filled from the beginning
-    )
+    ends: Ends = "even"  # of a last step that is not full: dealt out evenly (fewer than ranks: left out), "drop", "pad" from the start
     rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says
     world: int | None = None  # number of ranks; None: the same
     lanes: int | None = None  # ranks that the order is made for; any number may take it; None: as many as there are
@@ -53,7 +51,7 @@ class Settings:
     decoded_cache: str | None = None  # "ram" or a folder: where pictures are kept that were decoded; None: nowhere
     decoded_cache_bytes: int | None = None  # of that, at most; None: 40 % of what is free
     device: Any = None  # where batches go, as `torch.device` takes it; None: they stay in the host's memory
-    exact: bool = False  # decode as PIL does, to the bit
+    exact: bool = False  # decode as PIL does, to the bit; of four colours, to a level
     on_error: Literal["raise", "skip"] = "raise"  # what becomes of bad samples
 
 
