@@ -38,7 +38,9 @@ class Settings:
 
     seed: int = 0  # of the order and of crops, the same on all ranks
     window: int = 32  # blocks whose samples are mixed with each other
-    ends: Ends = "even"  # of a last step that is not full: dealt out evenly (fewer than ranks: left out), "drop", "pad" from the start
+    # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
+    # filled from the beginning.
+    ends: Ends = "even"
     rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says
     world: int | None = None  # number of ranks; None: the same
     lanes: int | None = None  # ranks that the order is made for; any number may take it; None: as many as there are
