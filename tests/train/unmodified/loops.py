@@ -143,6 +143,82 @@ def adversaries():
         told("adversaries", lost.item(), missed.item(), slope.norm())
 
 
+class Routed(nn.Module):
+    """Sends each row to one of its experts: which of them get gradients depends on the rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(12, 4)
+        self.experts = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, rows):
+        most, chosen = self.gate(rows).softmax(-1).max(-1)
+        found = torch.zeros_like(rows)
+        for place, expert in enumerate(self.experts):
+            own = (chosen == place).nonzero().flatten()
+            if len(own):
+                found = found.index_add(0, own, expert(rows[own]) * most[own, None])
+        return self.last(found)
+
+
+def routed():
+    """Few rows, so that ranks use different experts, and some nobody's; weight decay moves all that have a gradient."""
+    torch.manual_seed(0)
+    model = Routed()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+    for place in range(0, 60, 4):
+        loss = cross_entropy(model(X[place : place + 4]), Y[place : place + 4])
+        optimizer.zero_grad()
+        loss.backward()
+        used = sum(expert.weight.grad is not None for expert in model.experts)
+        optimizer.step()
+        told("routed", loss.item(), used, sum(expert.weight.detach().norm().item() for expert in model.experts))
+
+
+class Prompted(nn.Module):
+    """Is given a weight of the program's with the rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 8), nn.Linear(8, 3)
+
+    def forward(self, rows, prompt):
+        return self.last((self.first(rows) + prompt).tanh())
+
+
+def thawed():
+    """Training in evaluation mode, with weights that are not trained at first, and one that is no part of the model."""
+    torch.manual_seed(0)
+    model, prompt = Prompted().eval(), nn.Parameter(torch.zeros(8))
+    model.first.requires_grad_(False)
+    optimizer = torch.optim.AdamW([*model.parameters(), prompt], lr=1e-2)
+    for place in range(0, 64, 8):
+        if place == 24:
+            model.first.requires_grad_(True)
+        loss = cross_entropy(model(X[place : place + 8], prompt), Y[place : place + 8])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told("thawed", loss.item(), prompt.sum().item(), model.first.weight.detach().sum().item())
+    told("groups seen", torch.distributed.is_initialized())
+
+
+def grown():
+    """A model that gets another layer while it is trained."""
+    model = mlp()
+    for place in range(0, 64, 8):
+        if place == 24:
+            model.append(nn.Tanh()).append(nn.Linear(3, 3))
+        loss = cross_entropy(model(X[place : place + 8]), Y[place : place + 8])
+        model.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 0.1 * weight.grad
+        told("grown", loss.item())
+
+
 def scaled():
     """fp16 on the CPU, with a scaled loss."""
     model = mlp()
@@ -188,7 +264,10 @@ if __name__ == "__main__":
     plain(sys.argv[1])
     gone_on(sys.argv[1])
     language()
+    routed()
+    thawed()
     if "whole" in sys.argv:
+        grown()
         normalised()
         adversaries()
     scaled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import torch
 from torch import nn
@@ -108,6 +109,35 @@ def step_in_backward():
     model(X).sum().backward()
 
 
+def hook_on_weight():
+    model = nn.Linear(6, 2)
+    model.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(X).sum().backward()
+    optimizer.step()
+
+
+def computed_weights():
+    model, shift = nn.Linear(6, 2), torch.zeros(6, requires_grad=True)
+    weights = {"weight": model.weight.detach() + shift, "bias": model.bias.detach()}
+    torch.func.functional_call(model, weights, (X,)).sum().backward()
+
+
+class OtherLengths(nn.Module):
+    """Its output is as long as the longest of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 2)
+
+    def forward(self, rows, lengths):
+        return self.inner(rows)[:, None].expand(-1, int(lengths.max()), -1)
+
+
+def other_lengths():
+    OtherLengths()(X, torch.arange(32))
+
+
 def by_hand():
     nn.Linear(6, 2)(X)
 
@@ -134,4 +164,7 @@ if __name__ == "__main__":
         except SystemExit as ending:
             print(name, ending.code)
     sys.stderr.write("\nend: ")
-    stream()
+    batches = iter(DataLoader(TensorDataset(X), batch_size=8))
+    reader = threading.Thread(target=next, args=(batches,))
+    reader.start()
+    reader.join()

@@ -53,7 +53,9 @@ def lines(done: subprocess.CompletedProcess[str]) -> dict[str, list[list[float]]
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
-@pytest.mark.parametrize("name", ["plain", "accuracy", "gone on", "language", "unused"])
+@pytest.mark.parametrize(
+    "name", ["plain", "accuracy", "gone on", "language", "unused", "routed", "thawed", "groups seen"]
+)
 def test_losses_norms_and_evaluation_are_those_of_one_process(loops, layout, name):
     _, found = loops
     one, spread = lines(found["one"])[name], lines(found[layout])[name]
@@ -62,7 +64,7 @@ def test_losses_norms_and_evaluation_are_those_of_one_process(loops, layout, nam
         assert printed == pytest.approx(expected, rel=NEAR, abs=NEAR)
 
 
-@pytest.mark.parametrize("name", ["batch norm", "batch norm, evaluated", "adversaries"])
+@pytest.mark.parametrize("name", ["batch norm", "batch norm, evaluated", "adversaries", "grown"])
 def test_dp_takes_updates_by_hand_batch_norm_and_several_models(loops, name):
     _, found = loops
     for expected, printed in zip(lines(found["one"])[name], lines(found["dp=2"])[name], strict=True):
@@ -120,8 +122,16 @@ REFUSED = {
     "counting": "the buffer mean of Counting",
     "sparse": "leave sparse=True out",
     "step_in_backward": "step after it",
+    "hook_on_weight": "clip_grad_value_",
+    "computed_weights": "weights that are computed",
+    "other_lengths": "is no part of that for all rows",
 }
-REFUSED_OF_SHARD = {"by_hand": "no optimizer has the weights", "lbfgs": "LBFGS", "slope": "loss.backward()"}
+REFUSED_OF_SHARD = {
+    "by_hand": "no optimizer has the weights",
+    "lbfgs": "LBFGS",
+    "slope": "loss.backward()",
+    "hook_on_weight": "clip_grad_value_",
+}
 
 
 @pytest.mark.parametrize(("layout", "cases"), [("dp=2", REFUSED), ("shard=2", REFUSED_OF_SHARD)])
@@ -132,6 +142,7 @@ def test_what_cannot_be_split_safely_is_refused_with_the_reason(tmp_path, layout
     said = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line)
     for name, why in cases.items():
         assert f"--layout {layout}: " in said[name] and why in said[name], said[name]
+    assert "in a thread of the program's own" in said["end"]
 
 
 @pytest.mark.parametrize(

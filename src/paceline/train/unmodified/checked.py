@@ -206,8 +206,11 @@ def _join(call: Call, whole: Any, parts: Sequence[Any]) -> str | None:
     torch, dealt = call.spread.torch, sizes(call.rows, call.spread.ranks)
     if whole.dim():
         by = times(dealt, call.rows, whole.shape[0])
-        fits = by and all(part.dim() and part.shape[0] == by * size for part, size in zip(parts, dealt, strict=True))
-        if fits and whole.shape[1:] == parts[0].shape[1:] and _near(torch, torch.cat(list(parts)), whole):
+        fits = by and all(
+            part.shape[:1] == (by * size,) and part.shape[1:] == whole.shape[1:]
+            for part, size in zip(parts, dealt, strict=True)
+        )
+        if fits and _near(torch, torch.cat(list(parts)), whole):
             return "joined"
     return "own" if all(part.shape == whole.shape and bool(torch.equal(part, whole)) for part in parts) else None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,9 @@ class Exchange:
     def __init__(self, spread: Spread) -> None:
         self.spread, self.torch, self.pid = spread, spread.torch, os.getpid()
         self.meeting = False
+        self.groups: tuple[Any, ...] = ()  # of weights, of the model that is called
+        self.begun: Callable[[tuple[Any, ...]], None] = lambda groups: None  # asked when a pass comes back to a call
+        self._later: Any = None
         self._functions = _functions(self)
 
     def meet(self) -> Any:
@@ -78,6 +81,13 @@ class Exchange:
         self.meet().all_reduce(value)
         return value
 
+    def add_up_later(self, value: Any) -> Any:
+        """Begin to add up a tensor over all ranks, in place, in an order of its own; returns what can be waited for."""
+        distributed = self.meet()
+        if self._later is None:
+            self._later = distributed.new_group()
+        return distributed.all_reduce(value, group=self._later, async_op=True)
+
     def whole(self, part: Any, parts: Sequence[int]) -> Any:
         """Return the rows of all ranks, of this one's; gradients flow back to each rank's own."""
         return self._functions["whole"].apply(part, tuple(parts))
@@ -88,6 +98,12 @@ class Exchange:
         if whole.requires_grad and self.torch.is_grad_enabled():
             return self._functions["own"].apply(whole)
         return whole[low:high]
+
+    def shared(self, value: Any) -> Any:
+        """Return what all ranks give a model alike; its gradient is the sum over their rows."""
+        if value.requires_grad and self.torch.is_grad_enabled():
+            return self._functions["shared"].apply(value)
+        return value
 
     def mean(self, value: Any, share: Any) -> Any:
         """Return the sum over ranks of a number times each rank's share."""
@@ -108,12 +124,13 @@ def _functions(exchange: Exchange) -> dict[str, Any]:
     class Whole(Function):
         @staticmethod
         def forward(ctx: Any, part: Any, parts: tuple[int, ...]) -> Any:
-            ctx.parts = parts
+            ctx.parts, ctx.groups = parts, exchange.groups
             return exchange.all_rows(part, parts)
 
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
+            exchange.begun(ctx.groups)
             low = sum(ctx.parts[: spread.rank])
             return gradient[low : low + ctx.parts[spread.rank]] * spread.ranks, None
 
@@ -129,15 +146,26 @@ def _functions(exchange: Exchange) -> dict[str, Any]:
         def backward(ctx: Any, gradient: Any) -> Any:
             return exchange.all_rows(gradient, ctx.parts) / spread.ranks
 
+    class Shared(Function):
+        @staticmethod
+        def forward(ctx: Any, value: Any) -> Any:
+            return value.view_as(value)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return exchange.sum_(gradient.contiguous().clone()) / spread.ranks
+
     class Mean(Function):
         @staticmethod
         def forward(ctx: Any, value: Any, share: Any) -> Any:
-            ctx.share = share
+            ctx.share, ctx.groups = share, exchange.groups
             return exchange.sum_(value * share)
 
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
+            exchange.begun(ctx.groups)
             return gradient * ctx.share * spread.ranks, None
 
     class Total(Function):
@@ -150,4 +178,4 @@ def _functions(exchange: Exchange) -> dict[str, Any]:
         def backward(ctx: Any, gradient: Any) -> Any:
             return exchange.sum_(gradient.contiguous().clone())
 
-    return {"whole": Whole, "own": Own, "mean": Mean, "total": Total}
+    return {"whole": Whole, "own": Own, "shared": Shared, "mean": Mean, "total": Total}

@@ -4,20 +4,27 @@ In buckets, sent while the pass goes on. DDP does the same, but ends a program s
 in a step, and exchanges nothing in the second of two passes after one forward; here every pass of every model is
 exchanged, and a weight without a gradient stays without. A gradient from earlier passes is the same on all ranks, so
 that its mean is itself.
+
+Which weights get a gradient may differ between ranks (experts that no row of a part is sent to, blocks dropped by
+chance). So what is sent, and in which order, follows from the models that the pass goes through, which are the same on
+all ranks, and a bucket says which of its weights had a gradient: one that had it anywhere has it everywhere.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paceline.observe.probe.identity import IdentityMap
+from paceline.train.unmodified import hooks, shards
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
 
 _BUCKET_BYTES = 25 << 20
 _buckets: list[Any] = []
-_watched: IdentityMap[bool] = IdentityMap()
+_watched: IdentityMap[weakref.ref[_Group]] = IdentityMap()  # who is in a group keeps it
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
@@ -27,6 +34,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
     torch = spread.torch
     buckets = _Buckets(spread, exchange)
     _buckets.append(buckets)
+    exchange.begun = buckets.begin
     original = torch.autograd._engine_run_backward
 
     @functools.wraps(original)
@@ -41,6 +49,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
             spread.backward -= 1
         if not spread.backward and not spread.off:
             buckets.finish()
+            shards.drop_unused(exchange)
             return _of_inputs(spread, exchange, args, kwargs, result)
         return result
 
@@ -56,14 +65,37 @@ def _check_over(spread: Spread) -> None:
         )
 
 
-def watch(spread: Spread, module: Any) -> None:
-    """Exchange the gradients of a model from now on."""
-    if spread.layout.shard > 1:
-        return  # FSDP2 does it
-    for weight in module.parameters():
-        if _watched.get(weight) is None and weight.requires_grad:
-            _watched.set(weight, True)
-            weight.register_post_accumulate_grad_hook(_buckets[0].add)
+def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
+    """Exchange the gradients of a model from now on, also those of weights that it has only got now.
+
+    Returns:
+        The groups in which its weights are.
+    """
+    if shards.is_split(module):
+        shards.check_parts(spread, module)
+        return ()  # FSDP2 does it
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    for weight in trained:
+        _check(spread, module, weight)
+    new = [weight for weight in trained if _watched.get(weight) is None]
+    if new:
+        group = _Group(new)
+        for weight in new:
+            _watched.set(weight, weakref.ref(group))
+            weight.register_post_accumulate_grad_hook(functools.partial(_buckets[0].add, group))
+    found = (_watched.get(weight) for weight in trained)
+    groups = (reference() for reference in found if reference is not None)
+    return tuple(dict.fromkeys(group for group in groups if group is not None))
+
+
+def _check(spread: Spread, module: Any, weight: Any) -> None:
+    """Refuse weights whose gradients are used before they could be exchanged."""
+    if weight.grad_fn is not None:
+        spread.refuse(
+            f"{type(module).__name__} is called with weights that are computed (torch.func.functional_call), whose "
+            "gradients go on before ranks have exchanged them; write the loop with paceline.train"
+        )
+    hooks.check(spread, weight)
 
 
 def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, result: Any) -> Any:
@@ -85,50 +117,135 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
     return tuple(found)
 
 
+class _Bucket:
+    """Weights whose gradients are sent at once, and which of them have one from this pass."""
+
+    def __init__(self, weights: Sequence[Any]) -> None:
+        self.weights = weights
+        self.ready: set[int] = set()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.ready) == len(self.weights)
+
+    def flat(self, torch: Any) -> Any:
+        """Return all gradients, and behind them for each weight whether it has one from this pass."""
+        having = [float(id(weight) in self.ready) for weight in self.weights]
+        pieces = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
+        return torch.cat([*(piece.reshape(-1) for piece in pieces), pieces[0].new_tensor(having)])
+
+
+class _Group:
+    """Weights that a model has brought, in buckets that are the same on all ranks."""
+
+    def __init__(self, weights: Sequence[Any]) -> None:
+        self._of: dict[int, _Bucket] = {}
+        self.is_known = False  # which of the weights are used
+        self.buckets: list[_Bucket] = []
+        self._cut(weights[::-1])
+
+    def add(self, weight: Any) -> None:
+        """Take note of a gradient."""
+        self._of[id(weight)].ready.add(id(weight))
+
+    def put_last(self, unused: set[int]) -> None:
+        """Let weights that got no gradient keep none waiting that get one."""
+        weights = [weight for bucket in self.buckets for weight in bucket.weights]
+        self.buckets, self.is_known = [], True
+        self._cut([weight for weight in weights if id(weight) not in unused])
+        self._cut([weight for weight in weights if id(weight) in unused])
+
+    def _cut(self, weights: Iterable[Any]) -> None:
+        """Put weights into buckets, each of one format on one device."""
+        begun: list[Any] = []
+        full = 0
+        for weight in weights:
+            alike = not begun or (begun[0].dtype, begun[0].device) == (weight.dtype, weight.device)
+            if not alike or full >= _BUCKET_BYTES:
+                self._end(begun)
+                begun, full = [], 0
+            begun.append(weight)
+            full += weight.numel() * weight.element_size()
+        self._end(begun)
+
+    def _end(self, weights: Sequence[Any]) -> None:
+        if weights:
+            self.buckets.append(_Bucket(weights))
+            self._of |= {id(weight): self.buckets[-1] for weight in weights}
+
+
 class _Buckets:
     """Gradients on their way."""
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
-        self._waiting: list[Any] = []
-        self._bytes = 0
-        self._sent: list[tuple[Any, list[Any], Any]] = []
+        self._active: dict[_Group, None] = {}  # that this pass goes through, in the order in which it comes to them
+        self._strays: dict[_Group, None] = {}  # weights that are used outside of calls in parts
+        self._waiting: list[_Bucket] = []
+        self._sent: list[tuple[_Bucket, Any, Any]] = []
 
-    def add(self, weight: Any) -> None:
+    def begin(self, groups: Iterable[_Group]) -> None:
+        """Take note that the pass has come to a call of a model; it does on all ranks in the same order."""
+        for group in groups:
+            if group not in self._active:
+                self._active[group] = None
+                self._waiting += group.buckets
+
+    def add(self, group: _Group, weight: Any) -> None:
         """Take a gradient that has just been computed."""
         if self._spread.off:
             return
         if weight.grad.layout is not self._torch.strided:
             self._spread.refuse("a gradient is sparse (Embedding(sparse=True)); leave sparse=True out")
-        if self._waiting and self._waiting[0].grad.dtype != weight.grad.dtype:
-            self._send()
-        self._waiting.append(weight)
-        self._bytes += weight.grad.numel() * weight.grad.element_size()
-        if self._bytes >= _BUCKET_BYTES:
-            self._send()
+        hooks.check(self._spread, weight)
+        group.add(weight)
+        if group not in self._active:
+            self._strays[group] = None
+        if self._spread.backward == 1:  # else more may be added to it
+            while self._waiting and self._waiting[0].is_full:
+                self._send(self._waiting.pop(0))
 
     def finish(self) -> None:
         """Send the rest, and wait for all."""
-        self._send()
+        self._spread.calls += bool(self._active)
+        self.begin(self._strays)
+        while self._waiting:
+            self._send(self._waiting.pop(0))
+        unused: set[int] = set()
         with self._torch.no_grad():
-            for flat, weights, work in self._sent:
+            for bucket, flat, work in self._sent:
                 work.wait()
-                flat.div_(self._spread.ranks)
-                pieces = flat.split([weight.grad.numel() for weight in weights])
-                for weight, piece in zip(weights, pieces, strict=True):
-                    weight.grad.copy_(piece.view_as(weight.grad))
-        self._sent.clear()
+                unused |= self._take(bucket, flat.div_(self._spread.ranks))
+        for group in self._active:
+            if not group.is_known:
+                group.put_last(unused)
+        self._end()
+
+    def _take(self, bucket: _Bucket, flat: Any) -> set[int]:
+        """Give weights their gradients; returns those that no rank has one for, where a rank must know."""
+        *pieces, having = flat.split([*(weight.numel() for weight in bucket.weights), len(bucket.weights)])
+        had = having.tolist() if not bucket.is_full or not self._all_known() else [1.0] * len(pieces)
+        for weight, piece, of_any in zip(bucket.weights, pieces, had, strict=True):
+            if weight.grad is not None:
+                weight.grad.copy_(piece.view_as(weight.grad))
+            elif of_any:
+                weight.grad = piece.view_as(weight).clone()
+        return {id(weight) for weight, of_any in zip(bucket.weights, had, strict=True) if not of_any}
+
+    def _all_known(self) -> bool:
+        return all(group.is_known for group in self._active)
 
     def forget(self) -> None:
         """Drop what a pass that failed has left."""
-        self._waiting.clear()
-        self._sent.clear()
-        self._bytes = 0
+        self._end()
 
-    def _send(self) -> None:
-        if not self._waiting:
-            return
+    def _end(self) -> None:
+        for bucket in (bucket for group in (*self._active, *self._strays) for bucket in group.buckets):
+            bucket.ready.clear()
+        for kept in (self._active, self._strays, self._waiting, self._sent):
+            kept.clear()
+
+    def _send(self, bucket: _Bucket) -> None:
         with self._torch.no_grad():
-            flat = self._torch.cat([weight.grad.reshape(-1) for weight in self._waiting])
-        self._sent.append((flat, self._waiting, self._exchange.meet().all_reduce(flat, async_op=True)))
-        self._waiting, self._bytes = [], 0
+            flat = bucket.flat(self._torch)
+        self._sent.append((bucket, flat, self._exchange.add_up_later(flat)))

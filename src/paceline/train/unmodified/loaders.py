@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -130,6 +131,11 @@ class _Reading:
     def part_of(self, iterator: Any, index: Any) -> Any:
         """Return this rank's indices of a batch; all of them where it is not split."""
         spread = self._spread
+        if threading.current_thread() is not threading.main_thread():
+            spread.refuse(
+                "batches are read in a thread of the program's own, in which ranks cannot be kept in step; read them "
+                "in the main thread, with num_workers"
+            )
         number = zlib.crc32(repr(index).encode())
         if not self._exchange.agree([number]):
             spread.refuse(

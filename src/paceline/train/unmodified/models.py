@@ -60,9 +60,9 @@ class _Calls:
             if not ways:
                 self._begin_alike(module)
             ways[kind] = checked.look(called, ways.get(kind), trains=trains)
-            if trains:
-                shards.split(self._spread, module)
-                gradients.watch(self._spread, module)
+        if self._torch.is_grad_enabled():  # a model may be trained in evaluation mode too
+            shards.split(self._spread, module, trains=trains)
+            self._exchange.groups = gradients.watch(self._spread, module)
         if not ways[kind].splits or checked.weighs_nothing(called, ways[kind]):
             return self._whole(forward, args, kwargs)
         self._spread.calls += trains
@@ -101,7 +101,7 @@ class _Calls:
     def _in_parts(self, called: checked.Call, way: checked.Way, trains: bool) -> Any:
         spread, exchange = self._spread, self._exchange
         parts = sizes(called.rows, spread.ranks)
-        own = [exchange.own_rows(leaf, spread.ranks) if called.is_of_rows(leaf) else leaf for leaf in called.leaves]
+        own = [self._own(called, leaf) for leaf in called.leaves]
         args, kwargs = self._torch.utils._pytree.tree_unflatten(own, called.spec)
         with spread.inside(split=True), self._streams.own(way.draws):
             result = called.forward(*args, **kwargs)
@@ -109,6 +109,11 @@ class _Calls:
             way.buffers_to_compare = False
             checked.compare_buffers(spread, exchange, called.module)
         return checked.together(exchange, called, way, parts, result)
+
+    def _own(self, called: checked.Call, leaf: Any) -> Any:
+        if called.is_of_rows(leaf):
+            return self._exchange.own_rows(leaf, self._spread.ranks)
+        return self._exchange.shared(leaf) if isinstance(leaf, self._torch.Tensor) else leaf
 
     def _see_that_ranks_agree(self, leaves: Any) -> None:
         self._calls += 1

@@ -13,12 +13,17 @@ from weakref import WeakSet
 
 from paceline.observe.probe.identity import IdentityMap
 from paceline.train.activations import blocks_of
+from paceline.train.unmodified import hooks
 from paceline.train.unmodified.state import Spread
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
 _optimizers: WeakSet[Any] = WeakSet()
 _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
+_parts: WeakSet[Any] = WeakSet()  # modules in models that are split
+_groups: list[Any] = []  # FSDP2's, in one order on all ranks
+_used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
+_without: list[tuple[int, Any]] = []  # weights that had no gradient before this pass
 
 
 def now(tensor: Any) -> Any:
@@ -45,16 +50,35 @@ def patch(spread: Spread) -> None:
     _read_whole()
 
 
-def split(spread: Spread, module: Any) -> None:
-    """Split a model that is about to train."""
+def is_split(module: Any) -> bool:
+    """Say whether a model, or what it is a part of, is split."""
+    return module in _models
+
+
+def check_parts(spread: Spread, module: Any) -> None:
+    """Refuse weights that a model has got after it was split, and hooks on those that it has."""
+    for weight in module.parameters():
+        hooks.check(spread, weight)
+    for part in module.modules():
+        if part not in _parts and next(part.parameters(recurse=False), None) is not None:
+            spread.refuse(
+                f"{type(module).__name__.removeprefix('FSDP')} has got a {type(part).__name__} after its first call in "
+                "training, when its weights were split; make the whole model before, or use dp in place of shard"
+            )
+
+
+def split(spread: Spread, module: Any, *, trains: bool) -> None:
+    """Split a model that is about to train; in evaluation mode, one whose weights an optimizer has."""
     if spread.layout.shard == 1 or module in _models:
         return
-    _models.add(module)
     trained = {id(weight) for weight in module.parameters() if weight.requires_grad}
-    if not trained:
-        return
     having = [o for o in _optimizers if any(id(w) in trained for group in o.param_groups for w in group["params"])]
+    if not trained or not having and not trains:
+        return
+    _models.add(module)
     _check_optimizers(spread, module, having)
+    for weight in module.parameters():
+        hooks.check(spread, weight)
     whole = dict(module.named_parameters(remove_duplicate=False))
     try:
         _fully_shard(spread, module)
@@ -62,6 +86,8 @@ def split(spread: Spread, module: Any) -> None:
         spread.refuse(
             f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
         )
+    _parts.update(module.modules())
+    _note_used(module)
     for name, weight in module.named_parameters(remove_duplicate=False):
         _now.set(whole[name], weight)
     for optimizer in _optimizers:
@@ -94,6 +120,46 @@ def _fully_shard(spread: Spread, module: Any) -> None:
     for block in blocks_of(module):
         fully_shard(block, mesh=_meshes[0])
     fully_shard(module, mesh=_meshes[0])
+
+
+def _note_used(module: Any) -> None:
+    """Have all ranks exchange the same weights, though a part of the rows may not use all, and note which it used."""
+    module.set_reduce_scatter_unused_params(True)
+    for part in module.modules():
+        for group in part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ():
+            _note_used_of(group, sum(len(each.fsdp_params) for each in _groups))
+            _groups.append(group)
+
+
+def _note_used_of(group: Any, first: int) -> None:
+    original = group.post_backward
+
+    @functools.wraps(original)
+    def post_backward(*unused: Any) -> Any:
+        for place, weight in enumerate(group.fsdp_params, first):
+            if place not in _used and weight.sharded_param.grad is None:
+                _without.append((place, weight.sharded_param))
+            kept = getattr(weight, "_unsharded_param", None)
+            has = kept is not None and (kept.grad is not None or weight.unsharded_accumulated_grad is not None)
+            _used[place] = has or _used.get(place, False)
+        return original(*unused)
+
+    group.post_backward = post_backward
+
+
+def drop_unused(exchange: Any) -> None:
+    """After a backward pass, leave weights that no rank has used without a gradient, as one process does."""
+    if not _groups:
+        return
+    used = exchange.torch.zeros(sum(len(group.fsdp_params) for group in _groups), dtype=exchange.torch.int32)
+    for place, has in _used.items():
+        used[place] = int(has)
+    exchange.sum_(used)
+    for place, weight in _without:
+        if not used[place]:
+            weight.grad = None
+    _used.clear()
+    _without.clear()
 
 
 def _take_over(optimizer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import random
 import sys
@@ -28,6 +29,7 @@ def begin(torch: Any, place: Any) -> None:
     random.seed(spread.seed)
     _end_as_one(spread)
     _refuse_own_groups(spread, exchange)
+    _hide_our_group(spread)
     gradients.patch(spread, exchange)
     batch_norm.patch(spread, exchange)
     norms.patch(spread)
@@ -46,6 +48,11 @@ def _end_as_one(spread: Spread) -> None:
         if isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST):
             time.sleep(_WAIT_S)
         earlier(kind, error, trace)
+        if spread.leads and "mixed torch.Tensor and DTensor" in str(error):
+            said = (
+                "the weights are split, and what the program computes of them itself is not; use dp in place of shard"
+            )
+            os.write(2, f"paceline: --layout {spread.layout}: {said}\n".encode())
 
     sys.excepthook = hook
 
@@ -63,6 +70,19 @@ def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
 
     owner = spread.torch.distributed.distributed_c10d
     owner.init_process_group = spread.torch.distributed.init_process_group = init_process_group
+
+
+def _hide_our_group(spread: Spread) -> None:
+    """Have the program and its libraries (torchmetrics) see one process, so that they add up nothing once more."""
+    distributed = spread.torch.distributed
+    original = distributed.is_initialized
+
+    @functools.wraps(original)
+    def is_initialized() -> bool:
+        asks = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+        return original() and (spread.off or asks in ("torch", "paceline"))
+
+    distributed.is_initialized = is_initialized  # torch's own modules ask in distributed_c10d for the most part
 
 
 def _at_exit(spread: Spread, exchange: Exchange) -> None:

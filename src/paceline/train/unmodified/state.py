@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -15,8 +16,10 @@ from paceline.train.layout import Layout, parse
 class Refusal(SystemExit):
     """The program cannot be spread; the exit code is 2."""
 
+    code = 2
+
     def __init__(self) -> None:
-        super().__init__(2)
+        super().__init__(self.code)
 
 
 class Spread:
@@ -79,6 +82,8 @@ class Spread:
         self.refused = True
         sys.stdout.flush()
         os.write(2, f"paceline: --layout {self.layout}: {why}\n".encode())
+        if threading.current_thread() is not threading.main_thread():
+            os._exit(Refusal().code)  # else only the thread would end
         raise Refusal
 
 
