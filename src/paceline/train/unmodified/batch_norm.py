@@ -29,7 +29,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         **named: Any,
     ) -> Any:
         training, momentum, eps = _settings(others, named)
-        if spread.off or not training or not spread.has_part:
+        if not training or not _has_part(spread):
             return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
         normal = _normalised(spread, exchange, input, (running_mean, running_var, momentum, eps))
         shape = [1, -1, *[1] * (input.dim() - 2)]
@@ -37,6 +37,14 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         return (scaled if bias is None else scaled + bias.view(shape)).to(input.dtype)
 
     functional.batch_norm = batch_norm
+
+
+def _has_part(spread: Spread) -> bool:
+    """Say whether the rows are a part of a batch: also where a library deals them out (its ranks have met then)."""
+    if spread.off:
+        distributed = spread.torch.distributed
+        return distributed.is_initialized() and distributed.get_world_size() == spread.ranks
+    return spread.has_part
 
 
 def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, float, float]:
@@ -56,7 +64,7 @@ def _normalised(spread: Spread, exchange: Exchange, input: Any, settings: tuple[
     mean = sums[:-1] / count
     apart = values - mean.view(shape)
     variance = exchange.total((apart * apart).sum(over)) / count
-    if running_mean is not None and spread.backward == 0:
+    if running_mean is not None:  # where a block is computed again too, as on one process
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
             unbiased = variance.detach() * count / (count - 1)

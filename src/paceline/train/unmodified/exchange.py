@@ -116,23 +116,14 @@ class Exchange:
 
 def _functions(exchange: Exchange) -> dict[str, Any]:
     """Return the exchanges that gradients flow through; classes are made late, as torch is."""
+    return {**_of_inputs(exchange), **_of_outputs(exchange)}
+
+
+def _of_inputs(exchange: Exchange) -> dict[str, Any]:
     from torch.autograd import Function
     from torch.autograd.function import once_differentiable
 
     spread = exchange.spread
-
-    class Whole(Function):
-        @staticmethod
-        def forward(ctx: Any, part: Any, parts: tuple[int, ...]) -> Any:
-            ctx.parts, ctx.groups = parts, exchange.groups
-            return exchange.all_rows(part, parts)
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, gradient: Any) -> Any:
-            exchange.begun(ctx.groups)
-            low = sum(ctx.parts[: spread.rank])
-            return gradient[low : low + ctx.parts[spread.rank]] * spread.ranks, None
 
     class Own(Function):
         @staticmethod
@@ -156,6 +147,28 @@ def _functions(exchange: Exchange) -> dict[str, Any]:
         def backward(ctx: Any, gradient: Any) -> Any:
             return exchange.sum_(gradient.contiguous().clone()) / spread.ranks
 
+    return {"own": Own, "shared": Shared}
+
+
+def _of_outputs(exchange: Exchange) -> dict[str, Any]:
+    from torch.autograd import Function
+    from torch.autograd.function import once_differentiable
+
+    spread = exchange.spread
+
+    class Whole(Function):
+        @staticmethod
+        def forward(ctx: Any, part: Any, parts: tuple[int, ...]) -> Any:
+            ctx.parts, ctx.groups = parts, exchange.groups
+            return exchange.all_rows(part, parts)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            exchange.begun(ctx.groups)
+            low = sum(ctx.parts[: spread.rank])
+            return gradient[low : low + ctx.parts[spread.rank]] * spread.ranks, None
+
     class Mean(Function):
         @staticmethod
         def forward(ctx: Any, value: Any, share: Any) -> Any:
@@ -178,4 +191,4 @@ def _functions(exchange: Exchange) -> dict[str, Any]:
         def backward(ctx: Any, gradient: Any) -> Any:
             return exchange.sum_(gradient.contiguous().clone())
 
-    return {"whole": Whole, "own": Own, "shared": Shared, "mean": Mean, "total": Total}
+    return {"whole": Whole, "mean": Mean, "total": Total}

@@ -7,12 +7,14 @@ log one rank's part.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
 from typing import Any
 
 from paceline.observe.probe import lazy
+from paceline.train.unmodified import dealt
 from paceline.train.unmodified.state import Spread
 
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -20,10 +22,16 @@ _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 
 def patch(spread: Spread) -> None:
     """Wait for them."""
-    actions: dict[str, Any] = {"transformers.training_args": lambda module: _patch_arguments(spread, module)}
+    actions: dict[str, Any] = {
+        "transformers.training_args": lambda module: _patch_arguments(spread, module),
+        "transformers.trainer": lambda module: _patch_weighing(module.Trainer),
+        "accelerate.data_loader": lambda module: _patch_deal(spread, module.BatchSamplerShard),
+    }
     for name in _LIGHTNING:
         actions[f"{name}.trainer.trainer"] = lambda module: _patch_trainer(spread, module.Trainer)
         actions[f"{name}.trainer.connectors.data_connector"] = lambda module: _patch_loaders(spread, module)
+        for strategy in ("ddp", "fsdp"):
+            actions[f"{name}.strategies.{strategy}"] = _keep_drawing
         actions[f"{name}.core.module"] = lambda module: _patch_log(spread, module.LightningModule)
     lazy.install(actions)
 
@@ -99,9 +107,43 @@ def _patch_trainer(spread: Spread, trainer: Any) -> None:
     trainer.__init__ = __init__
 
 
+def _patch_deal(spread: Spread, kind: Any) -> None:
+    """Have Hugging Face's Trainer deal out the batches of one process; it fills a short one up with other samples."""
+    original = kind.__iter__
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:
+        if not spread.off or self.split_batches or self.num_processes != spread.ranks:
+            return original(self)
+        weighs = getattr(self, "_paceline_weighs", False)
+        return dealt.of_small(self.batch_sampler, spread.ranks, spread.rank, weighs=weighs)
+
+    kind.__iter__ = __iter__
+
+
+def _patch_weighing(kind: Any) -> None:
+    """Note where a loss is weighed by its targets over all ranks: there ranks may have unlike numbers of rows."""
+    original = kind.get_train_dataloader
+
+    @functools.wraps(original)
+    def get_train_dataloader(self: Any) -> Any:
+        found = original(self)
+        by_targets = getattr(self, "model_accepts_loss_kwargs", False) or getattr(self, "compute_loss_func", None)
+        if by_targets and getattr(self.args, "average_tokens_across_devices", False):
+            found.batch_sampler._paceline_weighs = True
+        return found
+
+    kind.get_train_dataloader = get_train_dataloader
+
+
+def _keep_drawing(module: Any) -> None:
+    """Keep Lightning from beginning random numbers anew once ranks have met, which one process does not do."""
+    module.reset_seed = lambda: None
+
+
 def _patch_loaders(spread: Spread, module: Any) -> None:
     """Give each rank its part of a batch that is trained with, and all of what is evaluated."""
-    from torch.utils.data import DataLoader, SequentialSampler
+    from torch.utils.data import DataLoader
 
     kind, training = module._DataConnector, module.RunningStage.TRAINING
     original = kind._prepare_dataloader
@@ -112,18 +154,32 @@ def _patch_loaders(spread: Spread, module: Any) -> None:
         bound = signature.bind(self, dataloader, *args, **kwargs)
         if bound.arguments["mode"] != training or not isinstance(dataloader, DataLoader):
             return dataloader
-        bound.arguments["shuffle"] = not isinstance(dataloader.sampler, SequentialSampler)  # else it always shuffles
-        found = original(*bound.args, **bound.kwargs)
-        if found is dataloader:
-            spread.refuse(
-                f"Lightning cannot deal out the samples of {type(dataloader.dataset).__name__}; give a dataset with "
-                "__getitem__ and __len__, and no DistributedSampler"
-            )
-        batches = found.batch_sampler
-        batches.batch_size = _share(spread, batches.batch_size, "batch_size")
+        _check_loader(spread, dataloader)
+        found = copy.copy(dataloader)
+        # A DataLoader refuses to be given another batch sampler; all else of it is to stay.
+        object.__setattr__(found, "batch_sampler", dealt.Parts(spread, dataloader.batch_sampler))
         return found
 
     kind._prepare_dataloader = _prepare_dataloader
+
+
+def _check_loader(spread: Spread, loader: Any) -> None:
+    """Refuse what Lightning's ranks cannot share so that their mean is that of one process."""
+    from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
+
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        spread.refuse(
+            f"the samples of {type(loader.dataset).__name__} cannot be dealt out to ranks; give a dataset with "
+            "__getitem__ and __len__, and a batch_size"
+        )
+    if isinstance(loader.sampler, DistributedSampler):
+        spread.refuse("the loader has a DistributedSampler already; leave it out, or leave --layout out")
+    if type(loader.batch_sampler) is not BatchSampler:
+        return
+    _share(spread, loader.batch_size, "batch_size")
+    last = len(loader.sampler) % loader.batch_size
+    if last % spread.ranks and not loader.drop_last:
+        spread.refuse(dealt.uneven(last, spread.ranks))
 
 
 def _patch_log(spread: Spread, kind: Any) -> None:
