@@ -22,8 +22,15 @@ _ROOM = 0.5  # of what is free on the disk: a file larger than this is not copie
 class Overlay:
     """Where paths really lead, in this process."""
 
-    def __init__(self, folder: str, free: Sequence[str]) -> None:
-        """Lay a folder over everything but itself and the places that are free."""
+    def __init__(self, folder: str, free: Sequence[str], is_later: Callable[[str], bool] | None = None) -> None:
+        """Lay a folder over everything but itself and the places that are free.
+
+        Args:
+            folder: Where what is written goes.
+            free: Folders that are read and written as they are.
+            is_later: Whether a path was made by others since this one began, and is not to be seen.
+        """
+        self._is_later = is_later
         self.folder = folder.rstrip("/")
         self._free = tuple(f"{place.rstrip('/')}/" for place in (self.folder, *free))
         self._hidden: set[str] = set()  # places below which nothing of before is seen
@@ -100,6 +107,8 @@ class Overlay:
             return _listdir(seen)  # raises as it should where no folder is
         old = [] if self._hides(place) or not _is_folder(_real(path)) else _listdir(_real(path))
         own = _listdir(place) if _is_folder(place) else []
+        if self._is_later is not None:
+            old = [name for name in old if not self._is_later(f"{_real(path)}/{name}")]
         return [*dict.fromkeys([*(n for n in old if f"{place}/{n}" not in self._hidden), *own])]
 
     def entries(self, path: Any) -> list[Any]:
@@ -114,7 +123,9 @@ class Overlay:
         return list(found.values())
 
     def _hides(self, place: str) -> bool:
-        """Say whether nothing of before is seen there: it was deleted, or a folder around it was."""
+        """Say whether nothing of before is seen there: it was deleted, or a folder around it was, or it is later."""
+        if self._is_later is not None and self._is_later(place[len(self.folder) :]):
+            return True
         while self._hidden and len(place) > len(self.folder):
             if place in self._hidden:
                 return True

@@ -13,7 +13,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.observe.overlay import Entries, Overlay, there
@@ -25,21 +25,55 @@ _OF_CACHES = (  # variables that name one
     *("TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
     *("NUMBA_CACHE_DIR", "MPLCONFIGDIR"),
 )
+_WRITE_NOTHING = ("python", "ldconfig", "gcc", "cc", "ld", "objdump", "lscpu", "uname", "file", "nvidia-smi")
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _opened = builtins.open
 _overlay: Overlay | None = None
 
 
-def begin(folder: str) -> None:
-    """Have everything that this process writes from now on go to the trial's folder."""
+def begin(folder: str, since_s: float | None = None) -> None:
+    """Have everything that this process writes from now on go to the trial's folder.
+
+    Args:
+        folder: Where it goes.
+        since_s: Do not see what another rank of the program has made since then, which this one makes itself; in
+            seconds since 1970. Once this process has started a program that is not Python's, it sees all, as that
+            program writes where it likes.
+    """
     global _overlay  # noqa: PLW0603 one process, one overlay; torch comes later
-    _overlay = overlay = Overlay(folder, free_places(os.environ, os.getcwd()))
+    is_later = None if since_s is None else _later_than(since_s)
+    _overlay = overlay = Overlay(folder, free_places(os.environ, os.getcwd()), is_later)
     shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree by paths, which are seen
     _patch_open(overlay)
     _patch_reading(overlay)
     _patch_folders(overlay)
     _patch_deleting(overlay)
     _patch_moving(overlay)
+
+
+def _later_than(since_s: float) -> Callable[[str], bool]:
+    import subprocess
+
+    from paceline.observe.births import born_s
+
+    original, system = subprocess.Popen.__init__, os.system
+    sees_all: list[bool] = []
+
+    @functools.wraps(original)
+    def __init__(self: Any, args: Any, *others: Any, **named: Any) -> None:
+        line = args if isinstance(args, str | bytes | os.PathLike) else next(iter(args), "")
+        name = os.path.basename(os.fsdecode(line).split(" ")[0])
+        if not name.startswith(_WRITE_NOTHING):
+            sees_all.append(True)
+        original(self, args, *others, **named)
+
+    @functools.wraps(system)
+    def run(command: Any) -> int:
+        sees_all.append(True)
+        return system(command)
+
+    subprocess.Popen.__init__, os.system = __init__, run  # type: ignore[method-assign]
+    return lambda path: not sees_all and (born_s(path) or 0.0) >= since_s
 
 
 def patch(torch: Any) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -219,6 +223,19 @@ def grown():
         told("grown", loss.item())
 
 
+def kept(saved):
+    """A folder that must be new, what is made where it is not there, a file that grows; one rank comes later."""
+    if json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"]:
+        time.sleep(0.5)
+    folder = Path(f"{saved}.d")
+    told("kept", folder.exists())
+    folder.mkdir()
+    for number in range(2):
+        with open(folder / "log", "a", encoding="utf-8") as file:
+            file.write(f"{number}\n")
+    told("kept", len(os.listdir(folder)), len((folder / "log").read_text().split()))
+
+
 def scaled():
     """fp16 on the CPU, with a scaled loss."""
     model = mlp()
@@ -261,6 +278,7 @@ def drawn():
 
 
 if __name__ == "__main__":
+    kept(sys.argv[1])
     plain(sys.argv[1])
     gone_on(sys.argv[1])
     language()

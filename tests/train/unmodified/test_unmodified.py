@@ -54,7 +54,7 @@ def lines(done: subprocess.CompletedProcess[str]) -> dict[str, list[list[float]]
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
 @pytest.mark.parametrize(
-    "name", ["plain", "accuracy", "gone on", "language", "unused", "routed", "thawed", "groups seen"]
+    "name", ["plain", "accuracy", "gone on", "language", "unused", "routed", "thawed", "groups seen", "kept"]
 )
 def test_losses_norms_and_evaluation_are_those_of_one_process(loops, layout, name):
     _, found = loops

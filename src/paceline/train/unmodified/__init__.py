@@ -71,7 +71,7 @@ def _begin(place: Mapping[str, Any]) -> None:
 
         scratch = os.path.join(place["folder"], f"written-{place['rank']}")
         os.makedirs(scratch, exist_ok=True)
-        shadow.begin(scratch)
+        shadow.begin(scratch, place["since_s"])
     if os.getppid() == place["launcher"]:
         import random
 

@@ -47,6 +47,7 @@ def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         shared = {**wanted, "folder": str(folder), "port": _free_port(), "seed": secrets.randbits(48)}
+        shared["since_s"] = time.time()
         shared["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES")
         for rank in range(int(wanted["ranks"])):
             ranks.append(_start(command, {**shared, "rank": rank, "launcher": os.getpid()}, previous))
