@@ -29,6 +29,8 @@ for number in range(100):
     engine.step()
     if "killed" in what and number == 3 and rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "through early" and number == 3 and rank == 1:
+        sys.exit(0)
     if what == "own error" and number == 3 and rank == 1:
         raise ValueError("a sample is broken")
     if what == "own error" and number == 3:
@@ -37,8 +39,9 @@ for number in range(100):
 SAYS = {
     "too few ranks": "takes 4 ranks (dp 4), and there are 2; start it by `torchrun --nproc-per-node 4 SCRIPT`",
     "other shapes": "made another Sequential than rank 0: it has 0.weight (5, 4) torch.float32, rank 0 has 0.weight (4",
-    "killed": "rank 1 ended without an error (killed, or out of memory?); all ranks end",
-    "killed, asynchronous": "rank 1 ended without an error (killed, or out of memory?); all ranks end",
+    "killed": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
+    "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
+    "through early": "ended without an error (killed, out of memory, or through early?); all ranks end",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour

@@ -99,9 +99,8 @@ class _Rank:
         if not any(words in str(error) for words in _LOST):
             return "failed with the error above; all ranks end"
         gone = ", ".join(str(rank) for rank in range(self._ranks) if self._is_gone(rank))
-        return (
-            f"rank {gone or '(of another machine)'} ended without an error (killed, or out of memory?); all ranks end"
-        )
+        who = f"rank {gone}" if gone else "another rank"  # of another machine, or it is about to end
+        return f"{who} ended without an error (killed, out of memory, or through early?); all ranks end"
 
     def _is_gone(self, rank: int) -> bool:
         """Return whether a rank ran on this machine and does no more."""
