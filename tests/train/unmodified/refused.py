@@ -138,6 +138,29 @@ def other_lengths():
     OtherLengths()(X, torch.arange(32))
 
 
+class Choosing(nn.Module):
+    """Sends rows to blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True) for _ in range(2))
+
+    def forward(self, rows, chosen):
+        found = rows
+        for number, block in enumerate(self.blocks):
+            own = (chosen == number).nonzero().flatten()
+            if len(own):
+                found = found.index_add(0, own, block(rows[own, None])[:, 0])
+        return found
+
+
+def other_blocks():
+    model = Choosing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(X, torch.arange(32) // 16)
+    optimizer.step()
+
+
 def by_hand():
     nn.Linear(6, 2)(X)
 

@@ -61,7 +61,7 @@ class _Calls:
                 self._begin_alike(module)
             ways[kind] = checked.look(called, ways.get(kind), trains=trains)
         if self._torch.is_grad_enabled():  # a model may be trained in evaluation mode too
-            shards.split(self._spread, module, trains=trains)
+            shards.split(self._spread, self._exchange, module, trains=trains)
             self._exchange.groups = gradients.watch(self._spread, module)
         if not ways[kind].splits or checked.weighs_nothing(called, ways[kind]):
             return self._whole(forward, args, kwargs)

@@ -67,7 +67,7 @@ def check_parts(spread: Spread, module: Any) -> None:
             )
 
 
-def split(spread: Spread, module: Any, *, trains: bool) -> None:
+def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     """Split a model that is about to train; in evaluation mode, one whose weights an optimizer has."""
     if spread.layout.shard == 1 or module in _models:
         return
@@ -88,6 +88,9 @@ def split(spread: Spread, module: Any, *, trains: bool) -> None:
         )
     _parts.update(module.modules())
     _note_used(module)
+    for number, block in enumerate(blocks_of(module)):
+        check = functools.partial(_check_block, spread, exchange, number)
+        block.register_forward_pre_hook(check, prepend=True)  # before FSDP2 gathers its weights
     for name, weight in module.named_parameters(remove_duplicate=False):
         _now.set(whole[name], weight)
     for optimizer in _optimizers:
@@ -120,6 +123,15 @@ def _fully_shard(spread: Spread, module: Any) -> None:
     for block in blocks_of(module):
         fully_shard(block, mesh=_meshes[0])
     fully_shard(module, mesh=_meshes[0])
+
+
+def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: Any) -> None:
+    """See that all ranks have come to one block, whose weights they are about to exchange."""
+    if spread.has_part and not exchange.agree([number]):
+        spread.refuse(
+            f"ranks call other blocks ({type(block).__name__.removeprefix('FSDP')}) for their rows, such as experts or "
+            "blocks dropped by chance, whose weights they would have to gather together; use dp in place of shard"
+        )
 
 
 def _note_used(module: Any) -> None:
