@@ -30,13 +30,27 @@ def begin(going, *arguments: str, steps: int = 1000, **options) -> Going:
     run = going(ENDLESS, "--times", "times", *arguments, **options)
     program_of(run)
     run.until_steps(steps)
+    until_old(run)
     return run
+
+
+def until_old(run: Going) -> None:
+    """Wait until there are steps that a kill must not lose, however fast the machine makes them."""
+    deadline = time.monotonic() + 60
+    while len(old_steps(run.cwd)) < 100 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert old_steps(run.cwd)
+
+
+def old_steps(cwd: Path, rank: int = 0) -> list[float]:
+    """Return the ends of a rank's steps that are longer ago than what a kill may lose."""
+    ends = [float(line) for line in (cwd / f"times{rank}").read_text().splitlines()[:-1] if line.strip()]
+    return [end for end in ends if end < ends[-1] - LOST_S - BUSY_S]
 
 
 def assert_steps_kept(result: Result, cwd: Path, rank: int = 0) -> None:
     """All steps are on disk but those of the last moments."""
-    ends = [float(line) for line in (cwd / f"times{rank}").read_text().splitlines() if line.strip()]
-    old = sum(end < ends[-1] - LOST_S - BUSY_S for end in ends)
+    old = len(old_steps(cwd, rank))
     assert old > 0
     assert len(result.run.ranks[rank].steps) >= old
 
@@ -141,6 +155,7 @@ def by_torchrun(going) -> Going:
     where = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", free_port()]
     run = going("--", sys.executable, "-m", "torch.distributed.run", *where, ENDLESS, "--ranks", "--times", "times")
     run.until_steps(600)
+    until_old(run)
     return run
 
 
