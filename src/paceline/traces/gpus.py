@@ -20,9 +20,9 @@ def by_gpu(capture: Capture) -> list[Capture]:
     if capture.devices is None:
         return [capture]
     kernels = capture.devices[(capture.events.class_ != COPY) & (capture.devices >= 0)]
-    numbers = np.unique(kernels).tolist()
-    if len(numbers) < 2:
+    if not len(kernels) or (kernels == kernels[0]).all():
         return [capture]
+    numbers = np.unique(kernels).tolist()
     told = f"{capture.source}: kernels ran on {len(numbers)} GPUs; each is shown by itself"
     parts = [_of(capture, number) for number in numbers]
     return [replace(parts[0], problems=[*capture.problems, told]), *parts[1:]]
