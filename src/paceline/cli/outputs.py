@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,12 +125,33 @@ def json_text(record: dict[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file.
+    """Write a file, whole or not at all.
 
     Raises:
         EnvironmentFault: It cannot be written.
     """
+    with whole(path) as place:
+        place.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a place to write to, which becomes the file in the end: what was there stays if that fails.
+
+    Raises:
+        EnvironmentFault: It cannot be written.
+    """
+    end = path.resolve()
+    plain = end.is_file() or not end.exists()  # a pipe or a device is written to as it is
+    place = end.with_name(f".part-{os.getpid()}-{end.name}") if plain else end
     try:
-        path.write_text(text, encoding="utf-8")
+        yield place
+        if plain:
+            if end.exists():
+                shutil.copymode(end, place)
+            place.replace(end)
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file elsewhere") from error
+    finally:
+        if plain:
+            place.unlink(missing_ok=True)

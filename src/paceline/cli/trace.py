@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.files import check_writable, to_html, to_json, to_markdown
-from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.cli.outputs import json_text, tell_written, whole, write_text
+from paceline.errors import UsageError
 from paceline.traces import WINDOWS
 
 if TYPE_CHECKING:
@@ -105,7 +105,5 @@ def _write_cut(path: Path, traces: Traces, between: Between | None) -> None:
     from paceline.traces.cut import cut, sources_of, write
 
     data = cut(*sources_of(traces), between)
-    try:
-        write(path, data)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file elsewhere") from error
+    with whole(path) as place:
+        write(place, data)

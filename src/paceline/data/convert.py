@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline import units
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.index import DamagedData
@@ -176,7 +177,7 @@ def _begin(dest: Path, mark: str, size: int) -> None:
         free = shutil.disk_usage(dest).free
         if free < _ROOM * size:
             raise EnvironmentFault(
-                f"{dest} has {free / 1e9:.1f} GB free, {size / 1e9:.1f} GB are to be written; make room"
+                f"{dest} has {units.size(free)} free, {units.size(_ROOM * size)} are needed; make room"
             )
         plan.write_bytes(msgspec.json.encode({"fingerprint": mark}))
     except OSError as error:

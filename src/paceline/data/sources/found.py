@@ -37,8 +37,8 @@ def source_of(path: Path, kind: str | None) -> Source:
     Raises:
         UsageError: There is nothing that can be converted.
     """
-    if not path.exists():
-        raise UsageError(f"no file or folder {path}")
+    if not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path} is neither a file nor a folder" if path.exists() else f"no file or folder {path}")
     kind = kind or _kind(path)
     if kind in _OF_A_FOLDER_OR_FILE:
         wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
