@@ -11,6 +11,8 @@ import json
 import weakref
 from typing import Any
 
+from paceline.observe.probe.nested import tensors_in
+
 _UNTOUCHED = 1 << 62  # distance of what was not touched since counting began
 
 
@@ -68,14 +70,14 @@ class Tally:
             self._calls[key] = known
         known["count"] += 1
         self._marks.append([len(self._memory), known["index"]])
-        for tensor in _tensors(torch, (args, kwargs)):
+        for tensor in tensors_in(torch, (args, kwargs)):
             number = self._number(tensor, new=False)
             if number >= 0:
                 at = self._touched.get(number, -_UNTOUCHED)
                 bucket = str((self._clock - at).bit_length() if at >= 0 else -1)
                 known["reads"][bucket] = known["reads"].get(bucket, 0) + _bytes(tensor)
                 self._touch(number, tensor)
-        for tensor in _tensors(torch, result):
+        for tensor in tensors_in(torch, result):
             number = self._number(tensor, new=True)
             if number >= 0:
                 self._touch(number, tensor)
@@ -130,14 +132,6 @@ def _mode_of() -> Any:
             return result
 
     return Tallied
-
-
-def _tensors(torch: Any, value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [found for each in value for found in _tensors(torch, each)] if isinstance(value, list | tuple) else []
 
 
 def _plain(torch: Any, value: Any) -> Any:

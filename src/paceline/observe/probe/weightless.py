@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from paceline.observe.probe.nested import tensors_in
+
 _MOVES = ("to", "cuda", "cpu", "xpu", "pin_memory")
 _READS: dict[str, Callable[[Any], Any]] = {
     "item": lambda tensor: math.nan if tensor.is_floating_point() else 0,
@@ -86,7 +88,7 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _READS[name](first)
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta":
         kwargs["device"] = "cpu"
-    if any(tensor.device.type == "meta" for tensor in _tensors(torch, (args, kwargs))):
+    if any(tensor.device.type == "meta" for tensor in tensors_in(torch, (args, kwargs))):
         args, kwargs = _on_meta(torch, args), _on_meta(torch, kwargs)
         if kwargs.get("device") is not None:
             kwargs["device"] = "meta"
@@ -110,14 +112,6 @@ def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:
     kinds = [getattr(each, "dtype", each) for each in asked]
     kind = next((each for each in kinds if isinstance(each, torch.dtype)), tensor.dtype)
     return tensor if kind == tensor.dtype else torch.Tensor.to(tensor, dtype=kind)
-
-
-def _tensors(torch: Any, value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [found for each in value for found in _tensors(torch, each)] if isinstance(value, list | tuple) else []
 
 
 def _on_meta(torch: Any, value: Any) -> Any:
