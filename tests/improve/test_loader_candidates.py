@@ -14,11 +14,17 @@ WAITS = meter(60, 0.080, 0.001)
 
 
 def proposed(
-    folder, remedy: str, *, own_cores: float = 0.3, recipe: dict[str, Any] | None = None, **settings: Any
+    folder,
+    remedy: str,
+    *,
+    own_cores: float = 0.3,
+    wait: float = 10,
+    recipe: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> dict[Any, Candidate]:
-    """What is proposed of a remedy, by the number of workers or threads; steps of 20 ms, half of it waiting."""
+    """What is proposed of a remedy, by the number of workers or threads; of 20 ms, steps wait 10."""
     fed = loader(**settings)
-    run = RunFolder(folder).rank(plain(60, wait=10), summary={"loaders": [fed]}, cores=own_cores)
+    run = RunFolder(folder).rank(plain(60, wait=wait), summary={"loaders": [fed]}, cores=own_cores)
     if settings["num_workers"]:
         for number in range(settings["num_workers"]):
             run.worker(number, meter(30, 0.040, 0.001))
@@ -39,10 +45,17 @@ def test_whether_threads_that_compute_let_the_interpreter_go_is_not_known(tmp_pa
     assert [one.predicted.low for one in found.values()] == [1.0]
 
 
-def test_from_threads_on_more_threads_are_tried_and_no_workers(tmp_path):
+def test_from_threads_on_more_and_fewer_are_tried_though_nothing_waits_and_no_workers(tmp_path):
     fed = {"num_workers": 0, "threads": 4, "meter": WAITS}
-    assert set(proposed(tmp_path, "loader.threads", **fed)) == {8}
+    assert set(proposed(tmp_path, "loader.threads", **fed)) == {2, 8}
+    assert set(proposed(tmp_path / "a", "loader.threads", wait=0.01, **fed)) == {2, 8}
+    assert not proposed(tmp_path / "c", "loader.threads", wait=0.01, num_workers=0, meter=WAITS)
     assert not proposed(tmp_path / "b", "loader.workers", **fed)
+
+
+def test_of_threads_that_compute_no_more_are_tried_than_there_are_cores(tmp_path):
+    fed = {"num_workers": 0, "meter": meter(60, 0.010, 0.010), "own_cores": 1.0}
+    assert set(proposed(tmp_path, "loader.threads", threads=64, **fed)) == {32}
 
 
 def test_from_a_cache_on_threads_are_tried_and_no_workers_which_would_not_have_it(tmp_path):

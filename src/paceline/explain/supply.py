@@ -60,12 +60,16 @@ class Supply:
     @property
     def cpu_demand(self) -> float:
         """CPU seconds a step wants of the cores, as a share of what they have."""
-        return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / (self.cores * self.step_s)
+        return self._cpu_s / self.step_s
 
     def step_with(self, workers: int) -> float:
         """Seconds a step would take with so many workers."""
-        cpu = (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
-        return max(self.compute_s, self.make_s / max(workers, 1), cpu)
+        return max(self.compute_s, self.make_s / max(workers, 1), self._cpu_s)
+
+    @property
+    def _cpu_s(self) -> float:
+        """Seconds that a step would take if all cores were busy with it."""
+        return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
 
     def best_workers(self) -> int:
         """The fewest workers that are within 3 % of the best any number gives."""
@@ -82,12 +86,13 @@ class Supply:
     def gain_with(self, workers: int) -> Gain:
         """Speed-up of a step with so many workers.
 
-        The low end grants each batch a third more, for coordination, and leaves all that the model does not explain as
-        it is; the high end leaves half of that.
+        The low end grants each batch a third more, for coordination, another quarter where all cores are busy, which
+        may be two halves of one, and leaves all that the model does not explain as it is; the high end leaves half.
         """
         predicted = max(self.step_with(workers), 1e-9)
+        longer = 1.33 + 0.25 * min(1.0, self._cpu_s / predicted)
         high = self.step_s / (predicted + 0.5 * self.unexplained_s)
-        coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * 1.33)
+        coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * longer)
         low = self.step_s / (coordinated + self.unexplained_s)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 

@@ -10,6 +10,7 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
+_ALONE = 5.0  # times
 PAGE = """
 From the second epoch on, samples come from memory. Proposed where training waits for data whose making draws no random
 numbers; at most 40 % of the memory that is free is used, and what does not fit is made anew. The first epoch gains
@@ -52,9 +53,14 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _predicted(supply: Supply) -> Gain:
-    """Samples that need not be made free the cores too: what is left is the work of the training process."""
-    left = max(supply.other_cpu_s / supply.cores, 0.1 * supply.compute_s, 1e-9)
-    high = max(1.05, supply.step_s / left * supply.warmer)
+    """Samples that need not be made free the cores too: what is left is the work of the training process.
+
+    No workers are started any more, and work that need not share cores and caches with them was up to five times as
+    fast (benchmarks/tune_programs/repeats.py).
+    """
+    own_cpu_s = max(0.0, supply.other_cpu_s - supply.restart_s)
+    left = max(own_cpu_s / supply.cores / supply.warmer, supply.compute_s / _ALONE, 1e-9)
+    high = max(1.05, supply.step_s / left)
     return Gain(low=1 + 0.3 * (min(high, 1 / max(1 - supply.wait_share, 0.01)) - 1), high=high)
 
 

@@ -13,10 +13,9 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 _SPARE = 2.0
-_WORTH = 1.02
-# Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays two searches
-# measured 1.43 and 1.62 where the model without this said 1.28 (benchmarks/tune_programs/volumes.py).
-_UNBURDENED = 1.25
+# Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays searches measured
+# 1.12 to 1.6 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
+_UNBURDENED = 1.8
 
 PAGE = """
 Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
@@ -44,9 +43,9 @@ No such setting in torch: it stays in the recipe.
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     loader = situation.loader
-    if situation.waiting is None or loader is None or situation.streams:
+    if loader is None or situation.streams or (situation.waiting is None and not loader.threads):
         return []
-    wanted = _more(situation.supply, loader.threads) if loader.threads else [_first(situation, loader)]
+    wanted = _beside(loader, situation.cores) if loader.threads else [_first(situation, loader)]
     return [
         Candidate(
             remedy="loader.threads",
@@ -66,9 +65,11 @@ def _first(situation: Situation, loader: LoaderBreakdown) -> int:
     return max(2, math.ceil(_SPARE * situation.supply.best_workers()))
 
 
-def _more(supply: Supply, now: int) -> list[int]:
-    """Return what to go on with from so many threads: twice and half as many, where that promises more."""
-    return [threads for threads in (2 * now, max(1, now // 2)) if supply.gain_with(threads).high >= _WORTH]
+def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:
+    """Return what to go on with: half and twice as many; more that compute than there are cores can only be fewer."""
+    fewer, more = loader.threads // 2, 2 * loader.threads
+    crowded = not _waits(loader) and loader.threads >= cores
+    return [threads for threads in (fewer, more) if threads and not (crowded and threads == more)]
 
 
 def _waits(loader: LoaderBreakdown) -> bool:
@@ -76,7 +77,12 @@ def _waits(loader: LoaderBreakdown) -> bool:
 
 
 def _predicted(supply: Supply, loader: LoaderBreakdown, threads: int) -> Gain:
-    """Threads that wait do what workers do, and hand nothing over; whether others free the interpreter is not known."""
+    """Threads that wait do what workers do, and hand nothing over; whether others free the interpreter is not known.
+
+    From threads on, nothing is handed over already.
+    """
+    if loader.threads:
+        return Gain(low=1.0, high=max(1.05, supply.gain_with(threads).high * supply.warmer))
     makers = max(threads, loader.makers)
     gain, unburdened = supply.gain_with(makers), replace(supply, hand_over_s=0.0).gain_with(makers)
     high = max(gain.high, unburdened.high)
