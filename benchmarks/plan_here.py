@@ -3,9 +3,10 @@
     python benchmarks/plan_here.py [--profile FILE] [--json FILE] [--only NAME]...
 
 Two programs of examples/ at five sizes each, and one of each as two replicas; none of the sizes is one of the blocks of
-the calibration. A run's steps are a median; the machine's speed at that time is measured beside them by the profile's
-own reference, and both errors are printed: against the steps as they were, and at that speed. Where the reference
-wandered by more than a twentieth within a run, the run is set aside, and said to be.
+the calibration. A run's steps are a median. A prediction is for the speed that the machine had just before the run; its
+speed meanwhile is measured beside the steps by the profile's own reference, and both errors are printed: against the
+steps as they were, and had the speed stayed the same. Where the reference wandered by more than a twentieth within a
+run, the run is set aside, and said to be.
 """
 
 from __future__ import annotations
@@ -71,10 +72,11 @@ class Result:
     measured_s: float
     measured_low_s: float
     measured_high_s: float
-    pace: float  # the profile's reference over the run's: above 1 the machine was slower than in the profile
+    pace: float  # of the prediction: above 1 the machine was slower just before the run than in the profile
+    changed: float  # the reference beside the steps over that just before them: above 1 the machine became slower
     wandered: float
     time_error: float
-    time_error_at_profile_speed: float
+    time_error_at_same_speed: float
     predicted_bytes: float
     measured_bytes: float
     memory_error: float
@@ -133,7 +135,7 @@ def compared(run: Run, predicted: dict, measured: dict) -> Result:
     reference = measured["reference_s"]
     low, usual, high = quantiles(reference, n=4)
     first, step_s, last = quantiles(measured["step_s"], n=4)
-    pace = usual / predicted["reference_s"]
+    changed = usual / predicted["reference_now_s"]
     return Result(
         run=run.name,
         ranks=run.ranks,
@@ -144,10 +146,11 @@ def compared(run: Run, predicted: dict, measured: dict) -> Result:
         measured_s=step_s,
         measured_low_s=first,
         measured_high_s=last,
-        pace=pace,
+        pace=predicted["pace"],
+        changed=changed,
         wandered=(high - low) / 2 / usual,
         time_error=predicted["step_s"] / step_s - 1,
-        time_error_at_profile_speed=predicted["step_s"] * pace / step_s - 1,
+        time_error_at_same_speed=predicted["step_s"] * changed / step_s - 1,
         predicted_bytes=predicted["memory_bytes"],
         measured_bytes=measured["peak_bytes"],
         memory_error=predicted["memory_bytes"] / measured["peak_bytes"] - 1,
@@ -159,14 +162,14 @@ def told(each: Result) -> str:
     aside = "" if each.kept else f"  set aside: the reference wandered by {each.wandered:.0%}"
     return (
         f"{each.run:58} step {1e3 * each.predicted_s:7.1f} / {1e3 * each.measured_s:7.1f} ms {each.time_error:+6.1%} "
-        f"(at the profile's speed {each.time_error_at_profile_speed:+6.1%})  "
+        f"(at the same speed {each.time_error_at_same_speed:+6.1%}, pace {each.pace:.2f})  "
         f"memory {each.predicted_bytes / 2**20:5.0f} / {each.measured_bytes / 2**20:5.0f} MiB "
         f"{each.memory_error:+5.1%}{aside}"
     )
 
 
 def table(results: list[Result]) -> Iterator[str]:
-    yield "| run | step, predicted | measured (quartiles) | error | at that speed | memory, predicted | held | error |"
+    yield "| run | step, predicted | measured (quartiles) | error | at one speed | memory, predicted | held | error |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for each in results:
         aside = "" if each.kept else " (set aside)"
@@ -175,7 +178,7 @@ def table(results: list[Result]) -> Iterator[str]:
         )
         yield (
             f"| `{each.run}` | {1e3 * each.predicted_s:.1f} ms | {measured} | {each.time_error:+.1%}{aside} | "
-            f"{each.time_error_at_profile_speed:+.1%} | {each.predicted_bytes / 2**20:.0f} MiB | "
+            f"{each.time_error_at_same_speed:+.1%} | {each.predicted_bytes / 2**20:.0f} MiB | "
             f"{each.measured_bytes / 2**20:.0f} MiB | {each.memory_error:+.1%} |"
         )
 
@@ -183,7 +186,7 @@ def table(results: list[Result]) -> Iterator[str]:
 def summary(results: list[Result]) -> Iterator[str]:
     kept = [each for each in results if each.kept]
     yield f"{len(results)} runs, {len(results) - len(kept)} set aside"
-    for name in ("time_error", "time_error_at_profile_speed", "memory_error"):
+    for name in ("time_error", "time_error_at_same_speed", "memory_error"):
         of = results if name == "memory_error" else kept
         sizes = sorted(abs(getattr(each, name)) for each in of)
         if sizes:

@@ -9,6 +9,7 @@ from paceline.plan.profile import SCHEMA, Block, Figure, Made, Message, Place, P
 
 CALL_S, FAR_BYTE_S, FRESH_BYTE_S = 5e-6, 2e-10, 4e-10
 BESIDE = 0.6
+REFERENCE_S = 2e-3
 FLOPS, BYTES_PER_S = 1e11, 2e10
 FIRST_BYTES, SHARE = 20e6, 1.25
 LATENCY_S, LINK_BYTES_PER_S = 1e-4, 1e9
@@ -57,7 +58,7 @@ def place(ranks: int) -> Place:
     points = [product(m, n, k, how) for how in ("nn", "nt", "tn") for m in sizes for n in sizes for k in sizes]
     points += [moving(name, 4.0**power) for name in ("add.Tensor", "gelu.default") for power in range(4, 14)]
     blocks = tuple(block(ranks, number) for number in range(1, 6))
-    return Place(ranks=ranks, threads=2 // ranks, reference=figure(2e-3), points=tuple(points), blocks=blocks)
+    return Place(ranks=ranks, threads=2 // ranks, reference=figure(REFERENCE_S), points=tuple(points), blocks=blocks)
 
 
 def profile(day: date = date(2026, 11, 20), others_cores: float = 0.0, cpu_model: str | None = None) -> Profile:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.plan.profiles import profile
 
 from paceline.cli import main
@@ -59,7 +60,19 @@ def test_a_program_is_predicted_from_it(measured, tmp_path, capsys):
     assert written["step_s"] == pytest.approx(sum(written["step_parts_s"].values()))
     assert {"matrix", "attention", "optimizer", "data"} <= set(written["step_parts_s"])
     assert 200e6 < written["memory_bytes"] < 1e9
-    assert written["told"] == []
+    assert written["pace"] == pytest.approx(written["reference_now_s"] / written["reference_s"])
+    assert [line for line in written["told"] if "faster now" not in line and "slower now" not in line] == []
+    assert "times are at the machine's speed now" in out
+
+
+def test_of_another_machine_the_speed_of_now_says_nothing(measured, tmp_path, capsys):
+    own = read_profile(measured[0])
+    write_profile(replace(own, made=replace(own.made, host="elsewhere")), tmp_path / "profile.json")
+    record, program = tmp_path / "here.json", str(ROOT / "examples" / "gpt.py")
+    assert plan("here", "--profile", str(tmp_path / "profile.json"), "--json", str(record), program) == 0
+    written = json.loads(record.read_text(encoding="utf-8"))
+    assert (written["reference_now_s"], written["pace"]) == (None, 1.0)
+    assert "times are at the machine's speed while it was measured" in capsys.readouterr().out
 
 
 def test_a_program_that_trains_nothing_is_said(tmp_path, capsys):

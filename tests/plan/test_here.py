@@ -10,7 +10,9 @@ from tests.plan.profiles import (
     FLOPS,
     LATENCY_S,
     LINK_BYTES_PER_S,
+    REFERENCE_S,
     SHARE,
+    figure,
     profile,
 )
 from tests.plan.test_operators import operator, tensor
@@ -75,6 +77,20 @@ def test_a_step_is_the_sum_of_its_parts():
     assert found.step_s == pytest.approx(sum(parts.values()))
     assert found.step_low_s < found.step_s < found.step_high_s
     assert found.told == ()
+
+
+def test_times_are_brought_to_the_speed_of_now_and_what_was_measured_now_stays():
+    then, slower = predicted(note(), profile()), predicted(note(), profile(), now=figure(1.1 * REFERENCE_S))
+    data = then.step_parts_s["data"]
+    assert (then.pace, slower.pace) == (1.0, pytest.approx(1.1))
+    assert slower.step_parts_s["data"] == data
+    assert slower.step_s - data == pytest.approx(1.1 * (then.step_s - data))
+    assert slower.told == ()
+
+
+@pytest.mark.parametrize(("pace", "says"), [(1.5, "1.50 times slower now"), (0.5, "2.00 times faster now")])
+def test_another_speed_than_that_of_the_profile_is_told(pace, says):
+    assert says in predicted(note(), profile(), now=figure(pace * REFERENCE_S)).told[0]
 
 
 def test_memory_is_what_was_held_before_and_what_tensors_take():

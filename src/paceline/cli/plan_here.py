@@ -33,11 +33,13 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     The program is started without values and left after two steps, whose operators are counted; nothing is trained.
     All that follows it is its own. With `--ranks 2` it is predicted as two replicas on this machine, each with the
-    batch that was seen.
+    batch that was seen. Times are for the machine's speed of now, which is measured at the end, where the profile is of
+    this machine.
     """
     from paceline.observe.catch import catch
+    from paceline.plan.calibrate.run import speed_now
     from paceline.plan.here import predicted
-    from paceline.plan.profile import default_path, doubts, read_profile
+    from paceline.plan.profile import default_path, doubts, is_of_here, read_profile
     from paceline.report import here_json, here_terminal
 
     check_writable(options["json_file"])
@@ -46,8 +48,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     profile = read_profile(path)
     for line in doubts(profile, date.today(), here=options["profile_file"] is None):
         click.echo(f"paceline: {line}", err=True)
+    place = profile.place(options["ranks"])
     note = catch(program, {**os.environ, "PACELINE_CATCH_STEP": "1"}).note
-    found = predicted(note, profile, options["ranks"])
+    found = predicted(note, profile, place.ranks, speed_now(place) if is_of_here(profile.made) else None)
     for line in here_terminal.lines_of(found, profile, options["ranks"]):
         click.echo(line)
     if options["json_file"] is not None:

@@ -13,14 +13,14 @@ part is corrected by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from paceline.errors import UsageError
 from paceline.plan.operators import FREE, Kind, kind_of
-from paceline.plan.profile import Block, Place, Point, Profile
+from paceline.plan.profile import Block, Figure, Place, Point, Profile
 from paceline.plan.surface import Line, Surface, line, rates, surface
 from paceline.units import seconds
 
@@ -31,6 +31,7 @@ _FIRST_BUCKET = 2**20
 _ALMOST = 0.99
 _USUAL = 0.02  # scatter of a block's steps that says nothing against it
 _TOLD = 0.01  # share of a step from which operators that were not measured are named
+_ANOTHER = 1.25  # times faster or slower than when the profile was made: told, since more than clocks has changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,8 @@ class Predicted:
 
     Attributes:
         step_s: Seconds, and within what four in five steps' medians should lie.
-        reference_s: Of the profile: times are at the speed that it stands for.
+        reference: Of the profile: how long its product of two matrices took while it was made.
+        now: The same as it is now, which is the speed that times are for; None where that is the profile's.
     """
 
     step_s: float
@@ -91,8 +93,14 @@ class Predicted:
     step_parts_s: Mapping[str, float]
     memory_bytes: float
     memory_parts_bytes: Mapping[str, float]
-    reference_s: float
+    reference: Figure
+    now: Figure | None
     told: tuple[str, ...]
+
+    @property
+    def pace(self) -> float:
+        """What times of the profile are multiplied by: above 1 the machine is slower now."""
+        return self.now.seconds / self.reference.seconds if self.now else 1.0
 
 
 class Surfaces:
@@ -229,8 +237,14 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
     return buckets * sent.latency_s + gradient_bytes / sent.bytes_per_s
 
 
-def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1) -> Predicted:
+def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None) -> Predicted:
     """Predict the program of a note of `observe.probe.catch`, with its step counted, on one or more ranks (replicas).
+
+    Args:
+        note: What was caught.
+        profile: Of the machine.
+        ranks: Each with the batch that was seen.
+        now: The reference of the profile's place as it is now; None predicts at the profile's speed.
 
     Raises:
         UsageError: Its step was not counted, or the profile does not know so many ranks.
@@ -247,9 +261,11 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1) -> Pred
     }
     gradients = float(note["trained"] * note["model"]["weight_bytes"]) if ranks > 1 else 0.0
     parts["communication"] = exchange_s(profile, ranks, gradients)
-    parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))
+    pace = now.seconds / place.reference.seconds if now else 1.0
+    parts = {name: took_s * pace for name, took_s in parts.items()}
+    parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))  # measured now
     step_s = sum(parts.values())
-    off = 1.28 * math.hypot(rate.scatter, _spread(place))
+    off = 1.28 * math.hypot(rate.scatter, _spread(place.reference))
     memory = _held(counts, rate, _before(note, place, profile), gradients)
     return Predicted(
         step_s=step_s,
@@ -258,17 +274,27 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1) -> Pred
         step_parts_s=parts,
         memory_bytes=sum(memory.values()),
         memory_parts_bytes=memory,
-        reference_s=place.reference.seconds,
-        told=tuple(_told(note, counts)),
+        reference=place.reference,
+        now=now,
+        told=(*_told(note, counts), *_another_speed(pace)),
     )
 
 
 _REASON = "it needs values, or an optimizer that the meta device does not know"
 
 
-def _spread(place: Place) -> float:
+def _spread(reference: Figure) -> float:
     """Return how far the machine's speed wandered meanwhile, as a share."""
-    return (place.reference.high - place.reference.low) / 2 / place.reference.seconds
+    return (reference.high - reference.low) / 2 / reference.seconds
+
+
+def _another_speed(pace: float) -> Iterator[str]:
+    if not 1 / _ANOTHER < pace < _ANOTHER:
+        than = f"{pace:.2f} times slower" if pace > 1 else f"{1 / pace:.2f} times faster"
+        yield (
+            f"the machine is {than} now than while its profile was measured: somebody else computes, or its clock has "
+            "changed; if that stays so, measure again: paceline plan --calibrate"
+        )
 
 
 def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:

@@ -215,6 +215,13 @@ def write_profile(profile: Profile, path: Path) -> None:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file with --out") from error
 
 
+def is_of_here(made: Made) -> bool:
+    """Say whether a profile is of this machine, as far as its name, its processor and our share of it tell."""
+    host = this_host()
+    name = host.name or socket.gethostname()
+    return (made.host, made.cpu_model, made.cores) == (name, host.cpu_model, host.allowed_cores)
+
+
 def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
     """Return why its predictions may be off, a line each.
 

@@ -24,6 +24,8 @@ def to_json(found: Predicted, profile: Profile, ranks: int) -> dict[str, Any]:
         "step_parts_s": dict(found.step_parts_s),
         "memory_bytes": found.memory_bytes,
         "memory_parts_bytes": dict(found.memory_parts_bytes),
-        "reference_s": found.reference_s,
+        "reference_s": found.reference.seconds,
+        "reference_now_s": found.now.seconds if found.now else None,
+        "pace": found.pace,
         "told": list(found.told),
     }

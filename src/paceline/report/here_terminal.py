@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.plan.here import Predicted
-from paceline.plan.profile import Profile
+from paceline.plan.profile import Figure, Profile
 from paceline.units import percent, seconds, size
 
 _NAMES = {
@@ -43,8 +43,18 @@ def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
     yield f"memory {size(found.memory_bytes)} at the peak, {kind}, of one rank"
     for name, held in found.memory_parts_bytes.items():
         yield f"  {_HELD[name]:34} {size(held):>10}"
-    yield (
-        f"times are at the machine's speed while it was measured: a product of two 512 x 512 fp32 matrices in "
-        f"{seconds(found.reference_s)}"
-    )
+    yield speed(found)
     yield from found.told
+
+
+def speed(found: Predicted) -> str:
+    """Say what speed of the machine times are for."""
+    then, now = found.reference, found.now
+    what = "a product of two 512 x 512 fp32 matrices in"
+    if now is None:
+        return f"times are at the machine's speed while it was measured: {what} {_taken(then)}"
+    return f"times are at the machine's speed now: {what} {_taken(now)}; in its profile {_taken(then)}"
+
+
+def _taken(figure: Figure) -> str:
+    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {figure.count} times)"

@@ -2,7 +2,7 @@
 
 The task comes on stdin as JSON, and each ends with one line of JSON. Tasks: ``operators`` of blocks one by one;
 ``block``, a whole one trained for some steps, with what the process came to hold; ``exchange`` among ranks;
-``machine``, bandwidths and latencies.
+``machine``, bandwidths and latencies; ``speed``, the reference alone.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _REFERENCE = 512  # side of the square matrices whose product tells the machine'
 def main() -> None:
     """Do the task."""
     task = json.load(sys.stdin)
-    result = {"operators": _operators, "block": _block, "exchange": _exchange, "machine": _machine}[task["do"]](task)
-    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.write(json.dumps(_TASKS[task["do"]](task)) + "\n")
 
 
 def _device(torch: Any) -> Any:
@@ -48,6 +47,14 @@ def _wait(torch: Any, device: Any) -> Callable[[], None]:
 def _pace(torch: Any, device: Any) -> Pace:
     left, right = (torch.rand(_REFERENCE, _REFERENCE, device=device) for _ in range(2))
     return Pace(lambda: left @ right, _wait(torch, device))
+
+
+def _speed(task: dict[str, Any]) -> dict[str, Any]:
+    """Time the reference for a while."""
+    import torch
+
+    pace = _pace(torch, _device(torch))
+    return _told(timed(pace.work, pace.wait, task["spend_s"]))
 
 
 def _operators(task: dict[str, Any]) -> dict[str, Any]:
@@ -252,6 +259,8 @@ def _context_bytes(torch: Any) -> int:
     free, total = torch.cuda.mem_get_info()
     return int(total - free - torch.cuda.memory_reserved())
 
+
+_TASKS = {"operators": _operators, "block": _block, "exchange": _exchange, "machine": _machine, "speed": _speed}
 
 if __name__ == "__main__":
     main()

@@ -73,13 +73,13 @@ class Pace:
     """How fast is the machine now, against the middle of the whole calibration? A product of matrices tells."""
 
     def __init__(self, work: Callable[[], Any], wait: Callable[[], None]) -> None:
-        self.work, self._wait = work, wait
+        self.work, self.wait = work, wait
         self._at = 0.0
         self.seen: list[float] = []
 
     def now(self) -> float:
         """Return seconds of the reference, measured again when the last time was a while ago."""
         if not self.seen or time.perf_counter() - self._at > _DRIFT:
-            self.seen.append(timed(self.work, self._wait, 0.01).seconds)
+            self.seen.append(timed(self.work, self.wait, 0.01).seconds)
             self._at = time.perf_counter()
         return self.seen[-1]

@@ -31,6 +31,7 @@ from paceline.plan.profile import SCHEMA, Block, Figure, Message, Moved, Place, 
 
 Tell = Callable[[str], None]
 _TASK_LIMIT_S = 300.0
+_SPEED_S = 1.5  # spent on the reference, where only the machine's speed is asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,16 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
         storage=_moved(machine["storage"]),
         launch=_figure(machine["launch"]),
     )
+
+
+def speed_now(place: Place) -> Figure:
+    """Measure the reference of a place as it is now, with as many ranks at work.
+
+    Raises:
+        EnvironmentFault: There is no torch, or it failed.
+    """
+    task = {"do": "speed", "spend_s": _SPEED_S}
+    return _figure(_done([task] * place.ranks, place.threads)[0])
 
 
 def _threads(environment: Mapping[str, str]) -> int:
