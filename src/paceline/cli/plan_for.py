@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.plan.model import Model
     from paceline.plan.program import Trained
     from paceline.plan.search import Wish
+    from paceline.plan.setting import Adapted
 
 _NUMBERS = (
     *("params", "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq"),
@@ -62,6 +63,11 @@ _COUNT = click.IntRange(min=1)
     help="Of products of matrices; default: bf16 (fp16 on cards without), or the program's.",
 )
 @click.option("--optimizer", type=_OPTIMIZERS, help="Whose states are kept; default: adamw, or the program's.")
+@click.option("--lora", type=_COUNT, metavar="RANK", help="Train low-rank matrices of this rank beside frozen weights.")
+@click.option("--lora-on", type=click.Choice(["qv", "all-linear"]), help="With --lora: which products; default: qv.")
+@click.option(
+    "--frozen-bits", type=click.Choice(["4", "8", "16", "32"]), help="With --lora: of a frozen weight; default: 16."
+)
 @click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
 @click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
 @click.option("--target-samples", metavar="N", help="To train on in all, such as 1.2m.")
@@ -97,6 +103,11 @@ def _check_together(options: dict[str, Any]) -> None:
         raise UsageError("--target-tokens and --target-samples are two targets; give one of them")
     if options["recipe"] is not None and options["precision"] == "fp4":
         raise UsageError("paceline.train has no fp4, so that no recipe can ask for it; leave out --recipe")
+    of_lora = [f"--{name.replace('_', '-')}" for name in ("lora_on", "frozen_bits") if options[name]]
+    if of_lora and options["lora"] is None:
+        raise UsageError(f"{', '.join(of_lora)} says how adapters are made: give --lora RANK, such as --lora 16")
+    if options["recipe"] is not None and options["lora"] is not None:
+        raise UsageError("a recipe says nothing of frozen weights and of adapters; leave out --recipe")
     of_catalogue = [f"--{name.replace('_', '-')}" for name in ("region", "max_price", "deadline") if options[name]]
     if of_catalogue and not options["catalogue"]:
         raise UsageError(f"{', '.join(of_catalogue)} chooses among machines: give --catalogue in place of --gpus")
@@ -184,6 +195,8 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
     numbers = {name: options[name] for name in _NUMBERS}
     numbers["params"] = None if options["params"] is None else amount(options["params"])
     caught = subject if isinstance(subject, Trained) else None
+    if caught and options["lora"] is not None:
+        raise UsageError("--lora changes what is trained, and a program says that itself; name its model instead")
     model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers, options["image"])
     usual = caught.samples * cluster.count if caught else _usual_batch(model, cluster.count)
     return Wish(
@@ -197,7 +210,17 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         schedule=options["schedule"],
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
         **_kept(caught, options["optimizer"]),
+        adapted=_adapted(model, options),
     )
+
+
+def _adapted(model: Model, options: dict[str, Any]) -> Adapted:
+    from paceline.plan.adapters import low_rank
+    from paceline.plan.setting import Adapted
+
+    if options["lora"] is None:
+        return Adapted()
+    return low_rank(model, options["lora"], options["lora_on"] or "qv", int(options["frozen_bits"] or 16))
 
 
 def _usual_format(cluster: Any) -> str:

@@ -38,6 +38,7 @@ _OF_MODEL = (
     *("expert_ffn", "shared_ffn", "sparse_layers", "attention_params", "expert_params", "head_share", "span"),
     "head_blocks",
 )
+_DEEP = {"lora": 1.0, "lora_all": 1.0, "adapter_v2": 2.0}
 _FORMAT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 
 
@@ -100,6 +101,7 @@ class Columns:
     trainable: Floats
     adapters: Floats
     deep_adapters: Floats  # 1: low-rank ones, 2: scales on every layer
+    wide_adapters: Floats  # low-rank ones on every product
     frozen_bits: Floats
     loss_in_place: Floats
     weight_bytes: Floats
@@ -219,9 +221,8 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "sequence_parallel": float(how.sequence_parallel),
         "trainable": float(how.trainable),
         "adapters": float(how.adapters != ""),
-        "deep_adapters": float(("lora", "adapter_v2").index(how.adapters) + 1)
-        if how.adapters in ("lora", "adapter_v2")
-        else 0.0,
+        "deep_adapters": _DEEP.get(how.adapters, 0.0),
+        "wide_adapters": float(how.adapters == "lora_all"),
         "frozen_bits": how.frozen_bits,
         "loss_in_place": float(how.loss_in_place),
         "weight_bytes": how.weight_bytes,

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
 
 from paceline.errors import UsageError
-from paceline.plan import engine
+from paceline.plan import adapters, engine
 from paceline.plan.columns import Columns, configurations
 from paceline.plan.model import Transformer
-from paceline.plan.setting import Kernels, Layout, Recompute, Sharded, Training
+from paceline.plan.setting import Adapted, Kernels, Layout, Recompute, Sharded, Training
 from paceline.plan.turns import CHUNKED, Schedule
 
 _MOST_STAGES = 64
@@ -40,6 +40,7 @@ class Question:
     kernels: Kernels
     schedule: Schedule | None
     states: tuple[float, float, float]
+    adapted: Adapted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,11 @@ def grid_of(question: Question) -> Grid:
         replicas = layout.dp * layout.shard
         if question.by_engine and engine.refusal(layout):
             refused[engine.refusal(layout) if question.layout else "the engine does not run such a layout"] += 1
+            continue
+        if why := adapters.refusal(question.adapted, layout):
+            if question.layout:
+                raise UsageError(f"layout {layout}: {why}")
+            refused["frozen weights of fewer than 16 bits are planned on dp and shard only"] += 1
             continue
         if question.batch % replicas:
             refused["the batch is not divided by the replicas"] += 1
@@ -146,6 +152,7 @@ def _trainings(question: Question, layout: Layout, per_replica: int) -> Iterator
                 weight_bytes=question.states[0],
                 gradient_bytes=question.states[1],
                 optimizer_bytes=question.states[2],
+                **asdict(question.adapted),
             )
 
 

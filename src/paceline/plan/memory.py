@@ -23,6 +23,9 @@ from paceline.plan.work import sparse_share, tokens
 # Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
 # ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
 _ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
+# Adapters on every product, of which nothing was published: what autograd keeps of a Llama of Hugging Face with PEFT's
+# layers, whose norms are in fp32, as is each input of an adapter after dropout, which also keeps what it dropped.
+_NORMS, _ADAPTED_INPUT = 8.0, 5.0
 _WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
 _IN_PLACE = 4.0  # bytes of a logit whose gradient takes its place
 _QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
@@ -126,6 +129,8 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
     adapted = np.where(
         c.deep_adapters > 1, _ADAPTED["adapter_v2"], np.where(c.deep_adapters > 0, _ADAPTED["lora"], 0.0)
     )
+    inputs = (2 + c.matrices) * c.hidden / along + (outer + wide) / c.tp
+    adapted = np.where(c.wide_adapters > 0, _NORMS + _ADAPTED_INPUT * inputs / c.hidden, adapted)
     own = 4.0 + adapted + np.where(c.frozen_bits < 16, _QUANTISED_INPUTS, 0.0)
     frozen = own * c.hidden + queries + (2.0 + 4.0 * c.gated) * wide / c.tp
     return np.where(c.adapters > 0, frozen, trained)

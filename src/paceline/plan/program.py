@@ -51,7 +51,8 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     if not math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL) or note["trained_elsewhere"]:
         raise UsageError(
             f"{name} has {model['weights']:,} weights; the optimizers have {note['trained']:,} of them and "
-            f"{note['trained_elsewhere']:,} of others, and only training of one whole model is planned; {_NUMBERS}"
+            f"{note['trained_elsewhere']:,} of others, and only training of one whole model is planned; {_NUMBERS}, "
+            "and --lora 16 where adapters are trained"
         )
     found, samples = _network(note, name, numbers)
     return Trained(

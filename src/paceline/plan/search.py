@@ -24,7 +24,7 @@ from paceline.plan.memory import Memory, memory
 from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.pipeline import tasks_of
 from paceline.plan.played import Closer, Stages, closer, pipe_of, ranks_memory
-from paceline.plan.setting import Case, Cluster, Kernels, Layout, Recompute, Training
+from paceline.plan.setting import Adapted, Case, Cluster, Kernels, Layout, Recompute, Training
 from paceline.plan.step import Step, step
 from paceline.plan.turns import Schedule
 
@@ -45,6 +45,7 @@ class Wish:
         by_engine: Look only at what `paceline.train` can run (`engine`).
         schedule: Of a pipeline, the only one to look at; None: those that may be best.
         optimizer: What it is called; `states` say what it keeps.
+        adapted: What is trained beside frozen weights; `states` are of that then.
     """
 
     model: Model
@@ -59,6 +60,7 @@ class Wish:
     schedule: Schedule | None = None
     optimizer: str = optimizers.USUAL
     states: tuple[float, float, float] = (4.0, 4.0, 8.0)  # fp32 with autocast, as `paceline.train` keeps them
+    adapted: Adapted = Adapted()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +242,7 @@ def _question(wish: Wish, model: Transformer) -> Question:
         kernels=wish.kernels,
         schedule=wish.schedule,
         states=wish.states,
+        adapted=wish.adapted,
     )
 
 

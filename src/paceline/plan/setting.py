@@ -59,6 +59,19 @@ def parse_layout(text: str) -> Layout:
     return Layout(**given)
 
 
+# Low-rank matrices on queries and values, or on every product of a block; prompts, without and with scales everywhere.
+Adapters = Literal["", "lora", "lora_all", "adapter", "adapter_v2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """What is trained beside frozen weights; as it stands nothing is frozen."""
+
+    adapters: Adapters = ""
+    trainable: int = 0  # weights
+    frozen_bits: float = 16.0  # of a frozen weight
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Choices of the training loop."""
@@ -80,7 +93,7 @@ class Training:
     overlap_tensor: bool = False  # tensor-parallel messages hide behind matrix products
     sequence_parallel: bool = True
     trainable: int = 0  # weights that are trained where most are frozen; 0: all are
-    adapters: Literal["", "lora", "adapter", "adapter_v2"] = ""  # what is trained beside frozen weights
+    adapters: Adapters = ""  # what is trained beside frozen weights
     frozen_bits: float = 16.0  # of a frozen weight
     loss_in_place: bool = False  # the gradient of the logits takes their place
     weight_bytes: float = 2.0  # of a weight that is trained, as it is kept between steps

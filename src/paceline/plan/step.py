@@ -19,6 +19,7 @@ from paceline.plan.weights import weights_of
 from paceline.plan.work import Block, block, head_s, sparse_share, tokens
 
 _OPTIMIZER_BYTES = 30.0  # that Adam reads and writes per weight: gradient, two moments, the weight, its copy
+_ROUNDING = 1e-9  # share of a sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +84,15 @@ def step(c: Columns, k: Constants, played: Pace | None = None) -> Step:
     return Step(
         **parts,
         reduce=reduce,
-        bubble=pace.pipeline_s - sum(parts.values(), start=0.0 * m),
+        bubble=_rest(pace.pipeline_s, sum(parts.values(), start=0.0 * m)),
         optimizer=optimizer,
         rest=k.step_s + k.imbalance * np.log2(np.maximum(c.nodes, 1.0)) * total,
     )
+
+
+def _rest(whole: Floats, parts: Floats) -> Floats:
+    """Return what parts leave of a whole, where that is more than their sum's rounding."""
+    return np.where(np.abs(whole - parts) > _ROUNDING * whole, whole - parts, 0.0)
 
 
 def _pace(c: Columns, k: Constants, each: Block, each_s: Floats) -> Pace:

@@ -85,6 +85,7 @@ def _states(wish: Wish) -> dict[str, Any]:
         "gradient_bytes": gradient,
         "optimizer_bytes": optimizer,
         "kernels": wish.kernels,
+        "adapted": asdict(wish.adapted) if wish.adapted.adapters else None,
     }
 
 

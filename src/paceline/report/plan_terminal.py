@@ -12,6 +12,7 @@ from paceline.plan.money import Cost, age_days
 from paceline.plan.search import Plan
 from paceline.report.plan_words import (
     TIME_WORDS,
+    adapted,
     aged,
     batches,
     dollars,
@@ -31,6 +32,8 @@ def lines_of(advice: Advice) -> Iterator[str]:
     """Return what is told of one cluster, line by line."""
     model, best = advice.wish.model, advice.best
     yield f"{model.name}: {weights(model)}, {_size(model)}"
+    if beside := adapted(advice.wish.adapted):
+        yield beside
     count = advice.found.looked_at
     looked_at = f"{count:,} configuration{'' if count == 1 else 's'} looked at"
     yield f"on {advice.machines.name}, {advice.wish.global_batch} samples a step; {looked_at}"
@@ -121,7 +124,8 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
     available = best.case.cluster.memory_bytes
     yield f"  memory {size(best.memory_bytes)} of {size(available)} (nvidia-smi); fits with probability {best.fits:.3f}"
     weight, gradient, optimizer = advice.wish.states
-    yield f"    a weight takes {weight:g} B, its gradient {gradient:g} B, {advice.wish.optimizer} {optimizer:g} B"
+    what = "a trained weight" if advice.wish.adapted.adapters else "a weight"
+    yield f"    {what} takes {weight:g} B, its gradient {gradient:g} B, {advice.wish.optimizer} {optimizer:g} B"
     yield f"    of it reserved {size(best.reserved_bytes)}, allocated {size(best.allocated_bytes)}"
     for name, value in sorted(best.memory_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.memory_bytes:

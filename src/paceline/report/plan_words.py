@@ -7,7 +7,7 @@ from paceline.plan.convention import flops_of
 from paceline.plan.model import Model, Transformer
 from paceline.plan.money import OLD_DAYS, Cost
 from paceline.plan.search import Plan
-from paceline.plan.setting import Layout
+from paceline.plan.setting import Adapted, Layout
 from paceline.units import money, percent, seconds
 
 TIME_WORDS = {
@@ -72,6 +72,17 @@ def weights(model: Model) -> str:
     if model.params >= 1e9:
         return f"{model.params / 1e9:.3g} billion weights"
     return f"{model.params / 1e6:.3g} million weights"
+
+
+def adapted(what: Adapted) -> str:
+    """Say what is trained beside frozen weights; nothing where all are trained."""
+    if not what.adapters:
+        return ""
+    where = "every product of a block" if what.adapters == "lora_all" else "queries and values"
+    return (
+        f"low-rank matrices on {where}: {what.trainable / 1e6:.3g} million weights are trained, the others frozen in "
+        f"{what.frozen_bits:g} bits"
+    )
 
 
 def utilisation(plan: Plan) -> str:

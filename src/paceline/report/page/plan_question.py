@@ -6,7 +6,7 @@ from paceline import units
 from paceline.plan.model import Model, Transformer
 from paceline.plan.search import Wish
 from paceline.report.page.markup import Markup, element, section, table
-from paceline.report.plan_words import weights
+from paceline.report.plan_words import adapted, weights
 
 _KERNELS = {
     "fused": "Element-wise kernels are fused, as `torch.compile` does; `--eager` where they are not.",
@@ -53,8 +53,10 @@ def _training(wish: Wish) -> str:
     asked += [f"schedule {wish.schedule}"] if wish.schedule else []
     asked += ["only what `paceline.train` runs"] if wish.by_engine else []
     only = f"; asked for: {', '.join(asked)}" if asked else ""
+    beside = adapted(wish.adapted)
+    what = f"{beside}; a trained weight" if beside else "a weight"
     return (
-        f"{wish.global_batch:,} samples a step{tokens}, products in {wish.precision}; a weight takes "
+        f"{wish.global_batch:,} samples a step{tokens}, products in {wish.precision}; {what} takes "
         f"{weight:g} B, its gradient {gradient:g} B, the optimizer ({wish.optimizer}) {optimizer:g} B{only}"
     )
 
