@@ -6,7 +6,7 @@ TORCH = torch==2.13.0
 
 # What `make bench` leaves out: parts of benchmarks, those with a target of their own.
 NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py \
-    benchmarks/trace.py benchmarks/loader.py
+    benchmarks/tune_memory.py benchmarks/trace.py benchmarks/loader.py
 
 BIN = .venv/bin
 # The stamp carries the content of what it was made from: after a checkout or a touch nothing is redone.

@@ -153,7 +153,9 @@ def called(command: Sequence[str], folder: Path, limit_s: float) -> tuple[subpro
     return subprocess.CompletedProcess(command, process.returncode, out, err), time.monotonic() - begun
 
 
-def tuned(program: Sequence[object], folder: Path, budget_s: float, allow: str) -> tuple[dict[str, Any], float]:
+def tuned(
+    program: Sequence[object], folder: Path, budget_s: float, allow: str, *more: str
+) -> tuple[dict[str, Any], float]:
     """Have ``paceline tune`` search for a recipe; return what it says (``paceline.tune/1``) and its wall seconds.
 
     What earlier searches on this machine achieved is not asked: each program is judged by itself.
@@ -162,7 +164,7 @@ def tuned(program: Sequence[object], folder: Path, budget_s: float, allow: str) 
         RunFailed: It failed.
     """
     options = ["--budget", f"{budget_s:.0f}s", "--allow", allow, "--recipe", "recipe.toml", "--json", "tune.json"]
-    command = [sys.executable, "-m", "paceline", "tune", *options, *map(str, program)]
+    command = [sys.executable, "-m", "paceline", "tune", *options, *more, *map(str, program)]
     done, wall_s = called(command, folder, 3 * budget_s + 300)
     if done.returncode:
         raise RunFailed(f"paceline tune ended with {done.returncode}: {done.stderr.strip()[-300:]}")
