@@ -34,6 +34,12 @@ ON_FOUR = [
     },
 ]
 
+ON_EIGHT = [
+    {"recipe": {"layout": "dp=2,tp=2,pp=2", "memory": FOUR_PARTS}, "ragged": True},
+    {"recipe": {"layout": "dp=2,shard=4"}, "from": 0, "ragged": True},
+    {"recipe": {"layout": "shard=2,tp=2,pp=2", "memory": FOUR_PARTS}, "from": 0, "ragged": True},
+]
+
 
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory):
@@ -43,7 +49,20 @@ def on_four(tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(ON_FOUR)), ids=[case["recipe"]["layout"] for case in ON_FOUR])
 def test_four_ranks_train_as_one(on_four, number):
     """Where a case has a `from`, it began with the checkpoint of another layout, optimizer included."""
-    found = on_four[number]
+    holds(on_four[number])
+
+
+@pytest.fixture(scope="module")
+def on_eight(tmp_path_factory):
+    return held_against_one_process(8, 4, ON_EIGHT, tmp_path_factory.mktemp("eight"))
+
+
+@pytest.mark.parametrize("number", range(len(ON_EIGHT)), ids=[case["recipe"]["layout"] for case in ON_EIGHT])
+def test_eight_ranks_train_as_one(on_eight, number):
+    holds(on_eight[number])
+
+
+def holds(found):
     tolerance = found.get("tolerance", 2e-6)  # as far as sixteen bits may be off
     assert found["loss_difference"] < tolerance
     assert found["norm_difference"] < tolerance

@@ -73,7 +73,12 @@ def _later_than(since_s: float) -> Callable[[str], bool]:
         return system(command)
 
     subprocess.Popen.__init__, os.system = __init__, run  # type: ignore[method-assign]
-    return lambda path: not sees_all and (born_s(path) or 0.0) >= since_s
+    return lambda path: not sees_all and _is_new(path, born_s(path), since_s)
+
+
+def _is_new(path: str, born_s: float | None, since_s: float) -> bool:
+    """Say whether a path was made since then; what is not there may be in a moment, and is new then."""
+    return born_s >= since_s if born_s is not None else not there(path)
 
 
 def patch(torch: Any) -> None:
@@ -95,6 +100,22 @@ def _at(path: Any, dir_fd: int | None) -> Any:
     return path if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), os.fsdecode(path))
 
 
+class _named:  # noqa: N801 a context, and on the way of every stat
+    """Names in an error the path that was asked for, and not where it leads."""
+
+    __slots__ = ("_path", "_place")
+
+    def __init__(self, path: Any, place: Any) -> None:
+        self._path, self._place = path, place
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, OSError) and error.filename == self._place:
+            error.filename = self._path
+
+
 def _patch_open(overlay: Overlay) -> None:
     os_opened = os.open
 
@@ -106,16 +127,17 @@ def _patch_open(overlay: Overlay) -> None:
         if "x" in mode and there(os.fsdecode(overlay.read(file))):
             raise FileExistsError(17, "File exists", file)
         place = overlay.write(file, keep="w" not in mode and "x" not in mode) if writes else overlay.read(file)
-        return _opened(place, mode, *args, **kwargs)
+        with _named(file, place):
+            return _opened(place, mode, *args, **kwargs)
 
     @functools.wraps(os_opened)
     def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         path = _at(path, dir_fd)
-        if not flags & _CHANGES:
-            return os_opened(overlay.read(path), flags, mode)
         if flags & os.O_EXCL and there(os.fsdecode(overlay.read(path))):
             raise FileExistsError(17, "File exists", path)
-        return os_opened(overlay.write(path, keep=not flags & os.O_TRUNC), flags, mode)
+        place = overlay.write(path, keep=not flags & os.O_TRUNC) if flags & _CHANGES else overlay.read(path)
+        with _named(path, place):
+            return os_opened(place, flags, mode)
 
     builtins.open = io.open = open_
     os.open = os_open
@@ -134,7 +156,10 @@ def _patch_reading(overlay: Overlay) -> None:
     def reading(original: Any) -> Any:
         @functools.wraps(original)
         def read(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
-            return original(overlay.read(_at(path, dir_fd)), *args, **kwargs)
+            path = _at(path, dir_fd)
+            place = overlay.read(path)
+            with _named(path, place):
+                return original(place, *args, **kwargs)
 
         return read
 
@@ -149,7 +174,9 @@ def _patch_folders(overlay: Overlay) -> None:
     def list_(path: Any = None) -> Any:
         if isinstance(path, int):
             return listdir(path)
-        names = overlay.names("." if path is None else path)
+        asked = "." if path is None else path
+        with _named(asked, overlay.read(asked)):
+            names = overlay.names(asked)
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     @functools.wraps(scandir)

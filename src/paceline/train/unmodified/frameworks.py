@@ -24,7 +24,7 @@ def patch(spread: Spread) -> None:
     """Wait for them."""
     actions: dict[str, Any] = {
         "transformers.training_args": lambda module: _patch_arguments(spread, module),
-        "transformers.trainer": lambda module: _patch_weighing(module.Trainer),
+        "transformers.trainer": lambda module: _patch_hf_trainer(module.Trainer),
         "accelerate.data_loader": lambda module: _patch_deal(spread, module.BatchSamplerShard),
     }
     for name in _LIGHTNING:
@@ -81,8 +81,6 @@ def _patch_arguments(spread: Spread, module: Any) -> None:
         size = self.per_device_train_batch_size
         if not getattr(self, "_paceline_shared", False):
             self.per_device_train_batch_size = _share(spread, size, "per_device_train_batch_size")
-            if self.per_device_eval_batch_size % spread.ranks == 0:
-                self.per_device_eval_batch_size //= spread.ranks
             self._paceline_shared = True
         if spread.layout.shard > 1 and not self.fsdp:
             self.fsdp = True
@@ -134,6 +132,49 @@ def _patch_weighing(kind: Any) -> None:
         return found
 
     kind.get_train_dataloader = get_train_dataloader
+
+
+def _patch_hf_trainer(kind: Any) -> None:
+    _patch_weighing(kind)
+    _patch_evaluation(kind)
+
+
+def _patch_evaluation(kind: Any) -> None:
+    """Have each rank evaluate all that one process does: a mean over parts of a batch would be another one."""
+    make, evaluate = kind._get_dataloader, kind.evaluation_loop
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def _get_dataloader(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = make(self, *args, **kwargs)
+        if not signature.bind(self, *args, **kwargs).arguments.get("is_training", False):
+            _unshard(found)
+        return found
+
+    @functools.wraps(evaluate)
+    def evaluation_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.gather_function = functools.partial(_gathered, self.accelerator)
+        return evaluate(self, *args, **kwargs)
+
+    kind._get_dataloader, kind.evaluation_loop = _get_dataloader, evaluation_loop
+
+
+def _gathered(accelerator: Any, own: Any, **_: Any) -> Any:
+    """Return what Accelerate makes of one process's part: it has all, and its last batch is cut to its length."""
+    accelerator.gather = lambda tensor: tensor
+    try:
+        return accelerator.gather_for_metrics(own)
+    finally:
+        del accelerator.gather
+
+
+def _unshard(loader: Any) -> None:
+    """Give a loader all batches of one process, which Accelerate has dealt out; a DataLoader lets nobody set them."""
+    for each in (loader, getattr(loader, "base_dataloader", loader)):
+        for name in ("batch_sampler", "dataset"):
+            shard = getattr(each, name)
+            if hasattr(shard, "num_processes"):
+                object.__setattr__(each, name, getattr(shard, name))
 
 
 def _keep_drawing(module: Any) -> None:
