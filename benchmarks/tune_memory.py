@@ -25,7 +25,7 @@ from _machine import about
 PROGRAMS = Path(__file__).parent / "memory_programs"
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = "paceline.benchmark.tune-memory/1"
-BUDGET_S, ROUNDS, STEPS, WARMUP = 120.0, 3, 12, 3
+BUDGET_S, ROUNDS, STEPS, WARMUP = 90.0, 3, 8, 2
 # Runs a command, and tells after its lines how much of it was resident at most, and when each line came.
 CHILD = """
 import json, resource, subprocess, sys, time

@@ -9,7 +9,7 @@ from torch import nn
 class Copier(nn.Module):
     """Letters in, letters out."""
 
-    def __init__(self, letters=32, width=192, length=256, depth=10):
+    def __init__(self, letters=32, width=192, length=256, depth=8):
         super().__init__()
         self.letters = nn.Embedding(letters, width)
         self.places = nn.Parameter(torch.zeros(length, width))
@@ -34,7 +34,7 @@ def main():
     model = Copier()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     for step in range(1, args.steps + 1):
-        text = torch.randint(0, 32, (12, 256))
+        text = torch.randint(0, 32, (8, 256))
         loss = nn.functional.cross_entropy(model(text).flatten(0, 1), text.flatten())
         optimizer.zero_grad()
         loss.backward()
