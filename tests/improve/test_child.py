@@ -95,6 +95,46 @@ def test_samples_that_are_another_each_time_are_not_kept(ran):
     assert "another each time" in changed.refused["loader.cache"]
 
 
+def test_samples_that_are_others_in_a_later_epoch_are_kept_no_more(ran):
+    """What is made twice at first is the same: the dataset is told of each epoch, or finds out by itself."""
+    source = shuffled(0).replace(
+        "for x, y in loader:", "loader.dataset.epoch = epoch // 2\n        for x, y in loader:"
+    )
+    source = source.replace("float(index)", "float(index) + 100 * self.epoch").replace("range(3)", "range(4)")
+    bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
+    assert "(100" not in bare.out and "102.0" in bare.out
+    assert (changed.code, changed.out) == (0, bare.out), changed.err
+    assert "later epoch" in changed.refused["loader.cache"]
+
+
+def test_a_collate_function_that_changes_samples_gets_copies(ran):
+    """As some of those do that take labels out, or scale pictures where they are."""
+    collate = """
+def collate(samples):
+    for sample in samples:
+        sample["x"] += 1
+    labels = torch.tensor([sample.pop("y") for sample in samples])
+    return torch.stack([sample["x"] for sample in samples]), labels
+
+if __name__"""
+    source = shuffled(0).replace("\nif __name__", collate).replace("shuffle=True", "shuffle=True, collate_fn=collate")
+    source = source.replace("return torch.tensor([float(index)]), index % 3", 'return {"x": torch.ones(1), "y": 1}')
+    bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
+    assert (changed.code, changed.out) == (0, bare.out), changed.err
+    assert "loader.cache" in changed.held
+
+
+@pytest.mark.parametrize("order", ["torch.arange(24)", "[[i] for i in range(24)]"], ids=["tensors", "lists"])
+def test_samples_are_kept_by_what_their_sampler_gives(ran, order):
+    source = shuffled(0).replace("shuffle=True", f"sampler={order}")
+    source = source.replace("def __getitem__(self, index):", "made = 0\n    def __getitem__(self, index):")
+    source = source.replace("pass", "Numbers.made += 1; index = index[0] if isinstance(index, list) else int(index)")
+    bare, changed = ran(source + "    print(Numbers.made)\n"), ran(source, {"loader": {"cache": True}})
+    assert (changed.code, changed.out) == (0, "".join(bare.out.splitlines(keepends=True)[:-1])), changed.err
+    made = ran(source + "    print(Numbers.made)\n", {"loader": {"cache": True}}).out.splitlines()[-1]
+    assert int(made) < 40 if "arange" in order else int(made) == 72
+
+
 STREAM = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset

@@ -227,6 +227,28 @@ def test_a_program_that_catches_everything_ends_at_a_step_boundary(tmp_path):
     assert (tmp_path / "trial" / "output.txt").read_text() == 5 * "cleaned up\n"
 
 
+def test_a_program_that_trains_in_a_thread_of_its_own(tmp_path):
+    source = """
+import threading
+import torch
+
+def train():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+threading.Thread(target=train).start()
+"""
+    with player_of(tmp_path, source) as player:
+        player.begin()
+        assert player.play(5, 60.0).steps == 5
+        player.end()
+        run = read_run(player.folder)
+    assert len(run.ranks[0].steps) == 6
+
+
 def test_a_candidate_whose_faults_are_swallowed_has_made_no_step(tmp_path):
     with (
         player_of(tmp_path, SWALLOWS, {"planted": {"breaks": True}}) as player,

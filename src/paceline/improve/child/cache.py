@@ -1,11 +1,15 @@
 """loader.cache: samples that were made once are kept in the memory of the training process.
 
-Only where a sample is the same each time; that is found by making the first ones twice.
+Only where a sample is the same each time; that is found by making the first ones twice, and some once more whenever an
+epoch begins: a dataset may make others from then on. What is kept is handed out as a copy where something other than
+torch's own collate function gets it, which may change it.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -18,7 +22,8 @@ from paceline.improve.child.digest import digest
 from paceline.improve.child.threads import beside_training
 
 _CHECKED = 3  # samples that are made twice before any is trusted to stay the same
-_SHARE = 0.4  # of the memory that is available now, at most
+_OF_AN_EPOCH = 64  # of so many kept samples one is made once more, at most as many as at first
+_SHARE = 0.4  # of the memory that is available to this rank when the first sample is kept, for all datasets together
 
 
 def patch(torch: Any) -> None:
@@ -28,61 +33,127 @@ def patch(torch: Any) -> None:
     fetcher = module._MapDatasetFetcher
     original = fetcher.fetch
     kept: dict[int, _Kept] = {}
+    room = _Room()
 
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
         own = self.auto_collation and torch.utils.data.get_worker_info() is None
-        if own and not isinstance(self.dataset, _Kept):
-            samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset))
+        if own and not isinstance(self.dataset, _Lent):
+            samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset, room))
             if samples.usable:
-                self.dataset = samples  # from here on the fetcher asks it, and is counted and timed as always
+                samples.begin_epoch()  # each has a fetcher of its own
+                copies = self.collate_fn is not torch.utils.data.default_collate
+                self.dataset = _Lent(samples, copies)  # from here on the fetcher asks it, counted and timed as always
         return original(self, index)
 
     fetcher.fetch = fetch
 
 
-class _Kept:
-    """The samples of one dataset, in its place."""
+class _Room:
+    """The memory that is left for samples, of all datasets of this process."""
 
-    def __init__(self, torch: Any, dataset: Any) -> None:
+    def __init__(self) -> None:
+        self._left: float | None = None
+
+    def take(self, n_bytes: int) -> bool:
+        """Say whether there is room left, and take so much of it."""
+        if self._left is None:
+            ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+            self._left = _SHARE * (available_bytes(LocalFiles()) or 0.0) / ranks
+        if self._left <= 0:
+            return False
+        self._left -= n_bytes
+        return True
+
+
+class _Lent:
+    """A dataset's kept samples for one epoch of one loader."""
+
+    def __init__(self, kept: _Kept, copies: bool) -> None:
+        self._kept = kept
+        self._copies = copies
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample, made now or kept; a copy where whoever gets it may change it."""
+        return self._kept.sample(index, copy.deepcopy if self._copies else _itself)
+
+
+class _Kept:
+    """The samples of one dataset."""
+
+    def __init__(self, torch: Any, dataset: Any, room: _Room) -> None:
         self._torch = torch
         self._dataset = dataset  # kept alive: its id names it
         self._samples: dict[Any, Any] = {}
-        self._left = _SHARE * (available_bytes(LocalFiles()) or 0.0)
-        self._checked = 0
+        self._room = room
+        self._to_check = _CHECKED
+        self._trusted = False
         self.usable = not hasattr(dataset, "__getitems__")
         if not self.usable:
             held.refused("loader.cache", "the dataset fetches many samples at a time")
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return a sample, made now or kept."""
-        try:
-            return self._samples[index]
-        except KeyError:
-            pass
+    def begin_epoch(self) -> None:
+        """Have the next samples that are kept made once more."""
+        if self._trusted:
+            self._to_check = max(1, min(_CHECKED, len(self._samples) // _OF_AN_EPOCH))
+
+    def sample(self, index: Any, copied: Callable[[Any], Any]) -> Any:
+        """Return a sample, made now or kept; what is kept is never what `copied` does not return."""
+        key = _key(index)
+        if not self.usable or key is None:
+            return self._dataset[index]
+        if key not in self._samples:
+            return self._made(key, index, copied)
+        sample = self._samples[key]
+        if self._to_check > 0 and not self._is_same(index, sample):
+            return self._dataset[index]
+        return copied(sample)
+
+    def _made(self, key: Any, index: Any, copied: Callable[[Any], Any]) -> Any:
         sample = self._dataset[index]
-        if self._checked < _CHECKED:
-            self._check(index, sample)
-        if self.usable and self._left > 0:
-            self._samples[index] = sample
-            self._left -= size_of(sample)
+        if not self._trusted and not self._is_same(index, sample):
+            return sample
+        if self.usable and self._room.take(size_of(sample)):
+            self._samples[key] = copied(sample)
         return sample
 
-    def _check(self, index: Any, sample: Any) -> None:
-        """Make a sample once more; the random numbers that were drawn for that are put back.
+    def _is_same(self, index: Any, sample: Any) -> bool:
+        """Make a sample once more and say whether it is the same; the random numbers drawn for that are put back.
 
         Beside the training thread they are left: what it draws meanwhile (dropout) would be drawn twice.
         """
         put_back = _nothing if beside_training() else _random_numbers(self._torch)
         same = digest(self._dataset[index]) == digest(sample)
         put_back()
-        self._checked += 1
+        self._to_check -= 1
         if not same:
-            self.usable = False
-            self._samples.clear()
-            held.refused("loader.cache", "a sample is another each time it is made")
-        elif self._checked == _CHECKED:
+            self._give_up()
+        elif not self._trusted and self._to_check <= 0:
+            self._trusted = True
             held.took("loader.cache", f"samples of {type(self._dataset).__name__} are kept in memory")
+        return same
+
+    def _give_up(self) -> None:
+        self.usable = False
+        self._samples.clear()
+        if self._trusted:
+            held.gave_up("loader.cache", "a sample is another one in a later epoch")
+        else:
+            held.refused("loader.cache", "a sample is another each time it is made")
+
+
+def _itself(sample: Any) -> Any:
+    return sample
+
+
+def _key(index: Any) -> Any:
+    """Return what names a sample, None where nothing does: tensors of one number are equal only to themselves."""
+    index = index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index
+    try:
+        hash(index)
+    except TypeError:
+        return None
+    return None if hasattr(index, "detach") else index
 
 
 def _nothing() -> None:

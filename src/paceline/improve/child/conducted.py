@@ -25,14 +25,13 @@ _WAIT_S = 3600.0
 
 
 def patch(torch: Any, path: str) -> None:
-    """Stop at optimizer steps of the training thread; what has no optimizer is not conducted."""
+    """Stop at optimizer steps of the thread that trains; what has no optimizer is not conducted."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     conducted = _Conducted(torch, path, os.getpid())
-    owner = get_ident()
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() == owner:
+        if conducted.owns(get_ident()):
             conducted.step(id(optimizer))
 
     register_optimizer_step_post_hook(after)
@@ -50,6 +49,13 @@ class _Conducted:
         self._steps = 0
         self._begun_ns = time.perf_counter_ns()
         self._optimizers: set[int] = set()
+        self._owner: int | None = None
+
+    def owns(self, thread: int) -> bool:
+        """Say whether a thread is the one that trains: the first that makes a step, in whatever thread torch is."""
+        if self._owner is None:
+            self._owner = thread
+        return thread == self._owner
 
     def step(self, optimizer: int) -> None:
         """Count one optimizer step; at the end of a block wait for what comes next."""

@@ -35,7 +35,7 @@ class DrawsOnce(torch.utils.data.DataLoader):
 )
 
 CACHED_SAMPLES = Snippet(
-    needs=("os", "torch"),
+    needs=("copy", "os", "torch"),
     code='''
 class CachedSamples(torch.utils.data.Dataset):
     """Keeps samples that were made once, in up to 40 % of the memory that is free at the start."""
@@ -55,10 +55,10 @@ class CachedSamples(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if index in self.samples:
-            return self.samples[index]
+            return copy.deepcopy(self.samples[index])
         sample = self.dataset[index]
         if self.left > 0:
-            self.samples[index] = sample
+            self.samples[index] = copy.deepcopy(sample)
             self.left -= self.size_of(sample)
         return sample
 

@@ -13,12 +13,14 @@ from paceline.improve.situation import Situation
 _ALONE = 5.0  # times
 PAGE = """
 From the second epoch on, samples come from memory. Proposed where training waits for data whose making draws no random
-numbers; at most 40 % of the memory that is free is used, and what does not fit is made anew. The first epoch gains
-nothing, so a trial has to reach the second, and what is measured begins there: where epochs are long, it is not tried.
+numbers; at most 40 % of the memory that is free is used, by all ranks of a machine together, and what does not fit is
+made anew. The first epoch gains nothing, so a trial has to reach the second, and what is measured begins there: where
+epochs are long, it is not tried. A collate function other than torch's own is given copies, which it may change.
 
 ## Safety class
 
-Exact: the first samples are made twice, and where they differ nothing is kept.
+Exact: the first samples are made twice, and in each further epoch some that are kept once more. Where they differ,
+nothing is kept from there on.
 
 ## What it sets
 
@@ -30,7 +32,8 @@ The first samples came out the same twice. Refused where they did not, and for a
 
 ## In the source
 
-A dataset around the program's own that keeps what that made, in up to 40 % of the memory that is free at the start.
+A dataset around the program's own that keeps what that made, in up to 40 % of the memory that is free at the start. It
+does not look whether samples become others later.
 """
 
 
