@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+
+import pytest
+
 from paceline.observe.shadow import free_places
 
 SOURCE = """
@@ -168,3 +172,57 @@ def test_caches_are_written_as_always_and_never_what_lies_around_the_program():
     places = free_places(variables, "/home/me/project")
     assert "/big/hf" in places
     assert not any("/home/me/project/x".startswith(place) for place in places)
+
+
+IN_C = """
+import os, sqlite3
+import torch
+
+for _ in range(2):
+    runs = sqlite3.connect("runs.db")
+    runs.execute("create table if not exists runs (loss)")
+    runs.execute("insert into runs values (1)")
+    runs.commit()
+    print(runs.execute("select count(*) from runs").fetchall())
+    runs.close()
+print(sqlite3.connect("file:runs.db?mode=ro", uri=True).execute("select count(*) from runs").fetchall())
+print(sqlite3.connect(":memory:").execute("select 1").fetchall())
+model = torch.jit.script(torch.nn.Linear(2, 2))
+model.save("model.pt")
+torch.jit.save(model, f="again.pt")
+print(sum(p.numel() for p in torch.jit.load("model.pt").parameters()))
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+    torch.ones(2) + 1
+profiled.export_chrome_trace("trace.json")
+print(sorted(name for name in os.listdir() if name != "run"))
+"""
+
+
+def test_what_databases_and_torch_write_from_c_goes_there_too(ran, tmp_path):
+    runs = sqlite3.connect(tmp_path / "runs.db")
+    runs.execute("create table runs (loss)")
+    runs.commit()
+    runs.close()
+    before = tree(tmp_path)
+    changed = ran(IN_C, {}, scratch=tmp_path / "run" / "scratch")
+    assert changed.code == 0, changed.err
+    after = tree(tmp_path)
+    after.pop(next(p for p in after if p.name == "train.py"))
+    assert after == before
+    assert changed.out == ran(IN_C).out
+
+
+@pytest.mark.parametrize(
+    "library, line",
+    [
+        ("h5py", "h5py.File('x.h5', 'a').create_dataset('a', data=[1]); print(list(h5py.File('x.h5')))"),
+        ("cv2", "cv2.imwrite('x.png', __import__('numpy').zeros((2, 2, 3), 'u1')); print(cv2.imread('x.png').shape)"),
+        ("pyarrow.parquet", "t = pyarrow.table({'a': [1]}); pyarrow.parquet.write_table(t, 'x.parquet')"),
+    ],
+)
+def test_libraries_that_write_from_c(ran, tmp_path, library, line):
+    pytest.importorskip(library)
+    changed = ran(f"import torch, {library}\n{line}\n", {}, scratch=tmp_path / "run" / "scratch")
+    assert changed.code == 0, changed.err
+    assert not list(tmp_path.glob("x.*"))
+    assert list((tmp_path / "run" / "scratch").rglob("x.*"))

@@ -63,6 +63,15 @@ def test_a_log_gets_a_line_for_each_trial() -> None:
     assert sum(line.startswith("paceline: trial: ") for line in lines) == len(tune_sample.TRIALS)
 
 
+def test_a_log_tells_memory_where_that_is_the_goal_and_no_interval_where_there_is_none() -> None:
+    assert re.search(
+        r"trial: .*\(exact\): \S+x \(.*pairs\) less memory at once, speed \S+x", printed("for_memory", terminal=False)
+    )
+    far = printed("far_out", terminal=False)
+    assert "(1 pair, too few for an interval)" in far
+    assert "inf" not in far.replace("information", "")
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_foreign_text_moves_no_cursor(terminal: bool) -> None:
     assert "\x1b" not in printed("hostile", terminal=terminal)

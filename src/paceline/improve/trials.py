@@ -46,6 +46,7 @@ _NOWHERE = {  # trackers that write to a service of theirs
     "CLEARML_OFFLINE_MODE": "1",
 }
 _TAIL = 8000  # bytes of what a program that failed wrote last
+_ASKED = "; in a trial standard input is empty: have the program ask nothing, or give it what it asks by options"
 _TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
 
 
@@ -322,7 +323,8 @@ class Player:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [line for line in lines if _TELLING.match(line)]
-        return f": {(telling or lines)[-1]}" if lines else ""
+        last = (telling or lines or [""])[-1]
+        return f": {last}{_ASKED if last.startswith('EOFError') else ''}" if last else ""
 
 
 def unless_it_fails_twice(attempt: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from paceline.explain.model import Safety
+from paceline.explain.model import Interval, Safety
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
@@ -139,7 +139,7 @@ class Search:
             trial = self._try(candidate)
             self._tried.append(trial)
             self._remember(trial)
-            self._told(told(trial))
+            self._told(told(trial, self._goal))
             if trial.status == "kept":
                 self._kept.append(trial)
                 self._progress.append(candidate.progress)
@@ -220,7 +220,7 @@ class Search:
         measured = self._trial(
             candidate,
             status="no-win",
-            reason=_no_win(race.verdict, self._goal),
+            reason=_no_win(race.verdict, self._goal, self._gained(race)),
             speedup=race.speedup,
             saving=race.saving,
             cpu_ratio=race.cpu_ratio,
@@ -231,6 +231,9 @@ class Search:
         if race.verdict != "win":
             return measured
         return self._proven(candidate, measured, begun)
+
+    def _gained(self, race: Race) -> Interval | None:
+        return race.saving if self._goal.aim == "memory" else race.speedup
 
     def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
         reference, since = self._reference()
@@ -300,18 +303,28 @@ def _too_long(candidate: Candidate) -> str:
     return f"takes about {candidate.begins_s:.0f} s to begin: more than the budget has left for it"
 
 
-def _no_win(verdict: str, goal: Goal) -> str:
+def _no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
     if verdict == "slow":
         return f"needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
         return f"certainly gains less than {goal.worth - 1:.0%}"
+    if gained is not None and gained.value >= goal.worth:
+        return "no proven win, which a longer --budget may change: it looks like one"
     return "no proven win"
 
 
-def told(trial: Trial) -> str:
+def told(trial: Trial, goal: Goal) -> str:
     """Say in a line what became of a trial."""
-    what, s = in_words(trial.recipe), trial.speedup
-    if s is None:
+    what = in_words(trial.recipe)
+    if trial.speedup is None:
         return f"{what}: {trial.status}, {trial.reason}"
-    measured = f"{s.value:.2f}x ({s.low:.2f} to {s.high:.2f}, {s.count} pairs of blocks)"
+    measured = _measured(trial.speedup)
+    if goal.aim == "memory" and trial.saving is not None:
+        measured = f"{_measured(trial.saving)} less memory, speed {measured}"
     return f"{what}: {measured}, {trial.status}: {trial.reason}"
+
+
+def _measured(found: Interval) -> str:
+    count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
+    ends = f"{found.low:.2f} to {found.high:.2f}, {count}" if math.isfinite(found.high) else f"{count}, too few to tell"
+    return f"{found.value:.2f}x ({ends})"

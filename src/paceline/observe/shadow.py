@@ -1,8 +1,8 @@
 """How does a trial leave nothing behind? What the program writes goes to a folder of the trial's.
 
-This covers Python's own file functions, ``torch.save`` and safetensors, in the program and in every Python process that
-it starts, from the first line on; what a library writes from C by a path of its own is not seen. What is there to be
-kept from run to run, caches and downloads, is written as always.
+This covers Python's own file functions and what some libraries write from C (`observe.written_in_c`), in the program
+and in every Python process that it starts, from the first line on; what others write from C by a path of their own is
+not seen. What is there to be kept from run to run, caches and downloads, is written as always.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paceline.observe import written_in_c
 from paceline.observe.overlay import Entries, Overlay, there
 
 _FREE = ("/dev", "/proc", "/sys")
@@ -49,6 +50,7 @@ def begin(folder: str, since_s: float | None = None) -> None:
     _patch_folders(overlay)
     _patch_deleting(overlay)
     _patch_moving(overlay)
+    written_in_c.begin(overlay)
 
 
 def _later_than(since_s: float) -> Callable[[str], bool]:
@@ -82,9 +84,9 @@ def _is_new(path: str, born_s: float | None, since_s: float) -> bool:
 
 
 def patch(torch: Any) -> None:
-    """Have what torch and safetensors write go there too."""
+    """Have what torch writes go there too."""
     if _overlay is not None:
-        _patch_torch(torch, _overlay)
+        written_in_c.patch_torch(torch, _overlay)
 
 
 def free_places(environment: Mapping[str, str], cwd: str) -> tuple[str, ...]:
@@ -245,30 +247,3 @@ def _patch_moving(overlay: Overlay) -> None:
     os.symlink, os.link = make_symlink, make_link
     for name in ("utime", "chmod", "chown", "truncate", "mkfifo", "setxattr", "removexattr"):
         setattr(os, name, touching(getattr(os, name)))
-
-
-def _patch_torch(torch: Any, overlay: Overlay) -> None:
-    save, load = torch.save, torch.load
-
-    @functools.wraps(save)
-    def saving(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        return save(obj, overlay.write(f, keep=False) if isinstance(f, str | os.PathLike) else f, *args, **kwargs)
-
-    @functools.wraps(load)
-    def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
-        return load(overlay.read(f) if isinstance(f, str | os.PathLike) else f, *args, **kwargs)
-
-    torch.save, torch.load = saving, loading
-    from paceline.observe.probe import lazy
-
-    lazy.install({"safetensors.torch": lambda module: _patch_safetensors(module, overlay)})
-
-
-def _patch_safetensors(module: Any, overlay: Overlay) -> None:
-    save = module.save_file
-
-    @functools.wraps(save)
-    def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        return save(tensors, overlay.write(filename, keep=False), *args, **kwargs)
-
-    module.save_file = save_file

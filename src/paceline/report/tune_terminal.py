@@ -9,10 +9,11 @@ from paceline import units
 from paceline.explain.model import Diagnosis, Gain
 from paceline.improve.model import Trial, Tuned
 from paceline.improve.recipe import in_words
+from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
 from paceline.report.tune_table import print_trials
-from paceline.report.tune_words import batch_lines, gained, money_lines, quality_lines, speedup
+from paceline.report.tune_words import batch_lines, gained, money_lines, quality_lines
 from paceline.report.words import printable
 
 PREFIX = "paceline: "
@@ -23,7 +24,7 @@ def render(tuned: Tuned, *, recipe_file: str | None, next_command: str, console:
     if console.is_terminal:
         print_trials(tuned, console)
     else:
-        _say(console, *(f"trial: {line}" for line in map(_line, tuned.trials)))
+        _say(console, *(f"trial: {_line(trial, tuned)}" for trial in tuned.trials))
     _say(console, *_end(tuned), *([f"recipe: {recipe_file}"] if recipe_file else []), f"next: {next_command}")
 
 
@@ -32,8 +33,11 @@ def _say(console: Console, *lines: str) -> None:
         console.print(Text(PREFIX + encodable(printable(line), console=console)), soft_wrap=True)
 
 
-def _line(trial: Trial) -> str:
-    achieved = f"{speedup(trial.speedup)}, expected {_gain(trial.predicted)}, " if trial.speedup else ""
+def _line(trial: Trial, tuned: Tuned) -> str:
+    achieved = f"{tune_rows.achieved(trial.speedup)}, expected {_gain(trial.predicted)}, " if trial.speedup else ""
+    if tune_rows.for_memory(tuned) and trial.speedup:
+        memory = tune_rows.achieved(trial.saving)
+        achieved = f"{memory} less memory at once, speed {tune_rows.achieved(trial.speedup)}, "
     return f"{_what(trial)} ({trial.safety}): {achieved}{trial.status}: {trial.reason}"
 
 

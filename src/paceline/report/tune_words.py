@@ -87,6 +87,8 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
     """Print a factor with its interval and count."""
     if interval is None:
         return "not measured"
+    if math.isinf(interval.high):
+        return f"{units.factor(interval.value)} ({interval.count} {what}, too few for an interval)"
     ends = f"{units.factor(interval.low)} to {units.factor(interval.high)}"
     return f"{units.factor(interval.value)} ({ends}, {interval.count} {what})"
 
