@@ -23,6 +23,8 @@ if what == "killed, asynchronous":
 engine = Engine(recipe)
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
+if what == "unused":
+    model[0].spare = nn.Linear(4, 4)
 engine.setup(model, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), loss=nn.functional.mse_loss)
 for number in range(100):
     engine.train_batch(torch.ones(2, 4), torch.zeros(2, 4))
@@ -39,6 +41,7 @@ for number in range(100):
 SAYS = {
     "too few ranks": "takes 4 ranks (dp 4), and there are 2; start it by `torchrun --nproc-per-node 4 SCRIPT`",
     "other shapes": "made another Sequential than rank 0: it has 0.weight (5, 4) torch.float32, rank 0 has 0.weight (4",
+    "unused": "0.spare.weight, 0.spare.bias had no part in the loss, so that gradients were not averaged; set ddp.",
     "killed": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
     "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
     "through early": "ended without an error (killed, out of memory, or through early?); all ranks end",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections import UserDict
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.errors import UsageError
@@ -267,3 +270,92 @@ def test_batches_that_cannot_be_split_are_refused(loader, says):
 def test_one_process_is_a_world():
     world = join(made({}).layout)
     assert (world.rank, world.sample_part, world.data_group, world.device.type) == (0, 0, None, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (torch.optim.AdamW, "was given AdamW for the optimizer. Give a function"),
+        (lambda model: None, "returned a NoneType. Give a function"),
+    ],
+)
+def test_what_makes_no_optimizer_is_refused(given, says):
+    with pytest.raises(UsageError, match=says):
+        engine_of(net(), given)
+
+
+def test_a_schedule_by_losses_is_refused():
+    with pytest.raises(UsageError, match="leave schedule= out"):
+        engine_of(net(), schedule=torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def test_a_second_model_is_refused():
+    engine, *_ = engine_of(net())
+    with pytest.raises(UsageError, match="an engine trains one model"):
+        engine.setup(net(), sgd)
+
+
+def test_a_model_may_have_state_that_is_no_tensor():
+    class Counting(nn.Sequential):
+        def get_extra_state(self):
+            return {"seen": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    engine, *_ = engine_of(Counting(net()))
+    engine.train_batch(INPUTS, TARGET)
+    assert engine.step().applied
+
+
+class Named(NamedTuple):
+    inputs: torch.Tensor
+    names: list[str]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"inputs": INPUTS, "names": list("abcdefghijkl"), "of": "all"},
+        UserDict({"inputs": INPUTS, "names": list("abcdefghijkl"), "of": "all"}),
+    ],
+)
+def test_batches_are_split_by_samples_whatever_they_hold(batch):
+    _, second = Engine({"memory": {"micro_batches": 2}}).split(batch)
+    assert second["inputs"].equal(INPUTS[6:])
+    assert (second["names"], second["of"]) == (list("ghijkl"), "all")
+
+
+def test_named_batches_stay_named():
+    class Samples(Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, index):
+            return Named(INPUTS[index], f"sample {index}")
+
+    engine = Engine({"memory": {"micro_batches": 2}})
+    (batch,) = engine.loader(DataLoader(Samples(), 12))
+    first, _ = engine.split(batch)
+    assert isinstance(first, Named)
+    assert first.inputs.equal(INPUTS[:6])
+    assert list(first.names) == [f"sample {number}" for number in range(6)]
+
+
+def test_blocks_that_keep_a_cache_for_generation_keep_none_when_computed_again():
+    """As the models of transformers do, which keep keys and values where nothing is said."""
+
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.config, self.layers, self.said = SimpleNamespace(use_cache=True), net(), []
+
+        def forward(self, x, use_cache=None):
+            self.said.append(use_cache)
+            return self.layers(x)
+
+    model = Caching()
+    engine, *_ = engine_of(model, recipe={"memory": {"selective": True}})
+    engine.train_batch(INPUTS, TARGET)
+    model.eval()(INPUTS)
+    assert model.said == [False, None]

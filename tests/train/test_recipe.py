@@ -72,6 +72,20 @@ def test_what_is_wrong_is_named(content, says):
         made(content)
 
 
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [
+        ("optimizer", "clip_norm"),
+        ("memory", "activation_budget"),
+        ("local", "outer_lr"),
+        ("ddp", "find_unused_parameters"),
+    ],
+)
+def test_a_text_where_a_number_belongs_is_named(table, setting):
+    with pytest.raises(UsageError, match=f"{table}.{setting} = 'half'"):
+        made({table: {setting: "half"}})
+
+
 def test_words_of_the_command_line_are_named():
     with pytest.raises(UsageError, match="choose one of fp32, tf32, bf16, fp16, fp8"):
         from_line("--precision", "half")

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train.gradients import is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Memory:
         if self.checkpoint_every is not None:
             _check_count("checkpoint_every", self.checkpoint_every)
         budget = self.activation_budget
-        if budget is not None and (isinstance(budget, bool) or not 0 <= budget <= 1):
+        if budget is not None and not (is_number(budget) and 0 <= budget <= 1):
             raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")
         ways = [self.checkpoint_every is not None, budget is not None, self.selective]
         if sum(ways) > 1:
@@ -51,6 +53,7 @@ class Memory:
         """
         if self.checkpoint_every is not None or self.activation_budget is not None or self.selective:
             _check_blocks(blocks, model)
+            _leave_out_caches(model)
 
     def apply(self, blocks: Sequence[Any]) -> None:
         """Make blocks compute again what they do not keep.
@@ -114,6 +117,21 @@ def _check_blocks(blocks: Sequence[Any], model: Any) -> None:
                 f"{type(block).__name__} has BatchNorm: computed again, it would count a batch twice; "
                 "leave activations as they are"
             )
+
+
+def _leave_out_caches(model: Any) -> None:
+    """Have Hugging Face models keep no keys and values in training: computed again, they would be added once more."""
+    for part in model.modules():
+        if (
+            getattr(getattr(part, "config", None), "use_cache", False)
+            and "use_cache" in signature(part.forward).parameters
+        ):
+            part.register_forward_pre_hook(_without_cache, with_kwargs=True)
+
+
+def _without_cache(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    unsaid = part.training and kwargs.get("use_cache") is None
+    return args, {**kwargs, "use_cache": False} if unsaid else kwargs
 
 
 def _forget(block: Any, selective: bool) -> None:

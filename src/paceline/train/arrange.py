@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
 from paceline.train.parallel import cp, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
@@ -29,6 +30,7 @@ class Arranged:
     held: Any  # the module with the parameters of this rank, under the names of the whole model
     set_sync: Callable[[bool], None]  # whether the coming micro-step reduces gradients
     stages: pp.Stages | None
+    check_used: Callable[[], None] = lambda: None  # after backward: whether all that is exchanged was there
 
 
 def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arranged:
@@ -54,10 +56,13 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
     if world.mesh is not None:
         _same_values(model)
     layout = world.layout
+    if {"shard", "pp"} & set(mesh_axes(layout)):
+        _contiguous(model)
     plan = tp.plan_of(model) if layout.tp > 1 else {}
     if layout.pp == 1:
         module, set_sync = _spread(model, blocks, plan, world, recipe)
-        return Arranged(module=module, held=model, set_sync=set_sync, stages=None)
+        used = {} if module is model else {"check_used": partial(dp.check_used, model, recipe.ddp)}
+        return Arranged(module=module, held=model, set_sync=set_sync, stages=None, **used)
     own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
     for _, stage in own:
         inside = set(stage.modules())
@@ -94,6 +99,8 @@ def _spread(
         tp.split(model, plan, world.submesh("tp"))
     if layout.cp > 1:
         cp.split(model, blocks, world.submesh("cp"))
+    if world.data_group is not None and not recipe.apart:
+        batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
     if "shard" in mesh_axes(layout):
         shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
@@ -111,13 +118,14 @@ def _check(model: Any, world: World) -> None:
         raise UsageError(
             f"{name} has no parameters that want gradients: there is nothing to train or to spread over ranks"
         )
-    if any(value.is_meta for value in model.state_dict().values()):
+    tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # or extra state
+    if any(value.is_meta for value in tensors.values()):
         raise UsageError(f"{name} has parameters without values (device meta); make it on the CPU")
     if world.mesh is None:
         return
     import torch
 
-    own = [f"{key} {tuple(value.shape)} {value.dtype}" for key, value in model.state_dict().items()]
+    own = [f"{key} {tuple(value.shape)} {value.dtype}" for key, value in tensors.items()]
     every: list[Any] = [None] * world.layout.ranks
     torch.distributed.all_gather_object(every, own)
     for rank, other in enumerate(every):
@@ -140,3 +148,9 @@ def _same_values(model: Any) -> None:
     with torch.no_grad():
         for value in [*model.parameters(), *model.buffers()]:
             torch.distributed.broadcast(value, 0)
+
+
+def _contiguous(model: Any) -> None:
+    """Lay parameters out row by row: FSDP2 splits, and stages of a pipeline hand on, nothing in channels-last."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()

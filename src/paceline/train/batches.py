@@ -41,7 +41,7 @@ class Order:
         self._draw_from(self.begun)
         iterator = iter(self._batches)
         first = next(iterator, None)
-        if self._world.rank or skip:
+        if self._world.sequence or skip:  # who has rank 0's samples draws on as rank 0 does
             torch.set_rng_state(own)
         if first is not None:
             numbered = enumerate(chain([first], iterator))
@@ -194,6 +194,11 @@ class Place:
             )
         begun = [state_of(text) for text in state["begun"]]
         self._order.go_on(state["taken"], (begun[0], begun[1]))
+
+
+def like(batch: Any, values: list[Any]) -> Any:
+    """Return values as the kind of list or tuple that a batch is, a named one too."""
+    return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
 
 
 def why_not(loader: Any) -> str | None:

@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,33 @@ def save(folder: Path, tensors: dict[str, Any], progress: dict[str, Any]) -> Non
         checkpoint.save(tensors, checkpoint_id=folder)
     if first:
         part = folder / f"{_PROGRESS}.part"
-        part.write_text(json.dumps({"schema": _SCHEMA, **progress}), encoding="utf-8")
+        part.write_text(json.dumps({"schema": _SCHEMA, **progress}, default=_number), encoding="utf-8")
         part.replace(folder / _PROGRESS)
     _meet()
+
+
+def _number(value: Any) -> Any:
+    """Return what JSON takes of a number of torch or NumPy."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"the schedule's state has a {type(value).__name__}, which JSON does not take")
+
+
+def shaped(own: Any, saved: Any) -> Any:
+    """Return what JSON kept, with the kinds of dict, key and sequence that one's own state has.
+
+    JSON has text for all keys: steps at which `MultiStepLR` lowers the rate would never come.
+    """
+    if isinstance(own, dict) and isinstance(saved, dict):
+        kinds = {type(key) for key in own}
+        kind = kinds.pop() if len(kinds) == 1 else str
+        found = copy(own)
+        found.clear()
+        found.update({kind(key): shaped(own.get(kind(key)), value) for key, value in saved.items()})
+        return found
+    if isinstance(own, tuple | list) and isinstance(saved, list) and len(own) == len(saved):
+        return type(own)(shaped(mine, value) for mine, value in zip(own, saved, strict=True))
+    return saved
 
 
 def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +95,8 @@ def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[
 
     Args:
         folder: Of a checkpoint, of any layout.
-        tensors: As `state` returns them; they are read into.
+        tensors: As `state` returns them, and random numbers; they are read into, but for random numbers of ranks that
+            were others.
         wanted: Names that the JSON file must have.
 
     Returns:
@@ -83,9 +109,10 @@ def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[
     from torch.distributed.checkpoint.api import CheckpointException
 
     progress = _progress(folder, wanted)
+    same = progress["drawn_as"] == wanted["drawn_as"]
     try:
         with _quiet():
-            checkpoint.load(tensors, checkpoint_id=folder)
+            checkpoint.load({k: v for k, v in tensors.items() if same or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
         causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
         raise UsageError(f"checkpoint {folder} is not of this model and optimizer: {causes}") from error

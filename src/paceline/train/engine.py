@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train import checkpoints, gradients, loaders
+from paceline.train import checkpoints, gradients, loaders, optimizers
 from paceline.train.arrange import Arranged, arrange
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.recipe import Recipe, of
@@ -120,17 +120,14 @@ class Engine:
         Raises:
             UsageError: The layout does not fit the model, or the optimizer does not belong to it.
         """
-        if not callable(optimizer) or hasattr(optimizer, "param_groups"):
-            raise UsageError(
-                f"setup() was given a ready {type(optimizer).__name__}: it holds the parameters from before they are "
-                "spread over ranks. Give a function: setup(model, lambda model: AdamW(model.parameters()))"
-            )
+        if self._arranged is not None:
+            raise UsageError("setup() was called before, and an engine trains one model; make an Engine for each")
+        optimizers.check_maker(optimizer)
         self._arranged = arrange(model, self.world, self.recipe, sample)
-        self._optimizer = optimizer(self._arranged.held)
-        _check_owned(self._optimizer, self._arranged.held)
+        self._optimizer = optimizers.made(optimizer, self._arranged.held)
         self._replicas = replicas_of(self.recipe, model, self.world)
         draw_apart(self.world)
-        self._schedule = schedule(self._optimizer) if schedule else None
+        self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
         return self._arranged.module, self._optimizer
 
@@ -179,7 +176,7 @@ class Engine:
             weight: A number or a scalar tensor; None: all micro-batches count alike.
         """
         self._weights.take(weight)
-        loss = loss * self._weights.multiplier(weight)
+        loss = self._weights.multiplied(loss, weight)
         self._weights.add(loss)
         (loss * self.scale.value if self.scale else loss).backward()
 
@@ -212,8 +209,8 @@ class Engine:
             self._weights.take(self._weight(wanted) if self._weight else None)
 
         def loss_of(output: Any, wanted: Any) -> Any:
-            multiplier = self._weights.multiplier(self._weight(wanted) if self._weight else None)
-            return self._loss(output, wanted) * multiplier * scale  # type: ignore[misc]  # it was checked
+            found = self._loss(output, wanted)  # type: ignore[misc]  # it was checked
+            return self._weights.multiplied(found, self._weight(wanted) if self._weight else None) * scale
 
         with self.recipe.precision.context(self.device.type):
             losses = stages.run(inputs, target, loss_of)
@@ -240,6 +237,7 @@ class Engine:
                 f"step() after {self._begun} of {self._planned} micro-steps: gradients are not reduced yet; "
                 "say micro_step(last=True) for the last one of a short step"
             )
+        arranged.check_used()
         held = [p.grad for p in arranged.held.parameters() if p.grad is not None]
         result = self._update(held)
         self._optimizer.zero_grad()
@@ -295,7 +293,7 @@ class Engine:
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
         state = checkpoints.state(arranged.held, self._optimizer, self._replicas)
-        checkpoints.save(Path(folder), state, self._progress())
+        checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress())
 
     def load(self, folder: str | Path) -> None:
         """Go on from a checkpoint, of this layout or any other; after `setup()`, by all ranks.
@@ -304,21 +302,21 @@ class Engine:
             UsageError: There is no checkpoint of this model.
         """
         held = self._ready().held
-        state = checkpoints.state(held, self._optimizer, self._replicas)
-        progress = checkpoints.load(Path(folder), state, self._progress())
+        state, random = checkpoints.state(held, self._optimizer, self._replicas), self.world.draws()
+        progress = checkpoints.load(Path(folder), {**state, "random": random}, self._progress())
         checkpoints.apply(state, held, self._optimizer, self._replicas)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
-            self._schedule.load_state_dict(progress["schedule"])
-        self.world.draw_on(progress["random"])
+            self._schedule.load_state_dict(checkpoints.shaped(self._schedule.state_dict(), progress["schedule"]))
+        self.world.draw_on(progress["random"], random if progress["drawn_as"] == self.world.drawn_as else None)
         self._places.load(progress["loaders"])
 
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside model and optimizer."""
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
-        found["random"] = self.world.drawn()
+        found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
         if self._replicas is not None:
             found["replicas"] = self.world.layout.dp
         if self.scale is not None:
@@ -340,14 +338,3 @@ class Engine:
             self._replicas.close()
         if self._owns_group and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-
-def _check_owned(optimizer: Any, model: Any) -> None:
-    """See that an optimizer updates parameters of this model and no others."""
-    own = {id(parameter) for parameter in model.parameters()}
-    strange = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
-    if strange:
-        raise UsageError(
-            f"{strange} parameters of the optimizer are not of the model as it is spread over ranks: it was built "
-            "before. Build it of the model that is given: setup(model, lambda model: AdamW(model.parameters()))"
-        )

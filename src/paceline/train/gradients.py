@@ -30,8 +30,13 @@ class Clipping:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        if self.clip_norm is not None and not self.clip_norm > 0:
+        if self.clip_norm is not None and not (is_number(self.clip_norm) and self.clip_norm > 0):
             raise UsageError(f"optimizer.clip_norm = {self.clip_norm!r} is not allowed; it takes a number above 0")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a setting is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Weights:
@@ -86,6 +91,16 @@ class Weights:
     def multiplier(self, weight: Any) -> Any:
         """Return what a loss of this weight is multiplied by before backward."""
         return 1 / self._planned if weight is None else weight / (self._planned * self._unit)
+
+    def multiplied(self, loss: Any, weight: Any) -> Any:
+        """Return a loss times its multiplier; 0 where it weighs nothing, as a mean over nothing is not a number."""
+        import torch
+
+        found = loss * self.multiplier(weight)
+        if weight is None:
+            return found
+        nothing = torch.as_tensor(weight, device=found.device) == 0
+        return torch.where(nothing, torch.zeros_like(found), found)
 
     def add(self, loss: Any) -> None:
         """Take note of a loss that was multiplied."""

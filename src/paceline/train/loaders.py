@@ -7,17 +7,18 @@ over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
-from paceline.train.batches import Dealt, Order, Part, Place, why_not
+from paceline.train.batches import Dealt, Order, Part, Place, like, why_not
 from paceline.train.parallel import cp
 from paceline.train.world import World
 
 if TYPE_CHECKING:
     from paceline.data import Loader
 
+_PLAIN = str | bytes | int | float  # of one sample, where a list has no others
 _OPTIONS = (
     "num_workers",
     "collate_fn",
@@ -170,10 +171,10 @@ def moved(batch: Any, device: Any) -> Any:
     """Return a batch on a device: tensors in tuples, lists and dicts."""
     if hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: moved(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(moved(value, device) for value in batch)
+        return like(batch, [moved(value, device) for value in batch])
     return batch
 
 
@@ -185,12 +186,15 @@ def parts(batch: Any, number: int) -> list[Any]:
     """
     if number == 1:
         return [batch]
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):  # Hugging Face's BatchEncoding too
         split_values = {key: parts(value, number) for key, value in batch.items()}
         return [{key: values[i] for key, values in split_values.items()} for i in range(number)]
-    if isinstance(batch, tuple | list):
+    if isinstance(batch, tuple | list) and not all(isinstance(value, _PLAIN) for value in batch):
         columns = [parts(value, number) for value in batch]
-        return [type(batch)(column[i] for column in columns) for i in range(number)]
+        return [like(batch, [column[i] for column in columns]) for i in range(number)]
+    if isinstance(batch, _PLAIN) or not hasattr(batch, "__len__"):  # of all samples
+        return [batch] * number
     if len(batch) % number:
         raise UsageError(f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches")
-    return list(batch.split(len(batch) // number))
+    size = len(batch) // number
+    return [batch[i * size : (i + 1) * size] for i in range(number)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from paceline.train import failures
 from paceline.train.layout import AXES, Layout, check_ranks
@@ -59,12 +61,32 @@ class World:
 
         return text_of(torch.get_rng_state()) or ""
 
-    def draw_on(self, text: str) -> None:
-        """Have rank 0 go on with random numbers from a state."""
+    @property
+    def drawn_as(self) -> str:
+        """What ranks must have in common to go on with each other's random numbers."""
+        return f"{self.layout} on {self.device.type}"
+
+    def draws(self) -> dict[str, Any]:
+        """Return the states of this rank's random numbers, under names that no other rank has."""
         import torch
 
-        if self.rank == 0:
-            torch.set_rng_state(state_of(text))
+        states = {f"cpu of rank {self.rank}": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states[f"cuda of rank {self.rank}"] = torch.cuda.get_rng_state(self.device)
+        return states
+
+    def draw_on(self, text: str, states: Mapping[str, Any] | None) -> None:
+        """Have this rank go on with random numbers from its states; without, rank 0 from its own, and others apart."""
+        import torch
+
+        if states is None:
+            if self.rank == 0:
+                torch.set_rng_state(state_of(text))
+            draw_apart(self, crc32(text.encode()))
+            return
+        torch.set_rng_state(states[f"cpu of rank {self.rank}"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(states[f"cuda of rank {self.rank}"], self.device)
 
     def claim(self, name: str) -> int:
         """Return the next number under a name, from 0, which no other rank gets."""
@@ -81,6 +103,11 @@ class World:
     def sample_part(self) -> int:
         """Which part of a batch's samples this rank takes, from 0 to `layout.samples` - 1."""
         return self.position("dp") * self.layout.shard + self.position("shard")
+
+    @property
+    def sequence(self) -> int:
+        """Which part of samples and sequences this rank takes; ranks of one have the same random numbers."""
+        return self.sample_part * self.layout.cp + self.position("cp")
 
 
 def meet() -> bool:
@@ -121,21 +148,25 @@ def join(layout: Layout) -> World:
     return World(layout=layout, rank=rank, device=device, mesh=mesh)
 
 
-def draw_apart(world: World) -> None:
+def draw_apart(world: World, seed: int | None = None) -> None:
     """Give ranks with other samples other random numbers, and those with the same samples the same.
 
     Rank 0 goes on as it is, so that it draws what one process would.
+
+    Args:
+        world: The ranks.
+        seed: What the others begin from; None: rank 0's.
     """
     import torch
 
     if world.mesh is None:
         return
-    sequence = world.sample_part * world.layout.cp + world.position("cp")
+    sequence = world.sequence
     first = [(torch.initial_seed(), torch.get_rng_state()) if world.rank == 0 else None]
     torch.distributed.broadcast_object_list(first, 0)
-    seed, state = first[0] or (0, None)
+    of_first, state = first[0] or (0, None)
     if world.rank:
-        torch.manual_seed(seed + sequence)
+        torch.manual_seed((of_first if seed is None else seed) + sequence)
     if world.rank and not sequence:
         torch.set_rng_state(state)
 

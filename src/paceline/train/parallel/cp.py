@@ -12,11 +12,12 @@ by itself would take its part for the whole; here it asks for its `positions`, a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train.batches import like
 
 _here = threading.local()  # .part: of this thread's forward
 
@@ -40,10 +41,10 @@ def part_of(batch: Any, part: int, parts: int) -> Any:
     Raises:
         UsageError: The sequences cannot be split into equal parts.
     """
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: part_of(value, part, parts) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(part_of(value, part, parts) for value in batch)
+        return like(batch, [part_of(value, part, parts) for value in batch])
     if batch.ndim < 2 or batch.shape[1] % parts:
         raise UsageError(
             f"cp={parts}: a batch of shape {list(batch.shape)} has no multiple of {parts} positions in dimension 1"

@@ -29,6 +29,7 @@ class Exchange:
 
     bucket_cap_mb: int | None = None  # MiB sent at a time; None: torch's, 25 and 1 for the first
     comm_hook: str | None = None  # one of `_HOOKS`; None: gradients as they are
+    find_unused_parameters: bool | None = None  # whether some may have no part in a loss; costs a walk over its graph
 
     def __post_init__(self) -> None:
         size = self.bucket_cap_mb
@@ -36,6 +37,10 @@ class Exchange:
             raise UsageError(f"ddp.bucket_cap_mb = {size!r} is not allowed; it takes a whole number of MiB from 1 on")
         if self.comm_hook not in (None, *_HOOKS):
             raise UsageError(f"ddp.comm_hook = {self.comm_hook!r} is not allowed; it takes {', '.join(_HOOKS)}")
+        if not isinstance(self.find_unused_parameters, bool | None):
+            raise UsageError(
+                f"ddp.find_unused_parameters = {self.find_unused_parameters!r} is not allowed; it takes true or false"
+            )
 
     def check(self, layout: Layout, *, alone: bool, scaled: bool) -> None:
         """See that gradients are exchanged by DDP.
@@ -87,6 +92,7 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
         process_group=group,
         bucket_cap_mb=exchange.bucket_cap_mb,
         gradient_as_bucket_view=True,
+        find_unused_parameters=bool(exchange.find_unused_parameters),
     )
     if exchange.comm_hook is not None:
         replica.register_comm_hook(*_hook(exchange.comm_hook, group))
@@ -121,6 +127,27 @@ def _hook(name: str, group: Any) -> tuple[Any, Any]:
         )
         return state, powerSGD_hook.powerSGD_hook
     return group, {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}[name]
+
+
+def check_used(model: Any, exchange: Exchange) -> None:
+    """See that all parameters had a part in the loss: DDP waits for the gradient of each, and sends none before.
+
+    Args:
+        model: The module within the replica.
+        exchange: Of gradients.
+
+    Raises:
+        UsageError: Some had none.
+    """
+    if exchange.find_unused_parameters:
+        return
+    unused = [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
+    if unused:
+        raise UsageError(
+            f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} had no part in the loss, "
+            "so that gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
+            "(requires_grad_(False)), or use shard instead of dp"
+        )
 
 
 def set_sync(replica: Any, on: bool) -> None:

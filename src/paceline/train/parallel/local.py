@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train.gradients import is_number
 from paceline.train.layout import Layout
 
 
@@ -31,7 +32,8 @@ class Local:
         every = self.every
         if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
             raise UsageError(f"local.every = {every!r} is not allowed; it takes a whole number of steps from 1 on")
-        if not self.outer_lr > 0 or not 0 <= self.outer_momentum < 1:
+        numbers = is_number(self.outer_lr) and is_number(self.outer_momentum)
+        if not numbers or not self.outer_lr > 0 or not 0 <= self.outer_momentum < 1:
             raise UsageError(
                 f"local.outer_lr = {self.outer_lr!r}, local.outer_momentum = {self.outer_momentum!r}: they take a "
                 "number above 0, and one from 0 to below 1; DiLoCo has 0.7 and 0.9"

@@ -7,6 +7,7 @@ gradients. With dp > 1 as well, parameters are split within a group and replicat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +28,20 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=precision.dtype(), reduce_dtype=torch.float32)
-    for block in blocks:
+    for block in blocks_apart(model, blocks):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+
+
+def blocks_apart(model: Any, blocks: Sequence[Any]) -> list[Any]:
+    """Return the blocks that share no parameter with the rest; others are gathered with it, which needs them too."""
+    uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
+    return [block for block in blocks if _is_apart(block, uses)]
+
+
+def _is_apart(block: Any, uses: Counter[int]) -> bool:
+    own = Counter(id(each) for _, each in block.named_parameters(remove_duplicate=False))
+    return all(uses[parameter] == count for parameter, count in own.items())
 
 
 def set_sync(model: Any, on: bool) -> None:

@@ -1,14 +1,11 @@
-"""How does BatchNorm see the whole batch? Its statistics are of all ranks' rows, in forward and in backward.
-
-torch's SyncBatchNorm does the same on GPUs, and is not there on a CPU. mean = sum(x) / N, var = sum((x - mean)^2) / N
-over all rows (Ioffe and Szegedy 2015); the running variance takes N - 1.
-"""
+"""How does a script's BatchNorm see the whole batch? torch's function takes its statistics over all ranks' rows."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
+from paceline.train.batch_norm import normalised, scaled
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
 
@@ -31,10 +28,8 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         training, momentum, eps = _settings(others, named)
         if not training or not _has_part(spread):
             return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        normal = _normalised(spread, exchange, input, (running_mean, running_var, momentum, eps))
-        shape = [1, -1, *[1] * (input.dim() - 2)]
-        scaled = normal if weight is None else normal * weight.view(shape)
-        return (scaled if bias is None else scaled + bias.view(shape)).to(input.dtype)
+        normal = normalised(input, exchange.total, (running_mean, running_var, momentum, eps))
+        return scaled(normal, weight, bias).to(input.dtype)
 
     functional.batch_norm = batch_norm
 
@@ -52,21 +47,3 @@ def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, flo
     given = {"training": False, "momentum": 0.1, "eps": 1e-5}
     given |= dict(zip(given, others, strict=False)) | named
     return bool(given["training"]), float(given["momentum"]), float(given["eps"])
-
-
-def _normalised(spread: Spread, exchange: Exchange, input: Any, settings: tuple[Any, Any, float, float]) -> Any:
-    running_mean, running_var, momentum, eps = settings
-    torch, values = spread.torch, input.float() if input.element_size() < 4 else input
-    over, shape = [0, *range(2, input.dim())], [1, -1, *[1] * (input.dim() - 2)]
-    counted = values.new_tensor([values.numel() / values.shape[1]])
-    sums = exchange.total(torch.cat([values.sum(over), counted]))
-    count = sums[-1].detach()
-    mean = sums[:-1] / count
-    apart = values - mean.view(shape)
-    variance = exchange.total((apart * apart).sum(over)) / count
-    if running_mean is not None:  # where a block is computed again too, as on one process
-        with torch.no_grad():
-            running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
-            unbiased = variance.detach() * count / (count - 1)
-            running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
-    return apart * torch.rsqrt(variance + eps).view(shape)

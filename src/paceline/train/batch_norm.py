@@ -1,0 +1,115 @@
+"""How does BatchNorm see the whole batch? Its statistics are of all ranks' rows, in forward and in backward.
+
+torch's SyncBatchNorm does the same on GPUs, and is not there on a CPU. mean = sum(x) / N, var = sum((x - mean)^2) / N
+over all rows (Ioffe and Szegedy 2015); the running variance takes N - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from paceline.errors import UsageError
+
+Total = Callable[[Any], Any]  # the sum of a tensor over ranks; its gradient is the sum over ranks as well
+
+
+def share(model: Any, group: Any) -> None:
+    """Have a model's BatchNorm take its statistics over the rows of all ranks of a group, in training.
+
+    Args:
+        model: A module; forwards of its parts are changed in place.
+        group: Ranks with other samples, on which the model is called as often.
+
+    Raises:
+        UsageError: One computes in a way of its own, which would be of one rank's rows.
+    """
+    from torch import nn
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    for name, part in model.named_modules():
+        if not isinstance(part, _BatchNorm) or isinstance(part, nn.SyncBatchNorm):
+            continue
+        if type(part).forward is not _BatchNorm.forward:
+            raise UsageError(
+                f"{name} ({type(part).__name__}) is a BatchNorm with a forward of its own, so that its statistics "
+                "would be of one rank's rows; use torch.nn.BatchNorm, or a norm without statistics of the batch"
+            )
+        part.forward = partial(_forward, part, _total_over(group))
+
+
+def _forward(part: Any, total: Total, values: Any) -> Any:
+    """Do what a BatchNorm does, over all ranks in training."""
+    if not part.training:
+        return type(part).forward(part, values)
+    part._check_input_dim(values)
+    factor, kept = part.momentum, part.track_running_stats and part.running_mean is not None
+    if kept and part.num_batches_tracked is not None:
+        part.num_batches_tracked.add_(1)
+        factor = 1 / float(part.num_batches_tracked) if factor is None else factor
+    running = (part.running_mean, part.running_var) if kept else (None, None)
+    normal = normalised(values, total, (*running, factor, part.eps))
+    return scaled(normal, part.weight, part.bias).to(values.dtype)
+
+
+def _total_over(group: Any) -> Total:
+    """Return what adds up a tensor over a group."""
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    def summed(value: Any) -> Any:
+        value = value.contiguous().clone()
+        torch.distributed.all_reduce(value, group=group)
+        return value
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Any) -> Any:
+            return summed(value)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return summed(gradient)
+
+    return Sum.apply
+
+
+def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]) -> Any:
+    """Return values less their mean over all rows, by their deviation; statistics that are kept are brought forward.
+
+    Args:
+        input: `[rows, channels, ...]`, this rank's rows; 16-bit formats are computed in fp32.
+        total: Adds up over ranks.
+        settings: Running mean and variance or None, momentum, and what is added to the variance.
+    """
+    import torch
+
+    running_mean, running_var, momentum, eps = settings
+    values = input.float() if input.element_size() < 4 else input
+    over, shape = [0, *range(2, input.dim())], _shape(input)
+    counted = values.new_tensor([values.numel() / values.shape[1]])
+    sums = total(torch.cat([values.sum(over), counted]))
+    count = sums[-1].detach()
+    mean = sums[:-1] / count
+    apart = values - mean.view(shape)
+    variance = total((apart * apart).sum(over)) / count
+    if running_mean is not None:  # where a block is computed again too, as on one process
+        with torch.no_grad():
+            running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
+            unbiased = variance.detach() * count / (count - 1)
+            running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
+    return apart * torch.rsqrt(variance + eps).view(shape)
+
+
+def scaled(normal: Any, weight: Any, bias: Any) -> Any:
+    """Return normalised values times a weight and plus a bias of each channel, where there are any."""
+    shape = _shape(normal)
+    found = normal if weight is None else normal * weight.view(shape)
+    return found if bias is None else found + bias.view(shape)
+
+
+def _shape(values: Any) -> list[int]:
+    """Return the shape in which numbers of channels go with values."""
+    return [1, -1, *[1] * (values.dim() - 2)]

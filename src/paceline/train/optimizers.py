@@ -1,0 +1,79 @@
+"""Does an optimizer update the parameters as they are spread over ranks, and does its schedule go on by itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.errors import UsageError
+
+_WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
+
+
+def check_maker(optimizer: Any) -> None:
+    """See that an optimizer is still to be made.
+
+    Raises:
+        UsageError: It is ready, a class, or nothing of the kind.
+    """
+    if isinstance(optimizer, type) or not callable(optimizer):
+        what = optimizer.__name__ if isinstance(optimizer, type) else f"a ready {type(optimizer).__name__}"
+        why = ": it holds the parameters from before they are spread over ranks" if _is_ready(optimizer) else ""
+        raise UsageError(f"setup() was given {what} for the optimizer{why}. {_WAY_OUT}")
+
+
+def _is_ready(optimizer: Any) -> bool:
+    return hasattr(optimizer, "param_groups")
+
+
+def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
+    """Return the optimizer of a model.
+
+    Args:
+        optimizer: Makes it.
+        model: As this rank holds it.
+
+    Raises:
+        UsageError: It is none, has no parameters here, or has those of another model.
+    """
+    try:
+        found = optimizer(model)
+    except ValueError as error:
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            raise
+        raise UsageError(
+            f"the stage of this rank has no parameters that want gradients, and its optimizer cannot be made: {error}; "
+            "give the optimizer all parameters (frozen ones stay as they are), or use shard instead of pp"
+        ) from error
+    if not _is_ready(found):
+        raise UsageError(f"the function for the optimizer returned a {type(found).__name__}. {_WAY_OUT}")
+    _check_owned(found, model)
+    return found
+
+
+def _check_owned(optimizer: Any, model: Any) -> None:
+    """See that an optimizer updates parameters of this model and no others."""
+    own = {id(parameter) for parameter in model.parameters()}
+    strange = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
+    if strange:
+        raise UsageError(
+            f"{strange} parameters of the optimizer are not of the model as it is spread over ranks: it was built "
+            "before. Build it of the model that is given: setup(model, lambda model: AdamW(model.parameters()))"
+        )
+
+
+def schedule_of(schedule: Callable[[Any], Any] | None, optimizer: Any) -> Any:
+    """Return the learning-rate schedule of an optimizer; None without.
+
+    Raises:
+        UsageError: It goes by something else than applied steps.
+    """
+    import torch
+
+    found = None if schedule is None else schedule(optimizer)
+    if isinstance(found, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise UsageError(
+            "ReduceLROnPlateau goes by a loss, not by steps: leave schedule= out, make it of the optimizer that "
+            "setup() returns, and call its step(loss) after an evaluation, on all ranks"
+        )
+    return found
