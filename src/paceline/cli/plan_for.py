@@ -197,6 +197,8 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
     caught = subject if isinstance(subject, Trained) else None
     if caught and options["lora"] is not None:
         raise UsageError("--lora changes what is trained, and a program says that itself; name its model instead")
+    if caught and caught.adapted.adapters and options["recipe"] is not None:
+        raise UsageError("the program trains adapters, and a recipe says nothing of these; leave out --recipe")
     model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers, options["image"])
     usual = caught.samples * cluster.count if caught else _usual_batch(model, cluster.count)
     return Wish(
@@ -210,7 +212,7 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
         schedule=options["schedule"],
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
         **_kept(caught, options["optimizer"]),
-        adapted=_adapted(model, options),
+        adapted=caught.adapted if caught else _adapted(model, options),
     )
 
 

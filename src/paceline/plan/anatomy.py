@@ -68,6 +68,11 @@ def attention_width(block: Part) -> int | None:
     return min((min(each.shape) for each in _matrices(block)[0]), default=None)
 
 
+def in_attention(name: str) -> bool:
+    """Whether what is called so, with dots, is of an attention."""
+    return "attn" in name or "attention" in name
+
+
 def _routed(module: Part, sparse: list[Experts], blocks: int) -> dict[str, Any]:
     """Return the fields of a model whose blocks have experts."""
     if not sparse:
@@ -136,7 +141,7 @@ def _matrices(block: Part) -> tuple[list[Weight], list[Weight]]:
     rest: list[Weight] = []
     for name, weight in block.named_weights():
         if len(weight.shape) == 2:
-            (attention if "attn" in name or "attention" in name else rest).append(weight)
+            (attention if in_attention(name) else rest).append(weight)
     return attention, rest
 
 

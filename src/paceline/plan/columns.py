@@ -101,7 +101,7 @@ class Columns:
     trainable: Floats
     adapters: Floats
     deep_adapters: Floats  # 1: low-rank ones, 2: scales on every layer
-    wide_adapters: Floats  # low-rank ones on every product
+    wide_adapters: Floats  # of low-rank ones on more products: the share of the inputs that have them
     frozen_bits: Floats
     loss_in_place: Floats
     weight_bytes: Floats
@@ -222,7 +222,7 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "trainable": float(how.trainable),
         "adapters": float(how.adapters != ""),
         "deep_adapters": _DEEP.get(how.adapters, 0.0),
-        "wide_adapters": float(how.adapters == "lora_all"),
+        "wide_adapters": how.adapted_share * (how.adapters == "lora_all"),
         "frozen_bits": how.frozen_bits,
         "loss_in_place": float(how.loss_in_place),
         "weight_bytes": how.weight_bytes,

@@ -23,7 +23,7 @@ from paceline.plan.work import sparse_share, tokens
 # Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
 # ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
 _ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
-# Adapters on every product, of which nothing was published: what autograd keeps of a Llama of Hugging Face with PEFT's
+# Adapters on more products, of which nothing was published: what autograd keeps of a Llama of Hugging Face with PEFT's
 # layers, whose norms are in fp32, as is each input of an adapter after dropout, which also keeps what it dropped.
 _NORMS, _ADAPTED_INPUT = 8.0, 5.0
 _WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
@@ -79,7 +79,8 @@ def memory_at(c: Columns, k: Constants, place: Place) -> Memory:
     w = weights_of(c, place)
     frozen = c.adapters > 0
     embeddings = c.embedding_params / c.tp
-    held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * c.element_bytes, 0.0)
+    kept = np.where(c.frozen_bits < 16, c.element_bytes, c.frozen_bits / 8)  # of an embedding: never quantised
+    held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * kept, 0.0)
     own = w.split(w.sharers, w.expert_sharers)
     stepped = np.where(c.shard_parameters > 0, own, w.split(w.replicas, w.expert_replicas))
     stepped = np.where(c.shard_optimizer > 0, stepped, w.device)
@@ -130,7 +131,10 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
         c.deep_adapters > 1, _ADAPTED["adapter_v2"], np.where(c.deep_adapters > 0, _ADAPTED["lora"], 0.0)
     )
     inputs = (2 + c.matrices) * c.hidden / along + (outer + wide) / c.tp
-    adapted = np.where(c.wide_adapters > 0, _NORMS + _ADAPTED_INPUT * inputs / c.hidden, adapted)
+    inputs = c.wide_adapters * _ADAPTED_INPUT * inputs / c.hidden
+    # all in fp32 already, where a block's own tensors are; they are counted twice as long then
+    inputs = np.where(c.wide > 0, inputs / 2, _NORMS + inputs)
+    adapted = np.where(c.wide_adapters > 0, inputs, adapted)
     own = 4.0 + adapted + np.where(c.frozen_bits < 16, _QUANTISED_INPUTS, 0.0)
     frozen = own * c.hidden + queries + (2.0 + 4.0 * c.gated) * wide / c.tp
     return np.where(c.adapters > 0, frozen, trained)

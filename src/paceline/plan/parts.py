@@ -16,6 +16,7 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     number: int
+    frozen: bool = False  # no optimizer has it, or it wants no gradient
 
     @property
     def size(self) -> int:
@@ -60,6 +61,9 @@ def part_of(record: Mapping[str, Any]) -> Part:
         embedding=record["embedding"],
         heads=record["heads"],
         said=record.get("said", {}),
-        weights=tuple(Weight(name, tuple(shape), number) for name, shape, number in record["weights"]),
+        weights=tuple(
+            Weight(name, tuple(shape), number, name in record.get("frozen", ()))
+            for name, shape, number in record["weights"]
+        ),
         children=tuple((name, part_of(child)) for name, child in record["children"]),
     )

@@ -10,9 +10,10 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model, Transformer
-from paceline.plan.parts import part_of
+from paceline.plan.paired import Pair, adapted, frozen_part, pairs_of
+from paceline.plan.parts import Part, part_of
 from paceline.plan.pictures import network_of
-from paceline.plan.setting import Kernels
+from paceline.plan.setting import Adapted, Kernels
 
 _NUMBERS = "give numbers: --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
@@ -26,7 +27,8 @@ class Trained:
 
     Attributes:
         samples: Of one step of one rank.
-        states: Bytes of a weight, of its gradient and of what the optimizer keeps for it.
+        states: Bytes of a trained weight, of its gradient and of what the optimizer keeps for it.
+        adapted: What is trained beside frozen weights.
         told: What was seen, and what had to be assumed.
     """
 
@@ -36,6 +38,7 @@ class Trained:
     kernels: Kernels
     optimizer: str
     states: tuple[float, float, float]
+    adapted: Adapted
     told: tuple[str, ...]
 
 
@@ -43,32 +46,53 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     """Read the note of `observe.catch`; numbers that are given change the model.
 
     Raises:
-        UsageError: It is no training of all weights of a transformer on a batch of tokens.
+        UsageError: It is no training of all weights of one model, or of adapters beside them, on tokens or pictures.
     """
     model, name = note["model"], note["model"]["class"]
     if not note["optimizers"]:
         raise UsageError(f"{name} was called, and no optimizer of torch.optim took a step; {_NUMBERS}")
-    if not math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL) or note["trained_elsewhere"]:
-        raise UsageError(
-            f"{name} has {model['weights']:,} weights; the optimizers have {note['trained']:,} of them and "
-            f"{note['trained_elsewhere']:,} of others, and only training of one whole model is planned; {_NUMBERS}, "
-            "and --lora 16 where adapters are trained"
-        )
-    found, samples = _network(note, name, numbers)
+    if note["trained_elsewhere"]:
+        raise _refused(note, f"and {note['trained_elsewhere']:,} of other modules; one model is planned")
+    whole = math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL)
+    module = part_of(model["anatomy"])
+    pairs = [] if whole else _pairs(note, module)
+    found, samples = _network(note, frozen_part(module) if pairs else module, numbers)
     return Trained(
         model=found,
         samples=samples * (note["micro_steps"] or 1),
         precision=_FORMATS.get(note["autocast"] or model["dtype"], "tf32" if note["tf32"] else "fp32"),
         kernels="fused" if note["compiled"] else "eager",
         optimizer=" and ".join(each["class"] for each in _all(note)),
-        states=(model["weight_bytes"], model["weight_bytes"], _state_bytes(note)),
+        states=(model["trained_bytes"], model["trained_bytes"], _state_bytes(note)),
+        adapted=_beside(note, pairs, found) if pairs else Adapted(),
         told=tuple(_told(note, name)),
     )
 
 
-def _network(note: Mapping[str, Any], name: str, numbers: Mapping[str, Any]) -> tuple[Model, int]:
+def _pairs(note: Mapping[str, Any], module: Part) -> list[Pair]:
+    try:
+        return pairs_of(module)
+    except UsageError as reason:
+        raise _refused(note, f"which is planned where they are low-rank pairs in blocks; {reason}") from None
+
+
+def _beside(note: Mapping[str, Any], pairs: list[Pair], found: Model) -> Adapted:
+    if not isinstance(found, Transformer):
+        raise _refused(note, "and adapters are planned for transformers alone")
+    return adapted(pairs, found, note["trained"], note["model"]["frozen_bytes"])
+
+
+def _refused(note: Mapping[str, Any], why: str) -> UsageError:
+    model = note["model"]
+    return UsageError(
+        f"{model['class']} has {model['weights']:,} weights, of which {note['trained']:,} are trained, {why}. "
+        f"{_NUMBERS}, and --lora 16 where adapters are trained"
+    )
+
+
+def _network(note: Mapping[str, Any], module: Part, numbers: Mapping[str, Any]) -> tuple[Model, int]:
     """Return the model, and the samples of a forward pass."""
-    module, batch = part_of(note["model"]["anatomy"]), note["batch"]
+    name, batch = note["model"]["class"], note["batch"]
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
         samples = batch["shape"][0]

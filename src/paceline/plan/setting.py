@@ -59,7 +59,7 @@ def parse_layout(text: str) -> Layout:
     return Layout(**given)
 
 
-# Low-rank matrices on queries and values, or on every product of a block; prompts, without and with scales everywhere.
+# Low-rank matrices on queries and values, or on more products of a block; prompts, without and with scales everywhere.
 Adapters = Literal["", "lora", "lora_all", "adapter", "adapter_v2"]
 
 
@@ -70,6 +70,7 @@ class Adapted:
     adapters: Adapters = ""
     trainable: int = 0  # weights
     frozen_bits: float = 16.0  # of a frozen weight
+    adapted_share: float = 1.0  # with `lora_all`: of the inputs of a block's products, what has matrices beside it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,7 @@ class Training:
     trainable: int = 0  # weights that are trained where most are frozen; 0: all are
     adapters: Adapters = ""  # what is trained beside frozen weights
     frozen_bits: float = 16.0  # of a frozen weight
+    adapted_share: float = 1.0  # as of `Adapted`
     loss_in_place: bool = False  # the gradient of the logits takes their place
     weight_bytes: float = 2.0  # of a weight that is trained, as it is kept between steps
     gradient_bytes: float = 4.0

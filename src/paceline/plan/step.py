@@ -155,8 +155,8 @@ def shard_s(c: Columns, k: Constants, each: Block, blocks: Floats) -> tuple[Floa
     """Gathering sharded weights in each pass and scattering their gradients in the backward one, as far as it shows."""
     size = c.shard * c.cp * c.shard_parameters
     weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
-    trained = np.where(c.trainable > 0, 0.0, 1.0)
-    half = np.minimum(c.element_bytes, 2.0)
+    trained = np.where(c.adapters > 0, 0.0, 1.0)
+    half = np.minimum(np.minimum(c.element_bytes, 2.0), c.frozen_bits / 8)
     slower = np.where(c.piecewise > 0, k.piecewise, 1.0)
     once = gather_s(c, k, weights * half, np.maximum(size, 1.0), c.tp) / slower
     forward = _shows(once, blocks * each.forward.total, k)
@@ -173,7 +173,8 @@ def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:
     sharded = c.shard_parameters > 0
     half = np.minimum(c.element_bytes, 2.0)
     back = np.where((c.shard_optimizer > 0) & ~sharded, half, c.gradient_bytes)
-    rest, experts = np.where(c.trainable > 0, c.trainable, w.rest) / w.sharers, w.experts / w.expert_sharers
+    rest = np.where(c.adapters > 0, c.trainable, w.rest) / w.sharers
+    experts = np.where(c.adapters > 0, 0.0, w.experts) / w.expert_sharers
     alike = np.where(sharded, c.dp, w.replicas)
     stride = np.where(sharded, c.tp * c.cp * c.shard, c.tp)
     sent = gather_s(c, k, rest * (c.gradient_bytes + back), alike, stride)
@@ -190,4 +191,4 @@ def _optimizer_s(c: Columns) -> Floats:
     w = weights_of(c)
     own = np.where(c.shard_optimizer > 0, w.split(w.replicas, w.expert_replicas), w.device)
     own = np.where(c.shard_parameters > 0, w.split(w.sharers, w.expert_sharers), own)
-    return np.where(c.trainable > 0, c.trainable, own) * _OPTIMIZER_BYTES / c.memory_bandwidth
+    return np.where(c.adapters > 0, c.trainable, own) * _OPTIMIZER_BYTES / c.memory_bandwidth

@@ -169,7 +169,7 @@ def _moved_s(c: Columns, k: Constants) -> Floats:
 def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> Parts:
     """Parts of one pass, with what waiting for launches adds: a smooth maximum of the device's and the host's time."""
     kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
-    adapters = np.where(c.wide_adapters > 0, (4 + c.matrices) / 2, 1.0)  # against those on queries and values
+    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # against those on queries and values
     kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
     kernels = kernels + (c.span > 1) * _LAUNCHES["relative"]
     kernels = kernels + c.shard_parameters * _LAUNCHES["sharded"] + (c.frozen_bits < 16) * _LAUNCHES["quantised"]

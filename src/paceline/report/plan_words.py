@@ -78,7 +78,9 @@ def adapted(what: Adapted) -> str:
     """Say what is trained beside frozen weights; nothing where all are trained."""
     if not what.adapters:
         return ""
-    where = "every product of a block" if what.adapters == "lora_all" else "queries and values"
+    where = "queries and values"
+    if what.adapters == "lora_all":
+        where = "every product of a block" if what.adapted_share == 1 else "some products of a block"
     return (
         f"low-rank matrices on {where}: {what.trainable / 1e6:.3g} million weights are trained, the others frozen in "
         f"{what.frozen_bits:g} bits"

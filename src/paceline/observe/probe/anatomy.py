@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from typing import Any
 
 _SAID = {
@@ -13,14 +14,15 @@ _SAID = {
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 
 
-def described(module: Any) -> dict[str, Any]:
+def described(module: Any, trained: Container[int] | None = None) -> dict[str, Any]:
     """Return a module, on any device, and what is below it.
 
     Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` and ``said`` (``top_k``, ``kv_heads``, ``head_dim``;
-    where an attribute or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice)
-    and ``children`` (name, part).
+    where an attribute or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice),
+    ``frozen`` (names of those whose id is not among the `trained` ones; without these none is) and ``children``
+    (name, part).
     """
-    return _part(module, {})
+    return _part(module, {}, trained)
 
 
 def products(module: Any, made: Any) -> list[dict[str, Any]]:
@@ -43,7 +45,7 @@ def products(module: Any, made: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _part(module: Any, numbers: dict[int, int]) -> dict[str, Any]:
+def _part(module: Any, numbers: dict[int, int], trained: Container[int] | None) -> dict[str, Any]:
     own = vars(module).get("_parameters", {})
     weights = [
         [name, list(weight.shape), numbers.setdefault(id(weight), len(numbers))]
@@ -56,8 +58,13 @@ def _part(module: Any, numbers: dict[int, int]) -> dict[str, Any]:
         "heads": _said(module, _HEADS),
         "said": {name: value for name, words in _SAID.items() if (value := _said(module, words))},
         "weights": weights,
-        "children": [[name, _part(child, numbers)] for name, child in module.named_children()],
+        "frozen": [name for name, weight in own.items() if _frozen(weight, trained)],
+        "children": [[name, _part(child, numbers, trained)] for name, child in module.named_children()],
     }
+
+
+def _frozen(weight: Any, trained: Container[int] | None) -> bool:
+    return weight is not None and trained is not None and id(weight) not in trained
 
 
 def _said(module: Any, names: tuple[str, ...]) -> int | None:

@@ -20,7 +20,7 @@ import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from paceline.observe.probe import anatomy, batches, lazy, weightless
@@ -167,7 +167,7 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
         seen.resident = batches.resident_bytes()
         seen.module, seen.held, seen.micro_steps = module, held, 0
         with torch._C.DisableTorchFunction():
-            seen.note = {"model": _model(module), "batch": _batch(torch, inputs)}
+            seen.note = {"model": _model(module, _trained(seen)), "batch": _batch(torch, inputs)}
     if held and module is seen.module and not seen.steps:
         seen.micro_steps += 1
         outside = next((each for each in reversed(seen.autocast) if each), None)
@@ -235,26 +235,44 @@ def _after_step(seen: _Seen) -> None:
 
 
 def _held(seen: _Seen, module: Any) -> int:
-    """Return how many elements of a module's weights optimizers have; 0 in a module inside another's forward."""
-    trained = {id(weight) for optimizer in seen.optimizers for weight in _weights(optimizer)}
+    """Return how many elements of a module's weights are trained; 0 in a module inside another's forward."""
+    trained = _trained(seen)
     return sum(weight.numel() for weight in module.parameters() if id(weight) in trained)
 
 
+def _trained(seen: _Seen) -> set[int]:
+    return {id(weight) for optimizer in seen.optimizers for weight in _weights(optimizer)}
+
+
 def _weights(optimizer: Any) -> list[Any]:
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
+    """Return what an optimizer trains: it may have been given frozen weights, and passes over them."""
+    return [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
 
 
-def _model(module: Any) -> dict[str, Any]:
-    kinds: Counter[Any] = Counter()
-    for weight in module.parameters():
-        kinds[weight.dtype] += weight.numel()
+def _model(module: Any, trained: set[int]) -> dict[str, Any]:
+    kinds, of_trained = _kinds(module.parameters()), _kinds(w for w in module.parameters() if id(w) in trained)
+    of_frozen = kinds - of_trained
     return {
         "class": type(module).__name__,
         "weights": kinds.total(),
         "dtype": _name(kinds.most_common(1)[0][0]),
-        "weight_bytes": sum(count * kind.itemsize for kind, count in kinds.items()) / kinds.total(),
-        "anatomy": anatomy.described(module),
+        "weight_bytes": _bytes_each(kinds),
+        "trained_bytes": _bytes_each(of_trained),
+        "frozen_bytes": _bytes_each(of_frozen),
+        "anatomy": anatomy.described(module, trained),
     }
+
+
+def _kinds(weights: Iterable[Any]) -> Counter[Any]:
+    """Return elements by their type."""
+    kinds: Counter[Any] = Counter()
+    for weight in weights:
+        kinds[weight.dtype] += weight.numel()
+    return kinds
+
+
+def _bytes_each(kinds: Counter[Any]) -> float | None:
+    return sum(count * kind.itemsize for kind, count in kinds.items()) / kinds.total() if kinds else None
 
 
 def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
