@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.plan.constants import fitted
 from paceline.plan.predict import predict
 from paceline.plan.report import validate
-from paceline.plan.rows import parse, read_rows
+from paceline.plan.rows import number, parse, read_rows
 
 BASE = {
     "id": "1",
@@ -159,6 +159,22 @@ def test_short_and_long_lines_are_rows_too(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("source,gpu,n_gpus\na\nb,H100,8,9,10\n", encoding="utf-8")
     assert [row.reason != "" for row in read_rows(path)] == [True, True]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_spreadsheets_have_delimiters_marks_and_capitals_of_their_own(tmp_path, delimiter):
+    path = tmp_path / "rows.csv"
+    lines = ["GPU,n_gpus , Model,seq_len,micro_batch,mine", "H100-SXM,8,Llama-3.1-8B,8192,1,x"]
+    path.write_text("\n".join(lines).replace(",", delimiter), encoding="utf-8-sig")
+    (row,) = read_rows(path)
+    assert (row.reason, row.cases[0].model.seq) == ("", 8192)
+
+
+def test_a_comma_is_of_thousands_and_never_of_decimals():
+    assert number({"seconds": "1,234,567.5"}, "seconds") == 1234567.5
+    for text in ("6,0", "12,3456", "1,23"):
+        with pytest.raises(UsageError, match="no number above zero; decimals take a point"):
+            number({"seconds": text}, "seconds")
 
 
 def test_the_published_rows_are_read():

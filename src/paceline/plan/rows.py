@@ -25,6 +25,8 @@ from paceline.plan.setting import Case, Cluster, Layout, Training
 from paceline.plan.software import MemoryKind, Said, choices, memory_kind
 
 REQUIRED = ("gpu", "n_gpus")
+_DELIMITERS = ",;\t"  # spreadsheets write what is usual where they are
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 _USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # where the row does not say; GPT-like ones had GPT-2's
 _SEQ_OF_GPT2 = 1024
 _STEPS_OF_A_FULL_PIPELINE = 4  # micro-batches per stage where the global batch is not given
@@ -71,11 +73,13 @@ def read_rows(path: Path) -> list[Row]:
         UsageError: The file cannot be read or lacks the columns that name a machine.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); give a CSV file of measurements") from None
-    reader = csv.DictReader(text.splitlines())
-    missing = [name for name in REQUIRED if name not in (reader.fieldnames or [])]
+        raise UsageError(f"{path} cannot be read ({error}); give measurements as a CSV file in UTF-8") from None
+    names = lines[0].lower() if lines else ""
+    reader = csv.DictReader([names, *lines[1:]], delimiter=max(_DELIMITERS, key=names.count))
+    reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
+    missing = [name for name in REQUIRED if name not in reader.fieldnames]
     if missing:
         raise UsageError(f"{path} has no column {', '.join(missing)}; the columns are described in docs/how-to/plan.md")
     return [parse({key: (value or "").strip() for key, value in row.items() if key}) for row in _whole(reader)]
@@ -116,7 +120,8 @@ def number(row: Mapping[str, str], name: str) -> float | None:
     Raises:
         UsageError: It is no number above zero.
     """
-    text = row.get(name, "").replace(",", "")
+    text = row.get(name, "")
+    text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     if not text or text.lower() in ("nan", "n/a", "none", "-"):
         return None
     try:
@@ -124,7 +129,8 @@ def number(row: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value <= 0:
-        raise UsageError(f"{name} is {text!r}, which is no number above zero")
+        point = "; decimals take a point" if "," in text else ""
+        raise UsageError(f"{name} is {text!r}, which is no number above zero{point}")
     return value
 
 
