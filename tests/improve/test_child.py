@@ -77,6 +77,23 @@ def test_kept_workers_would_shift_the_shuffle_if_nothing_were_drawn_for_them(ran
     assert ran(kept).out != ran(shuffled(2)).out
 
 
+@pytest.mark.parametrize(
+    "workers, recipe",
+    [
+        ("1", {"loader": {"num_workers": 2, "persistent_workers": True}}),
+        ("1, persistent_workers=True", {"loader": {"num_workers": 0, "threads": 2}}),
+    ],
+    ids=["kept", "not kept"],
+)
+def test_a_loader_made_after_anothers_likeness_shuffles_as_it_did(ran, workers, recipe):
+    """As Accelerate does it, and with it Hugging Face's Trainer: what the first is given is not what was asked."""
+    names = "('dataset', 'num_workers', 'batch_size', 'sampler', 'persistent_workers')"
+    again = f"loader = DataLoader(**{{name: getattr(loader, name) for name in {names}}})\n    model ="
+    source = SHUFFLED.format(workers=workers, draws="pass").replace("model =", again, 1)
+    bare, changed = ran(source), ran(source, recipe)
+    assert (changed.code, changed.out) == (0, bare.out), changed.err
+
+
 def test_samples_checked_beside_training_leave_its_random_numbers_alone(ran):
     """Sample 4 is made once more while the first batch trains: what dropout drew since must not be drawn again."""
     slow = "__import__('time').sleep({4: 0.45}.get(index, 0.1 * (index < 4)))"

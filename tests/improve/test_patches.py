@@ -419,6 +419,52 @@ def test_what_has_no_patch_is_told_with_the_place(line, recipe, words):
     assert any(words in one.why for one in patch.stays), patch.stays
 
 
+@pytest.mark.parametrize(
+    "call, recipe, wanted",
+    [
+        (
+            "TrainingArguments('out')",
+            {"loader": {"num_workers": 3}},
+            "TrainingArguments('out', dataloader_num_workers=3)",
+        ),
+        (
+            "TrainingArguments('out', dataloader_num_workers=1)",
+            {"loader": {"num_workers": 2, "prefetch_factor": 4}},
+            "TrainingArguments('out', dataloader_num_workers=2, dataloader_prefetch_factor=4)",
+        ),
+        (
+            "TrainingArguments('out', dataloader_pin_memory=False)",
+            {"loader": {"pin_memory": True}},
+            "TrainingArguments('out', dataloader_pin_memory=True)",
+        ),
+    ],
+)
+def test_the_loaders_of_transformers_trainer_are_changed_where_its_arguments_are(call, recipe, wanted):
+    head = "from transformers import HfArgumentParser, TrainingArguments\nargs = "
+    patch = of_text(f"{head}{call}\n", recipe)
+    assert (patch.after[0].text, list(patch.stays)) == (f"{head}{wanted}\n", [])
+    assert of_text(patch.after[0].text, recipe).changed == []
+
+
+@pytest.mark.parametrize(
+    "call, recipe, words",
+    [
+        (
+            "TrainingArguments('out', **given)",
+            {"loader": {"num_workers": 3}},
+            "train.py:2 gives its arguments by * or **",
+        ),
+        ("TrainingArguments('out')", {"loader": {"persistent_workers": True}}, "dropout would draw other numbers"),
+        ("TrainingArguments('out')", {"loader": {"prefetch_factor": 4}}, "set num_workers in the recipe too"),
+        ("TrainingArguments('out')", {"loader": {"num_workers": 0, "cache": True}}, "wrap the dataset"),
+        ("HfArgumentParser((Mine, TrainingArguments))", {"loader": {"num_workers": 3}}, "--dataloader_num_workers 3"),
+    ],
+)
+def test_what_transformers_trainer_cannot_be_told_in_the_source_is_named(call, recipe, words):
+    patch = of_text(f"from transformers import HfArgumentParser, TrainingArguments\nargs = {call}\n", recipe)
+    assert any(words in one.why for one in patch.stays), patch.stays
+
+
 def test_lines_are_those_of_the_program_as_it_was():
     """Edits of one table move the lines of the next."""
     text = (

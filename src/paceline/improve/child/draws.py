@@ -29,6 +29,20 @@ def follow(loader: Any, *, asked: bool, keeps: bool) -> None:
         _fewer[loader] = False
 
 
+def asked_at_first(dataset: Any, asked: bool) -> bool:
+    """Return whether the program asked that workers be kept, of a loader that may be made after another's likeness.
+
+    Accelerate, and so Hugging Face's Trainer, makes loaders anew from what those of the program say, and theirs say what
+    we had them say.
+
+    Args:
+        dataset: That it reads.
+        asked: What it is given.
+    """
+    like = _more if asked else _fewer
+    return asked != any(getattr(one, "dataset", None) is dataset for one in list(like))
+
+
 def patch(torch: Any) -> None:
     """Watch over the start of each epoch."""
     from torch.utils.data import dataloader

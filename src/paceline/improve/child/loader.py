@@ -52,7 +52,8 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any]) -> Non
         try:
             bound = signature.bind(self, *args, **kwargs)
             if torch.utils.data.get_worker_info() is None:
-                asked = bool(bound.arguments.get("persistent_workers"))
+                given = bool(bound.arguments.get("persistent_workers"))
+                asked = draws.asked_at_first(bound.arguments.get("dataset"), given)
                 change(torch, bound.arguments, wanted)
                 keeps = bool(bound.arguments.get("persistent_workers"))
             args, kwargs = bound.args[1:], bound.kwargs

@@ -1,6 +1,7 @@
 """[loader]: another number of workers, other hand-over, samples kept in memory.
 
-As the recipe does it, every loader is changed, but for those of which can be told that they read a stream.
+As the recipe does it, every loader is changed, but for those of which can be told that they read a stream. Those that
+transformers' Trainer makes are changed where its arguments are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from paceline.improve.patches import trainer
 from paceline.improve.patches.arguments import argument, code_of, unpacks, value_of, with_argument, without
 from paceline.improve.patches.edit import Edit
 from paceline.improve.patches.snippets import CACHED_SAMPLES, DRAWS_ONCE, KEPT_WORKERS
@@ -51,7 +53,7 @@ class LoaderEdit(Edit):
         names = self.tree.names(original.func)
         own = next((one for name, one in self._loaders.items() if name in names), None)
         if own is None and not names.intersection(_LOADER):
-            return call
+            return trainer.with_loader(self, original, call)
         why = self._why_not(original, own)
         if why:
             for key in self.settings:

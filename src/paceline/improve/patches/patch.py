@@ -32,7 +32,14 @@ _WHY = {
     "allocator.expandable_segments": "it is set in the environment, before torch starts",
 }
 _WITH_THREADS = "it goes with loader.threads, which stays"
-_SPEAKS = ("DataLoader", "optim", "DistributedDataParallel", "torch.set_", "torch.backends")  # of what is edited
+_SPEAKS = (
+    "DataLoader",
+    "TrainingArguments",
+    "optim",
+    "DistributedDataParallel",
+    "torch.set_",
+    "torch.backends",
+)  # of what is edited
 _NONE = "there is no patch for it"
 
 
