@@ -152,6 +152,31 @@ def test_samples_are_kept_by_what_their_sampler_gives(ran, order):
     assert int(made) < 40 if "arange" in order else int(made) == 72
 
 
+def test_batches_of_an_epoch_that_is_left_early_are_made_no_more(ran):
+    source = """
+    import gc, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Numbers(Dataset):
+        made = 0
+        def __len__(self):
+            return 400
+        def __getitem__(self, index):
+            Numbers.made += 1
+            time.sleep(0.1)
+            return index
+
+    next(iter(DataLoader(Numbers(), batch_size=2)))
+    gc.collect()
+    time.sleep(0.5)
+    before = Numbers.made
+    time.sleep(1.0)
+    print(Numbers.made - before, before > 2)
+    """
+    assert ran(source, {"loader": {"num_workers": 0, "threads": 4}}).out == "0 True\n"
+
+
 STREAM = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset

@@ -51,6 +51,19 @@ def test_what_the_baseline_does_not_repeat_is_not_held_against_a_candidate_but_f
     assert failed("exact", shuffled, again=replace(BASE, fed=[2, 1, 4, 3])) == {"samples"}
 
 
+def test_what_was_not_seen_is_not_said_to_be_the_same():
+    blind = replace(BASE, losses=[], buffers=[])
+    said = {check.name: check.text for check in checks("exact", [[blind]], [blind], [blind])}
+    assert (said["losses"], said["buffers"]) == ("no losses to compare", "no buffers to compare")
+    assert said["parameters"] == "the same parameters, to the bit"
+
+
+def test_losses_that_are_no_numbers_are_the_same_where_the_baselines_are():
+    lost = [replace(BASE, losses=[1.0, float("nan")]) for _ in range(2)]
+    found = checks("exact", [lost[:1]], lost[:1], lost[1:])
+    assert "the same losses, to the bit" in [check.text for check in found]
+
+
 @pytest.mark.parametrize("apart, names", [(0.04, set()), (0.2, {"losses"})])
 def test_a_numeric_remedy_may_differ_as_seeds_do(apart, names):
     seeds = tuple(replace(BASE, losses=[loss + d for loss in BASE.losses]) for d in (0.05, -0.05))

@@ -94,10 +94,13 @@ def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]
 def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
     found = []
     for name in ("losses", "gradients", "parameters", "buffers"):
-        wanted, got = ([getattr(one, name) for one in seen] for seen in (first, candidate))
-        repeats = wanted == [getattr(one, name) for one in again]
+        wanted, got, repeated = (
+            [_to_the_bit(getattr(one, name)) for one in seen] for seen in (first, candidate, again)
+        )
+        repeats = wanted == repeated
         if wanted == got:
-            found.append(Check(name=name, passed=True, text=f"the same {name}, to the bit"))
+            text = f"the same {name}, to the bit" if any(wanted) else f"no {name} to compare"
+            found.append(Check(name=name, passed=True, text=text))
         elif repeats:
             found.append(Check(name=name, passed=False, text=f"other {name} than the baseline's"))
         else:
@@ -105,6 +108,11 @@ def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[See
                 Check(name=name, passed=True, text=f"the baseline's {name} are others each time: not compared")
             )
     return found
+
+
+def _to_the_bit(values: int | Sequence[float]) -> int | list[str]:
+    """Return what can be compared: NaN, too, is the same as itself."""
+    return values if isinstance(values, int) else [float(value).hex() for value in values]
 
 
 def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:

@@ -32,8 +32,8 @@ def follow(loader: Any, *, asked: bool, keeps: bool) -> None:
 def asked_at_first(dataset: Any, asked: bool) -> bool:
     """Return whether the program asked that workers be kept, of a loader that may be made after another's likeness.
 
-    Accelerate, and so Hugging Face's Trainer, makes loaders anew from what those of the program say, and theirs say what
-    we had them say.
+    Accelerate, and so Hugging Face's Trainer, makes loaders anew from what those of the program say, and these say
+    what we had them say.
 
     Args:
         dataset: That it reads.

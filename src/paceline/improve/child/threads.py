@@ -10,6 +10,7 @@ import functools
 import threading
 from collections import deque
 from typing import Any
+from weakref import finalize
 
 from paceline.improve.child import held
 from paceline.observe.probe import loaders
@@ -60,6 +61,7 @@ class _Ahead:
         self._most = _AHEAD * threads
         self._making: deque[Any] = deque()
         self._more = True
+        finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)  # an epoch that is left early: no more
 
     def next(self) -> Any:
         """Return the next batch.
