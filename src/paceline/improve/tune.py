@@ -31,6 +31,7 @@ from paceline.improve.workshop import Contest, Race, Until, Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
+_FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
 
@@ -308,8 +309,8 @@ def _no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
         return f"needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
         return f"certainly gains less than {goal.worth - 1:.0%}"
-    if gained is not None and gained.value >= goal.worth:
-        return "no proven win, which a longer --budget may change: it looks like one"
+    if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
+        return "no proven win: what was seen looks like one, and a longer --budget may tell"
     return "no proven win"
 
 
