@@ -175,6 +175,30 @@ def test_batches_of_an_epoch_that_is_left_early_are_made_no_more(ran):
     assert int(ran(source, {"loader": {"num_workers": 0, "threads": 1}}).out) <= 4  # two batches more were asked for
 
 
+def test_threads_do_not_share_the_place_in_an_open_file(ran, tmp_path):
+    (tmp_path / "numbers").write_bytes(bytes(range(40)))
+    source = """
+    import time
+    import torch
+    from torch.utils.data import DataLoader, Dataset, Subset
+
+    class Numbers(Dataset):
+        def __init__(self):
+            self.file = open("numbers", "rb")
+        def __len__(self):
+            return 40
+        def __getitem__(self, index):
+            self.file.seek(index)
+            time.sleep(0.001)
+            return self.file.read(1)[0]
+
+    print([x for batch in DataLoader(Subset(Numbers(), range(40)), batch_size=2) for x in batch.tolist()])
+    """
+    changed = ran(source, {"loader": {"num_workers": 0, "threads": 4}})
+    assert changed.out == f"{list(range(40))}\n"
+    assert "one open BufferedReader" in changed.refused["loader.threads"]
+
+
 STREAM = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset

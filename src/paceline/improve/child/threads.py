@@ -7,6 +7,8 @@ nothing copied between processes. The sampler is asked in the training thread, s
 from __future__ import annotations
 
 import functools
+import io
+import tarfile
 import threading
 from collections import deque
 from typing import Any
@@ -17,6 +19,7 @@ from paceline.observe.probe import loaders
 
 _AHEAD = 2  # batches per thread that are made before they are asked for
 _NAME = "paceline-fetch"
+_PARTS = 64  # of a dataset made of others, that are looked at
 
 
 def patch(torch: Any, threads: int) -> None:
@@ -33,6 +36,10 @@ def patch(torch: Any, threads: int) -> None:
             return original(self)
         batches = vars(self).get("_paceline_batches")
         if batches is None:
+            shared = one_reader(self._dataset_fetcher.dataset)
+            if shared:
+                held.refused("loader.threads", f"the dataset reads from one open {shared}, as one thread at a time can")
+                return original(self)
             batches = self._paceline_batches = _Ahead(self, threads)
             loaders.detail(self, "threads", threads)
             held.took("loader.threads", f"{threads} threads make batches")
@@ -47,6 +54,21 @@ def patch(torch: Any, threads: int) -> None:
 def beside_training() -> bool:
     """Return whether the caller is a thread that makes batches while the training thread goes on."""
     return threading.current_thread().name.startswith(_NAME)
+
+
+def one_reader(dataset: Any, depth: int = 3) -> str | None:
+    """Return what kind of open file a dataset holds, whose place threads would move under each other; None: none."""
+    for value in getattr(dataset, "__dict__", {}).values():
+        if isinstance(value, tarfile.TarFile) or (
+            isinstance(value, io.IOBase) and not value.closed and value.readable()
+        ):
+            return type(value).__name__
+        inner = value if isinstance(value, list | tuple) and len(value) <= _PARTS else [value]
+        if depth:
+            found = [one_reader(one, depth - 1) for one in inner if hasattr(one, "__getitem__")]
+            if any(found):
+                return next(kind for kind in found if kind)
+    return None
 
 
 class _Ahead:

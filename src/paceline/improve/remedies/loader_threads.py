@@ -33,7 +33,8 @@ Exact, unless making samples draws random numbers. Semantic then.
 
 ## How it is confirmed
 
-Threads have made a batch. Refused for a stream, which has one reader.
+Threads have made a batch. Refused for a stream, which has one reader, and for a dataset that holds an open file:
+threads would move its place under each other.
 
 ## In the source
 
