@@ -61,6 +61,28 @@ def test_a_step_wants_no_gradients_of_frozen_weights():
     assert 0.6 < step_of(case).total[0] / step_of(full).total[0] < 0.8
 
 
+def test_matrices_of_a_higher_rank_are_work_too():
+    low, high = (best(low_rank(LLAMA, rank, "all-linear", 16), micro_batch=1, ways=("none",))[0] for rank in (8, 256))
+    more = 248 * 32 * (2 * 8192 + 2 * 5120 + 3 * 18432)
+    assert model_flops(high.case) - model_flops(low.case) == pytest.approx(6 * more * 2048 * 16)
+    assert 1.05 < high.step_parts["matrix"] / low.step_parts["matrix"] < 1.2
+
+
+def test_frozen_experts_have_no_gradients_to_reduce():
+    question = wish(spec="16xH100-SXM", batch=64, layout=parse_layout("dp=16,ep=8"), precision="bf16")
+    mixtral = named("Mixtral-8x7B")
+    question = replace(question, model=mixtral, adapted=low_rank(mixtral, 16, "qv", 16))
+    parts = search(question, fitted()).nearest.step_parts
+    assert parts["reduce"] < 0.05 * parts["matrix"]
+
+
+def test_embeddings_frozen_in_32_bits_take_32():
+    def held(bits):
+        return best(low_rank(LLAMA, 8, "qv", bits), micro_batch=1)[0].memory_parts["weights"]
+
+    assert held(32) == pytest.approx(2 * held(16), rel=0.01)
+
+
 def test_few_bits_are_not_planned_on_axes_that_split_products():
     small = low_rank(LLAMA, 16, "qv", 4)
     for plan in best(small, "8xA100-80GB-SXM"):
@@ -80,3 +102,8 @@ def test_few_bits_are_not_planned_on_axes_that_split_products():
 def test_what_is_not_planned_is_refused(model, where, says):
     with pytest.raises(UsageError, match=says):
         low_rank(model, 8, where, 16)
+
+
+def test_a_rank_above_the_narrowest_product_is_refused():
+    with pytest.raises(UsageError, match="--lora 2000 is no low rank: Llama-3-8B has products 1024 wide"):
+        low_rank(LLAMA, 2000, "qv", 16)

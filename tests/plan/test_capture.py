@@ -58,6 +58,20 @@ def no_transformer():
     return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 
 
+def with_pictures():
+    model = Model(layers=12, hidden=768, heads=12, kv_heads=4, ffn=3072, vocab=50257, gated=False, tied=True)
+    eyes = nn.TransformerEncoderLayer(64, 2, 64)
+    model._modules = {"eyes": eyes, **model._modules}
+    return model
+
+
+def latent():
+    model = small()
+    for block in model.blocks:
+        block.attn.qk_head_dim, block.attn.v_head_dim, block.attn.head_dim = 96, 64, 32
+    return model
+
+
 def failing():
     raise RuntimeError("no data")
 
@@ -85,6 +99,12 @@ def test_a_plain_and_tied_one_too(models):
     found = from_factory(f"{models}:small", 1024)
     assert (found.gated, found.tied, found.kv_heads) == (False, True, 12)
     assert found.params == pytest.approx(124e6, rel=0.02)
+
+
+def test_heads_are_those_of_the_blocks_that_are_planned(models):
+    found = from_factory(f"{models}:with_pictures", 1024)
+    assert (found.heads, found.kv_heads, found.head_dim) == (12, 4, 64)
+    assert from_factory(f"{models}:latent", 1024).head_dim == 80  # scores take 96, sums of values 64
 
 
 def test_seventy_billion_weights_take_no_memory(models):

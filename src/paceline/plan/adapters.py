@@ -28,13 +28,16 @@ def low_rank(model: Model, rank: int, where: Where, bits: int) -> Adapted:
         bits: Of a frozen weight, a key of `FROZEN_BITS`.
 
     Raises:
-        UsageError: The model has products that adapters are not planned for.
+        UsageError: The model has products that adapters are not planned for, or narrower ones than the rank.
     """
     if isinstance(model, ConvNet):
         raise UsageError(f"--lora is planned for transformers, and {model.name} convolves; leave it out")
     if where == "all-linear" and model.experts:
         raise UsageError(f"adapters on the experts of {model.name} are not planned; give --lora-on qv")
-    trained = model.layers * rank * sum(map(sum, _products(model, where)))
+    products = list(_products(model, where))
+    if rank > (most := min(map(min, products))):
+        raise UsageError(f"--lora {rank} is no low rank: {model.name} has products {most} wide; give {most} at most")
+    trained = model.layers * rank * sum(map(sum, products))
     return Adapted(adapters="lora" if where == "qv" else "lora_all", trainable=trained, frozen_bits=FROZEN_BITS[bits])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from paceline.errors import UsageError
@@ -50,16 +51,18 @@ def block_fields(module: Part, name: str, blocks: list[Part], hidden: int) -> di
     if not attention or not width:
         raise UsageError(f"the blocks of {name} have no attention and feed-forward that can be told; {_NUMBERS}")
     attention_weights = sum(each.size for each in attention)
-    heads = next((part.heads for part in module.parts() if part.heads), max(1, hidden // 64))
+    heads = next((part.heads for part in _near(module, blocks) if part.heads), max(1, hidden // 64))
     return {
         "layers": len(blocks),
         "heads": heads,
-        "kv_heads": _kv_heads(module, heads, max(0.0, attention_weights / (2 * hidden**2) - 1)),
-        "head_dim": _said(module, "head_dim") or max(1, hidden // heads),
+        "kv_heads": _kv_heads(
+            _said(_near(module, blocks), "kv_heads"), heads, max(0.0, attention_weights / (2 * hidden**2) - 1)
+        ),
+        "head_dim": _head_dim(module, blocks) or max(1, hidden // heads),
         "ffn": width.ffn,
         "gated": width.gated,
         "attention_weights": attention_weights,
-        **_routed(module, sparse, len(blocks)),
+        **_routed(_said(module.parts(), "top_k"), sparse, len(blocks)),
     }
 
 
@@ -73,28 +76,47 @@ def in_attention(name: str) -> bool:
     return "attn" in name or "attention" in name
 
 
-def _routed(module: Part, sparse: list[Experts], blocks: int) -> dict[str, Any]:
+def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, Any]:
     """Return the fields of a model whose blocks have experts."""
     if not sparse:
         return {}
     first = sparse[0]
     return {
         "experts": first.count,
-        "top_k": min(_said(module, "top_k") or _USUAL_TOP_K, first.count),
+        "top_k": min(top_k or _USUAL_TOP_K, first.count),
         "expert_ffn": first.each.ffn,
         "shared_ffn": first.shared_ffn,
         "dense_layers": blocks - len(sparse),
     }
 
 
-def _said(module: Part, name: str) -> int | None:
-    """Return what the outermost part says that says something."""
-    return next((part.said[name] for part in module.parts() if part.said.get(name)), None)
+def _near(module: Part, blocks: list[Part]) -> Iterator[Part]:
+    """Go through a block and what it lies in: a model of pictures and text says other things elsewhere."""
+    yield from blocks[0].parts()
+    yield from _above(module, blocks[0]) or ()
 
 
-def _kv_heads(module: Part, heads: int, share: float) -> int:
-    """Return heads of keys and values: as the module says, or the divisor of its heads that comes next to a share."""
-    said = _said(module, "kv_heads")
+def _above(part: Part, block: Part) -> list[Part] | None:
+    """Return what a block lies in; None where that is nothing of a part."""
+    if part is block:
+        return []
+    found = next((each for _, child in part.children if (each := _above(child, block)) is not None), None)
+    return None if found is None else [part, *found]
+
+
+def _said(parts: Iterator[Part], name: str) -> int | None:
+    """Return what the first part says that says something."""
+    return next((part.said[name] for part in parts if part.said.get(name)), None)
+
+
+def _head_dim(module: Part, blocks: list[Part]) -> int | None:
+    """Return the width of a head: the mean of what scores and sums take, where attention is latent."""
+    keys, values, both = (_said(_near(module, blocks), f"{name}_dim") for name in ("keys", "values", "head"))
+    return (keys + values) // 2 if keys and values else both
+
+
+def _kv_heads(said: int | None, heads: int, share: float) -> int:
+    """Return heads of keys and values: as a module says, or the divisor of its heads that comes next to a share."""
     if said and heads % said == 0:
         return said
     divisors = [each for each in range(1, heads + 1) if heads % each == 0]

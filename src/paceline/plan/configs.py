@@ -57,6 +57,7 @@ _LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bart", "mbart")
 _OTHERS = {
     "albert": "its blocks share their weights",
     "clip": "it is two models",
+    "dbrx": "its experts are in a part of it that is not read",
     "siglip": "it is two models",
     "whisper": "its samples are sound",
     "wav2vec2": "its samples are sound",

@@ -1,10 +1,9 @@
 """How many FLOPs has a step, and what share of a card's peak is that? By every convention that is in use.
 
 Model FLOPs are three forward passes of all products (SC21 eq. 3 without its fourth). Where weights are frozen, and
-their gradients not wanted, they are two of products and three of attention; low-rank matrices beside them add less than
-a hundredth. They are published with full attention, as Megatron and MosaicML count (4·L·s·heads·d a token), or with the
-causal half of it. MFU sets them against the dense peak of the data sheet; HFU adds what is computed again in the
-backward pass.
+their gradients not wanted, they are two of products and three of attention, and three of low-rank matrices beside them.
+They are published with full attention, as Megatron and MosaicML count (4·L·s·heads·d a token), or with the causal half
+of it. MFU sets them against the dense peak of the data sheet; HFU adds what is computed again in the backward pass.
 """
 
 from __future__ import annotations
@@ -63,8 +62,9 @@ def model_flops(case: Case, *, causal: bool = False) -> float:
         return 3 * model.flops * case.global_batch
     scores = _scores(model) * (0.5 if causal and model.causal else 1.0)
     products = 2 * (_active(model) + model.vocab * model.hidden * model.head_share)
-    passes = 2 if case.training.adapters else 3
-    return (passes * products + 3 * scores) * model.seq * case.global_batch
+    how = case.training
+    beside = 2 * how.trainable if how.adapters.startswith("lora") else 0
+    return ((2 if how.adapters else 3) * products + 3 * (scores + beside)) * model.seq * case.global_batch
 
 
 def _active(model: Transformer) -> float:

@@ -67,12 +67,13 @@ def block(c: Columns, k: Constants) -> Block:
     """Return the mean block of a model."""
     matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
     again = c.recompute_full
-    forward = _floored(c, k, matrix, scores[0], moved, 1.0 + 0.0 * matrix)
+    beside = _beside_s(c, k)
+    forward = _floored(c, k, matrix + beside, scores[0], moved, 1.0 + 0.0 * matrix)
     weights = np.where(c.adapters > 0, 1.0, 2.0)  # frozen weights want no gradient of their own
     backward = _floored(
         c,
         k,
-        (weights + again + 0.5 * c.recompute_operators) * matrix,
+        (weights + again + 0.5 * c.recompute_operators) * matrix + (2.0 + again) * beside,
         scores[1] + np.minimum(1.0, again + c.recompute_attention) * scores[0],
         (_BACKWARD_PASSES + again + 0.8 * c.recompute_operators + 0.6 * c.recompute_cheap) * moved,
         _BACKWARD_LAUNCHES + again,
@@ -103,6 +104,13 @@ def _matrix_s(c: Columns, k: Constants) -> Floats:
     dense = _feed_forward_s(c, k, t, c.ffn / c.tp, speed, width)
     sparse = sparse_share(c)
     return attention + (1 - sparse) * dense + sparse * _experts_s(c, k, speed, width)
+
+
+def _beside_s(c: Columns, k: Constants) -> Floats:
+    """Low-rank products beside frozen ones, which are of 16 bits or more."""
+    share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
+    flops = 2 * tokens(c) * c.trainable / c.layers / c.tp
+    return np.where(c.deep_adapters == 1, flops / (c.ceiling_wide * share), 0.0)
 
 
 def _feed_forward_s(c: Columns, k: Constants, t: Floats, wide: Floats, speed: Floats, width: Floats) -> Floats:

@@ -69,9 +69,7 @@ def aged(days: int | None) -> str:
 
 def weights(model: Model) -> str:
     """Print how many weights a model has."""
-    if model.params >= 1e9:
-        return f"{model.params / 1e9:.3g} billion weights"
-    return f"{model.params / 1e6:.3g} million weights"
+    return _weights(model.params)
 
 
 def adapted(what: Adapted) -> str:
@@ -82,9 +80,16 @@ def adapted(what: Adapted) -> str:
     if what.adapters == "lora_all":
         where = "every product of a block" if what.adapted_share == 1 else "some products of a block"
     return (
-        f"low-rank matrices on {where}: {what.trainable / 1e6:.3g} million weights are trained, the others frozen in "
+        f"low-rank matrices on {where}: {_weights(what.trainable)} are trained, the others frozen in "
         f"{what.frozen_bits:g} bits"
     )
+
+
+def _weights(count: int) -> str:
+    for unit, word in ((1e9, " billion"), (1e6, " million")):
+        if count >= unit:
+            return f"{count / unit:.3g}{word} weights"
+    return f"{count:,} weights"
 
 
 def utilisation(plan: Plan) -> str:

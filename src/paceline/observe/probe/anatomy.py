@@ -10,6 +10,8 @@ _SAID = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
     "head_dim": ("head_dim",),
+    "keys_dim": ("qk_head_dim",),  # of a head, where values have another
+    "values_dim": ("v_head_dim",),
 }
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 
@@ -17,8 +19,8 @@ _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 def described(module: Any, trained: Container[int] | None = None) -> dict[str, Any]:
     """Return a module, on any device, and what is below it.
 
-    Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` and ``said`` (``top_k``, ``kv_heads``, ``head_dim``;
-    where an attribute or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice),
+    Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` and ``said`` (the keys of `_SAID`, where an attribute
+    or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice),
     ``frozen`` (names of those whose id is not among the `trained` ones; without these none is) and ``children``
     (name, part).
     """
