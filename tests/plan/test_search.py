@@ -8,6 +8,7 @@ import pytest
 from tests.plan.cases import memory_of, step_of
 
 from paceline.errors import UsageError
+from paceline.hardware.catalogue import find_instance
 from paceline.plan.advice import Target, advise
 from paceline.plan.catalogue import Limits, offers
 from paceline.plan.constants import fitted
@@ -19,6 +20,8 @@ from paceline.plan.played import closer
 from paceline.plan.search import Wish, largest_batch, search
 from paceline.plan.setting import parse_layout
 from paceline.plan.written import to_toml
+from paceline.report.plan_json import offers_to_json
+from paceline.report.plan_terminal import offer_lines
 from paceline.train.recipe import made
 
 TODAY = date(2026, 11, 22)
@@ -207,6 +210,19 @@ def test_every_second_block_lies_between_none_and_all():
     assert plans["none"].step_s < plans["half"].step_s < plans["full"].step_s
     assert plans["none"].memory_bytes > plans["half"].memory_bytes > plans["full"].memory_bytes
     assert made(tomllib.loads(to_toml(plans["half"], "x", "adamw"))).memory.checkpoint_every == 2
+
+
+def test_the_least_spot_price_is_told_also_of_machines_that_others_beat_on_demand():
+    table = tuple(
+        replace(find_instance(name), region="here", on_demand_usd_h=usd, spot_usd_h=spot, spot_source="a list")
+        for name, usd, spot in (("p5.48xlarge", 30.0, None), ("p4de.24xlarge", 25.0, 4.0))
+    )
+    compared = offers(wish(batch=64), 100, Limits(nodes=(2,), table=table), fitted())
+    assert {offer.machines.instance.instance_type for offer in compared.best} == {"p5.48xlarge"}
+    assert compared.cheapest_spot.machines.instance.instance_type == "p4de.24xlarge"
+    said = "\n".join(offer_lines(compared, TODAY))
+    assert "on 2 x aws/p4de.24xlarge, here, the least of all\n  a list" in said
+    assert offers_to_json(compared)["cheapest_spot"]["spot"]["usd"] < compared.best[0].usd
 
 
 def test_offers_keep_to_their_limits_and_beat_each_other():

@@ -61,6 +61,12 @@ class Offers:
     beaten: tuple[Offer, ...]
     refused: dict[str, int]
 
+    @property
+    def cheapest_spot(self) -> Offer | None:
+        """That which costs least on spot machines, whatever it costs on demand; None where no spot price is known."""
+        priced = [(offer.spot.usd, offer) for offer in (*self.best, *self.beaten) if offer.spot]
+        return min(priced, key=lambda each: each[0], default=(0.0, None))[1]
+
 
 def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> Offers:
     """Plan for every instance of the table.
@@ -80,16 +86,24 @@ def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> Offers:
                 found.append(offer)
             else:
                 refused["beyond a limit"] += 1
-    if not found:
-        counts = ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
-        raise UsageError(f"no instance of the table will do: {counts}; widen --max-price, --deadline or --region")
     found.sort(key=lambda each: (each.usd, each.hours))
     best = _unbeaten(found)
+    closer = [_closer(each, wish, steps, fitted) for each in best]
+    kept = tuple(each for each in closer if _within(each, limits))
+    refused["beyond a limit"] += len(closer) - len(kept)
+    if not kept:
+        raise UsageError(
+            f"no instance of the table will do: {_in_words(refused)}; widen --max-price, --deadline or --region"
+        )
     return Offers(
-        best=tuple(_closer(each, wish, steps, fitted) for each in best),
+        best=kept,
         beaten=tuple(each for each in found if each not in best),
         refused={why: count for why, count in refused.items() if count},
     )
+
+
+def _in_words(refused: Counter[str]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
 
 
 def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> Offer | str:

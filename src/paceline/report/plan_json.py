@@ -52,6 +52,7 @@ def offers_to_json(found: Offers) -> dict[str, Any]:
         **_head(),
         "offers": [_offer(offer) for offer in found.best],
         "beaten": [_offer(offer) for offer in found.beaten],
+        "cheapest_spot": None if found.cheapest_spot is None else _offer(found.cheapest_spot),
         "refused": found.refused,
     }
 

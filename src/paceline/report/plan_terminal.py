@@ -72,11 +72,26 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
         offer.machines.instance.price_source for offer in found.best if offer.machines.instance
     ):
         yield f"price: {source}{aged(age_days(source, today))}"
-    for offer in found.best:
+    yield from _spot_lines(found)
+    counts = {"beaten by these": len(found.beaten), **found.refused}
+    if any(counts.values()):
+        yield "not offered:"
+        yield from _counted({why: count for why, count in counts.items() if count})
+
+
+def _spot_lines(found: Offers) -> Iterator[str]:
+    """Return what machines take as spot machines: those that are offered, and the one that costs least so."""
+    cheapest = found.cheapest_spot
+    if cheapest is None:
+        return
+    others = () if cheapest in found.best else (cheapest,)
+    for offer in (*found.best, *others):
         if offer.spot is not None:
-            yield f"spot: {dollars(offer.spot.usd)} and {hours(offer.spot.hours)} on {offer.machines.name}"
-    yield "not offered:"
-    yield from _counted({"beaten by these": len(found.beaten), **found.refused})
+            least = ", the least of all" if offer is cheapest else ""
+            where = ", ".join(filter(None, (offer.machines.name, _region(offer))))
+            yield f"spot: {dollars(offer.spot.usd)} and {hours(offer.spot.hours)} on {where}{least}"
+    if cheapest.spot is not None:
+        yield f"  {cheapest.spot.source}"
 
 
 def cost_lines(cost: Cost) -> Iterator[str]:
