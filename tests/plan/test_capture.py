@@ -76,6 +76,10 @@ def failing():
     raise RuntimeError("no data")
 
 
+def ending():
+    raise SystemExit(0)
+
+
 def number():
     return 3
 """
@@ -117,6 +121,7 @@ def test_seventy_billion_weights_take_no_memory(models):
         ("with_more", "million weights"),
         ("no_transformer", "no list of like blocks"),
         ("failing", "failed on the meta device: RuntimeError: no data"),
+        ("ending", "failed on the meta device: SystemExit: 0"),
         ("number", "gives a int"),
         ("missing", "has no function"),
     ],

@@ -39,7 +39,7 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
     try:
         with torch.device("meta"):
             made = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{text} failed on the meta device: {type(error).__name__}: {error}") from error
     if not isinstance(made, torch.nn.Module):
         raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
@@ -74,7 +74,7 @@ def _found(text: str) -> Any:
     where, _, name = text.rpartition(":")
     try:
         module = _loaded(Path(where)) if where.endswith(".py") else _imported(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     factory = getattr(module, name, None)
     if not callable(factory):
