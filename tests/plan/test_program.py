@@ -87,3 +87,10 @@ def test_a_program_that_tells_classes_has_no_logits_of_its_vocabulary(folder):
     assert written["model"]["vocab"] == 30000
     assert written["model"]["head_share"] == pytest.approx(1 / 128)
     assert not written["model"]["causal"]
+
+
+def test_weights_that_are_tied_later_stay_one(folder):
+    change = PROGRAM.replace("model.forward", "model.head.weight = model.embedding.weight\nmodel.forward")
+    (folder / "train.py").write_text(change, encoding="utf-8")
+    assert planned("--gpus", "8xH100-SXM", "--json", "plan.json", "train.py") == 0
+    assert json.loads((folder / "plan.json").read_text(encoding="utf-8"))["model"]["tied"]

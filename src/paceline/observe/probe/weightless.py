@@ -48,10 +48,13 @@ def _keep_parameters_away(torch: Any) -> None:
     @functools.wraps(original)
     def register_parameter(self: Any, name: str, param: Any) -> None:
         original(self, name, param)
-        if type(param) is parameter and param.device.type != "meta":
+        if type(param) is parameter and not hasattr(param, "_stands_in") and param.device.type != "meta":
             if not hasattr(param, "_on_meta"):  # one that two modules share stays one
                 made = torch.empty_like(param, device="meta", requires_grad=False)
                 param._on_meta = parameter(made, requires_grad=param.requires_grad)
+                param._on_meta._stands_in = (
+                    True  # and stays itself where another module takes it: its device reads as CPU
+                )
             self._parameters[name] = param._on_meta
 
     module.register_parameter = register_parameter
