@@ -75,11 +75,14 @@ def against_one(layout, make, inputs, target, weight=None, shuffle=False, **reci
     torch.manual_seed(2)
     optimizer, losses = adam(model), []
     for batch in DataLoader(TensorDataset(inputs, target), 8, shuffle=shuffle):
-        loss = of_valid(model(batch[0]), batch[1])
+        parts = zip(*(value.chunk(2 if "pp" in layout else 1) for value in batch))
+        loss = torch.stack([of_valid(model(values), wanted) for values, wanted in parts]).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+    if "pp" in layout:  # the same parts of batches, one after the other
+        recipe["memory"] = {"micro_batches": 2}
     engine, made, found = Engine({"layout": layout, **recipe}), make(), []
     torch.manual_seed(2)
     trained, _ = engine.setup(made, adam, loss=of_valid, weight=weight)
@@ -87,8 +90,10 @@ def against_one(layout, make, inputs, target, weight=None, shuffle=False, **reci
         engine.train_batch(*batch)
         found.append(engine.loss())
         engine.step()
-    state = whole(getattr(trained, "module", trained).state_dict())
-    off = max((state[name].float() - value.float()).abs().max().item() for name, value in model.state_dict().items())
+    state, expected = whole(getattr(trained, "module", trained).state_dict()), model.state_dict()
+    off = torch.stack([(value.float() - expected[name].float()).abs().max() for name, value in state.items()]).max()
+    torch.distributed.all_reduce(off, torch.distributed.ReduceOp.MAX)
+    off = off.item()
     return max([off, *(abs(one - other) if other == other else 9 for one, other in zip(losses, found))])
 
 
@@ -130,6 +135,7 @@ for layout in ("dp=2", "shard=2"):
     result[f"{layout} nothing"] = against_one(layout, rows, ROWS, RAGGED, valid)
 result["dp=2 unused"] = against_one("dp=2", spare, ROWS, LABELS, ddp={"find_unused_parameters": True})
 result["tp=2 dropout"] = against_one("tp=2", lambda: rows(dropout=0.3), ROWS, LABELS, shuffle=True)
+result["pp=2 images"] = against_one("pp=2", images, IMAGES, LABELS)
 result["resumed"] = {layout: resumed(layout) for layout in ("dp=2", "shard=2", "tp=2")}
 if torch.distributed.get_rank() == 0:
     OUT.write_text(json.dumps(result))
@@ -153,6 +159,10 @@ def found(tmp_path_factory):
 def test_losses_weights_and_buffers_are_those_of_one_process(found, layout, what):
     """Images: BatchNorm in channels-last. Shared: blocks with one layer. Nothing: a rank whose part has no target."""
     assert found[f"{layout} {what}"] < 1e-5
+
+
+def test_stages_keep_the_statistics_of_batches_alone(found):
+    assert found["pp=2 images"] < 1e-5
 
 
 def test_weights_without_a_part_in_the_loss_stay_as_they_are(found):

@@ -107,6 +107,24 @@ def _check_apart(stages: Sequence[Any]) -> None:
                 )
 
 
+def _stage_class() -> Any:
+    """Return torch's stage, with buffers that stay as they are when it looks what shapes come out of it.
+
+    It runs its module on memory as it finds it for that, and BatchNorm would keep the statistics.
+    """
+    from torch.distributed import pipelining
+
+    class Stage(pipelining.PipelineStage):
+        def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+            before = [(buffer, buffer.clone()) for buffer in self.submod.buffers()]
+            found = super()._prepare_forward_infra(*args, **kwargs)
+            for buffer, value in before:
+                buffer.data.copy_(value)  # unseen by autograd, which is still to go back through that forward
+            return found
+
+    return Stage
+
+
 class Stages:
     """This rank's stages and the schedule that runs them."""
 
@@ -124,7 +142,7 @@ class Stages:
         self._pipeline, self._micro_batches = plan
         self._loss: Callable[[Any, Any], Any] | None = None
         count = get_world_size(group) * self._pipeline.stages_each
-        made = [pipelining.PipelineStage(module, number, count, device, group=group) for number, module in stages]
+        made = [_stage_class()(module, number, count, device, group=group) for number, module in stages]
         self.has_first = made[0].is_first
         self.has_last = made[-1].is_last
         kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
