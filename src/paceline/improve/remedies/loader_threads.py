@@ -12,7 +12,7 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
-_SPARE = 2.0
+_SPARE = 2.5
 # Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays searches measured
 # 1.12 to 1.6 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
 _UNBURDENED = 1.8
