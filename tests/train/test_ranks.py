@@ -37,7 +37,6 @@ ON_FOUR = [
 ON_EIGHT = [
     {"recipe": {"layout": "dp=2,tp=2,pp=2", "memory": FOUR_PARTS}, "ragged": True},
     {"recipe": {"layout": "dp=2,shard=4"}, "from": 0, "ragged": True},
-    {"recipe": {"layout": "shard=2,tp=2,pp=2", "memory": FOUR_PARTS}, "from": 0, "ragged": True},
 ]
 
 
