@@ -92,6 +92,26 @@ def test_a_model_without_blocks_says_so(ran):
     }
 
 
+@pytest.mark.parametrize(
+    "model, computed_again",
+    [
+        ("nn.Linear(8, 8), {blocks}, nn.Sequential(nn.ReLU(), nn.Linear(8, 3))", "6 of 6 blocks (Block)"),
+        ("{blocks}, {blocks}, nn.Linear(8, 3)", "12 of 12 blocks (Block)"),
+        ("{layer}, {layer}, nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))", "2 of 2 blocks (Sequential)"),
+    ],
+)
+def test_blocks_lie_in_rows_beside_other_rows(ran, model, computed_again):
+    """A stem, a body and a head are three nn.Sequential that have nothing in common."""
+    parts = {
+        "blocks": "nn.Sequential(*(Block(8) for _ in range(6)))",
+        "layer": "nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())",
+    }
+    source = SMALL.replace("model = Net()", f"model = nn.Sequential({model.format(**parts)})")
+    changed = ran(source, {"memory": {"checkpoint_every": 1}})
+    assert changed.held["memory.checkpoint_every"].startswith(computed_again), changed.refused
+    assert changed.out == ran(source).out
+
+
 TOKENS = """
 import torch
 from torch import nn

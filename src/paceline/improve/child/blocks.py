@@ -1,8 +1,8 @@
 """memory.checkpoint_every, memory.activation_budget: repeated blocks of a model are computed again in backward.
 
 A block is one of several children of one class with parts of their own: a layer of a transformer, a stage's block of a
-residual network. With a budget, the first forward tells how many bytes each block keeps, and as few blocks as will do
-are computed again.
+residual network; or one of several ``nn.Sequential`` of the same classes in a row. With a budget, the first forward
+tells how many bytes each block keeps, and as few blocks as will do are computed again.
 """
 
 from __future__ import annotations
@@ -57,19 +57,25 @@ def chosen(found: Sequence[Any], kept: Sequence[int], budget: float) -> list[Any
 
 
 def repeated(torch: Any, module: Any) -> list[Any]:
-    """Return the blocks of a model, in order: children of one class, two at least, that have parts with parameters."""
-    containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
-    kinds = [type(child) for child in module.children()]
+    """Return the blocks of a model, in order: children of one kind, two at least, that have parts with parameters."""
+    sequential, lists = torch.nn.Sequential, (torch.nn.ModuleList, torch.nn.ModuleDict)
+    in_a_row = isinstance(module, (sequential, *lists))
+    kinds = [_kind(child, sequential) for child in module.children()]
     found: list[Any] = []
-    for child in module.children():
-        alike = kinds.count(type(child)) > 1 and next(child.parameters(), None) is not None
+    for child, kind in zip(module.children(), kinds, strict=True):
+        alike = kinds.count(kind) > 1 and next(child.parameters(), None) is not None
         has_parts = next(child.children(), None) is not None
-        runs = not isinstance(child, containers[1:])
-        if alike and has_parts and runs and (isinstance(module, containers) or not isinstance(child, containers)):
+        whole = alike and has_parts and not isinstance(child, lists)
+        if whole and not isinstance(child, sequential):
             found.append(child)
         else:
-            found += repeated(torch, child)
+            found += repeated(torch, child) or ([child] if whole and in_a_row else [])
     return found
+
+
+def _kind(module: Any, sequential: Any) -> tuple[type, ...]:
+    """Return what makes two modules alike: their class, and of an nn.Sequential the classes in it."""
+    return (type(module), *(map(type, module.children()) if type(module) is sequential else ()))
 
 
 class _Blocks:
