@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from paceline.improve.child.digest import digest
 
@@ -32,6 +36,46 @@ def test_nested_values():
     nested = {"b": [1, torch.ones(2)], "a": (np.zeros(3), "text")}
     assert digest(nested) == digest({"a": (np.zeros(3), "text"), "b": [1, torch.ones(2)]})
     assert digest(nested) != digest({"a": (np.zeros(3), "texts"), "b": [1, torch.ones(2)]})
+
+
+class Node:
+    """As a graph's: prints as its class and an address, and knows who points to it."""
+
+    def __init__(self, number):
+        self.values, self.near = torch.full((3,), number), [self]
+
+
+class Slim:
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, number):
+        self.values = np.full(2000, number)  # numpy prints the first and the last of so many
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Node,
+        Slim,
+        lambda n: SimpleNamespace(inside=Slim(n)),
+        lambda n: Image.fromarray(np.full((4, 4), n, np.uint8)),
+        lambda n: np.array([{"n": n}, "text"], dtype=object),
+        lambda n: {"one", "two", str(n)},
+        lambda n: [Slim(0), Slim(n)],
+        lambda n: Fraction(n, 7),
+    ],
+)
+def test_objects_count_by_what_they_hold(made):
+    assert digest(made(1)) == digest(made(1))
+    assert digest(made(1)) != digest(made(2))
+
+
+def test_a_long_chain_of_objects_has_an_end():
+    first = last = Node(0)
+    for number in range(5000):
+        last.near = [Node(number)]
+        last = last.near[0]
+    assert digest(first) == digest(first)
 
 
 def test_gradients_are_no_part_of_it():

@@ -1,31 +1,83 @@
-"""Are two values the same to the last bit? A number for nested tensors, arrays and plain values."""
+"""Are two values the same to the last bit? A number for tensors, arrays, plain values and objects that hold them."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")  # where an object lies: elsewhere in every process
+_DEEPEST = 30  # objects in objects; deeper ones count by their class only
 
 
 def digest(value: Any, seed: int = 0) -> int:
-    """Return a checksum of a value: tensors and arrays by type, shape and bytes, the rest by what they print."""
-    if isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            seed = digest(value[key], zlib.crc32(str(key).encode(), seed))
+    """Return a checksum of a value: tensors and arrays by type, shape and bytes, objects by their class and fields.
+
+    What has none of these counts by what it prints, without addresses.
+    """
+    return _Walk().through(value, seed)
+
+
+@dataclass
+class _Walk:
+    """A way through values that may refer to each other: each object is gone through once."""
+
+    seen: dict[int, tuple[int, Any]] = field(default_factory=dict)  # id -> its number, and itself, so that it stays
+    depth: int = 0
+
+    def through(self, value: Any, seed: int) -> int:
+        if isinstance(value, Mapping):
+            return self._pairs(((key, value[key]) for key in sorted(value, key=str)), seed)
+        if isinstance(value, list | tuple):
+            for one in value:
+                seed = self.through(one, seed)
+            return seed
+        if isinstance(value, Set):
+            return self.through(sorted(digest(one) for one in value), seed)
+        if hasattr(value, "detach"):
+            kind = f"{value.dtype}{tuple(value.shape)}".encode()
+            return zlib.crc32(_bytes(value.detach()), zlib.crc32(kind, seed))
+        if hasattr(value, "tobytes") and not isinstance(value, type):
+            return self._array(value, seed)
+        return self._object(value, seed)
+
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]], seed: int) -> int:
+        for key, value in pairs:
+            seed = self.through(value, zlib.crc32(str(key).encode(), seed))
         return seed
-    if isinstance(value, list | tuple):
-        for one in value:
-            seed = digest(one, seed)
+
+    def _array(self, value: Any, seed: int) -> int:
+        """Count an array of numpy, one of its numbers, a picture of PIL."""
+        if getattr(getattr(value, "dtype", None), "hasobject", False):
+            return self.through(value.tolist(), seed)
+        kind = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
+        return zlib.crc32(value.tobytes(), zlib.crc32("".join(kind).encode(), seed))
+
+    def _object(self, value: Any, seed: int) -> int:
+        """Count an object by its class and fields; one without any (a number, a text, a function) by what it prints."""
+        fields = [] if isinstance(value, type | ModuleType) else sorted(_fields(value))
+        if not fields:
+            return zlib.crc32(_ADDRESS.sub("", repr(value)).encode(), seed)
+        known = id(value) in self.seen
+        number, _ = self.seen.setdefault(id(value), (len(self.seen), value))
+        seed = zlib.crc32(f"{type(value).__qualname__} {number}".encode(), seed)
+        if known or self.depth == _DEEPEST:
+            return seed
+        self.depth += 1
+        seed = self._pairs(((name, getattr(value, name)) for name in fields), seed)
+        self.depth -= 1
         return seed
-    if hasattr(value, "detach"):
-        kind = f"{value.dtype}{tuple(value.shape)}".encode()
-        return zlib.crc32(_bytes(value.detach()), zlib.crc32(kind, seed))
-    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        return zlib.crc32(value.tobytes(), zlib.crc32(f"{value.dtype}{getattr(value, 'shape', '')}".encode(), seed))
-    return zlib.crc32(_ADDRESS.sub("", repr(value)).encode(), seed)
+
+
+def _fields(value: Any) -> set[str]:
+    """Return the names of what an object itself holds, in its dict or its slots."""
+    slots = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
+    named = {name for some in slots for name in ([some] if isinstance(some, str) else some)}
+    own = getattr(value, "__dict__", {})
+    return {*own, *(name for name in named if not name.startswith("__") and hasattr(value, name))}
 
 
 def _bytes(tensor: Any) -> Any:
