@@ -388,6 +388,7 @@ def test_a_model_of_an_object_is_found_in_another_method():
         ("DataLoader(numbers, num_workers=2)", {"loader": {"cache": True}}, "train.py:8 has workers"),
         ("DataLoader(numbers, num_workers=len(a))", {"loader": {"prefetch_factor": 4}}, "num_workers in the recipe"),
         ("DataLoader(Stream())", {"loader": {"num_workers": 2}}, "train.py:8 reads a stream"),
+        ("DataLoader(Stream(), num_workers=2)", {"loader": {"num_workers": 0}}, "train.py:8 reads a stream"),
         ("AdamW(p, foreach=True)", {"optimizer": {"fused": True}}, "train.py:8 has foreach=True"),
         ("AdamW(p, **given)", {"optimizer": {"fused": True}}, "train.py:8 gives its arguments by * or **"),
         ("DataLoader(d, num_workers=2, persistent_workers=w > 0)", {"loader": {"num_workers": 0}}, "shuffle otherwise"),

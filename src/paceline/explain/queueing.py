@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from paceline.explain import words
 from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.explain.supply import Supply
 
@@ -70,12 +71,13 @@ class Played:
         """Return the shortest queues that come near the best, of as many workers and of more; what to try first, first.
 
         Of two that are as fast, the shorter comes first: it needs less memory. More workers have to gain something
-        by it, time or half of the batches.
+        by it, time or half of the batches; and of a stream they would have to share it out.
         """
         if not self.loader.batch_times:
             return []
-        same = self._best(self._queues([self.now.workers]))
-        more = self._best(self._queues([2 * self.now.workers, 4 * self.now.workers]))
+        now = self.now.workers
+        same = self._best(self._queues([now]))
+        more = None if words.is_stream(self.loader) else self._best(self._queues([2 * now, 4 * now]))
         found = [q for q in (same, more) if q is not None and self.step_s(self.now) >= _WORTH * self.step_s(q)]
         if len(found) < 2:
             return found

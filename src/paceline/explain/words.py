@@ -73,7 +73,8 @@ def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
     if loader is not None and loader.threads:
         return "loader.threads", f"{wanted} threads that make batches instead of {loader.threads}"
     now = loader.workers if loader is not None else 0
-    return "loader.workers", f"DataLoader(num_workers={wanted}) instead of {now}"
+    shared = ", each of which has to read its own part of the stream (get_worker_info)" if is_stream(loader) else ""
+    return "loader.workers", f"DataLoader(num_workers={wanted}) instead of {now}{shared}"
 
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
@@ -82,11 +83,17 @@ def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> E
     return Evidence(text=text, value=demand, unit="share of allowed cores")
 
 
-def safety_of_workers(loader: LoaderBreakdown | None) -> Safety:
+def safety_of_workers(loader: LoaderBreakdown | None, workers: int) -> Safety:
     """Return the safety class of another number of workers.
 
-    Semantic where samples draw random numbers, or where a stream is read that workers have to share out.
+    Semantic where samples draw random numbers, or where a stream is read that several workers have to share out.
     """
     if loader is None:
         return "exact"
-    return "semantic" if loader.draws_random or loader.settings.get("iterable") else "exact"
+    shared = is_stream(loader) and (loader.workers, workers) != (0, 1)
+    return "semantic" if loader.draws_random or shared else "exact"
+
+
+def is_stream(loader: LoaderBreakdown | None) -> bool:
+    """Return whether a loader reads an IterableDataset."""
+    return loader is not None and bool(loader.settings.get("iterable"))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from paceline.explain import words
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import Facts, RankFacts, gather
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
@@ -78,7 +79,7 @@ class Situation:
     @property
     def streams(self) -> bool:
         """Whether the loader reads a stream."""
-        return self.loader is not None and bool(self.loader.settings.get("iterable"))
+        return words.is_stream(self.loader)
 
     @property
     def epoch_steps(self) -> int | None:

@@ -30,12 +30,14 @@ profiler captures, the GPU is idle for at least 5 % of the time while a loader w
 `loader.workers`: worker processes make batches while the device works. The number proposed is the smallest
 within 3 % of the best that the model `max(compute, making / workers, CPU work / cores)` gives on this machine.
 It is exact unless making samples draws random numbers: then other numbers are drawn in workers, and it is
-semantic. `loader.background`: without a `DataLoader`, make the next batch in the background. `loader.decode`:
-make a sample cheaper.
+semantic. A stream (an `IterableDataset`) is given one worker, which reads it in the same order; several would
+each read all of it, unless its `__iter__` shares it out by `get_worker_info()`. `loader.background`: without a
+`DataLoader`, make the next batch in the background. `loader.decode`: make a sample cheaper.
 
 ## When it misleads
 
-A reader that cannot be split (one stream, one cursor) gains from one background thread at most.
+A reader that cannot be split (one stream, one cursor) gains from one background thread or worker at most. A stream
+that remembers where it is from epoch to epoch begins again in a worker, which has a copy of it.
 """
 
 
@@ -80,7 +82,8 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
             gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
         )
         return [background, cheaper]
-    workers = supply.best_workers()
+    stream = words.is_stream(rank.loader)
+    workers = 1 if stream else supply.best_workers()
     gain = supply.gain_with(workers)
     cheaper = Remedy(
         id="loader.decode",
@@ -90,8 +93,10 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
     )
     if gain.high < 1 + WORTH:
         return [cheaper]
-    change = f"DataLoader(num_workers={workers}, persistent_workers=True)"
-    return [Remedy(id="loader.workers", safety=words.safety_of_workers(rank.loader), change=change, gain=gain), cheaper]
+    kept = "" if stream else ", persistent_workers=True"
+    change = f"DataLoader(num_workers={workers}{kept})"
+    safety = words.safety_of_workers(rank.loader, workers)
+    return [Remedy(id="loader.workers", safety=safety, change=change, gain=gain), cheaper]
 
 
 def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:

@@ -71,7 +71,7 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     if saturated or best <= supply.workers:
         return [shards]
     remedy, change = words.more_makers(rank.loader, best)
-    change, safety = f"{change}; what is blocked costs no core", words.safety_of_workers(rank.loader)
+    change, safety = f"{change}; what is blocked costs no core", words.safety_of_workers(rank.loader, best)
     return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
 
 

@@ -83,7 +83,7 @@ def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
         change = f"make batches in {best} times as many threads, or processes where the work holds the interpreter"
         return Remedy(id="loader.background", safety="exact", change=change, gain=gain)
     remedy, change = words.more_makers(rank.loader, best)
-    return Remedy(id=remedy, safety=words.safety_of_workers(rank.loader), change=change, gain=gain)
+    return Remedy(id=remedy, safety=words.safety_of_workers(rank.loader, best), change=change, gain=gain)
 
 
 def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:

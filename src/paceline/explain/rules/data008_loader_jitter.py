@@ -81,7 +81,7 @@ def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:
     return [
         Remedy(
             id="loader.prefetch",
-            safety="exact" if queue.workers == loader.workers else words.safety_of_workers(loader),
+            safety="exact" if queue.workers == loader.workers else words.safety_of_workers(loader, queue.workers),
             change=f"DataLoader(num_workers={queue.workers}, prefetch_factor={queue.factor})",
             gain=played.gain(queue),
         )

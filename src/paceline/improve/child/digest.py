@@ -58,7 +58,7 @@ class _Walk:
 
     def _object(self, value: Any, seed: int) -> int:
         """Count an object by its class and fields; one without any (a number, a text, a function) by what it prints."""
-        fields = [] if isinstance(value, type | ModuleType) else sorted(_fields(value))
+        fields = [] if isinstance(value, type | ModuleType) else sorted(fields_of(value))
         if not fields:
             return zlib.crc32(_ADDRESS.sub("", repr(value)).encode(), seed)
         known = id(value) in self.seen
@@ -72,7 +72,7 @@ class _Walk:
         return seed
 
 
-def _fields(value: Any) -> set[str]:
+def fields_of(value: Any) -> set[str]:
     """Return the names of what an object itself holds, in its dict or its slots."""
     slots = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
     named = {name for some in slots for name in ([some] if isinstance(some, str) else some)}

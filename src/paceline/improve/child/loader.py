@@ -1,7 +1,8 @@
 """[loader]: another number of workers, other hand-over, threads instead of processes, samples kept in memory.
 
 The loader stays the program's: its class, its sampler, its order. What would change the samples is left out and told:
-a stream that workers would each read whole, a dataset that fetches many samples at a time and would not be cached.
+a stream that several workers would each read whole, a dataset that fetches many samples at a time and would not be
+cached.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.improve.child import draws, held
+from paceline.improve.child.streams import Watched
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 _OF_LOADER = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
@@ -71,8 +73,10 @@ def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> 
     workers = wanted.get("num_workers", before)
     streams = isinstance(arguments.get("dataset"), torch.utils.data.IterableDataset)
     if streams and workers != before:
-        held.refused("loader.num_workers", "the dataset is a stream, which every worker might read whole")
-        return
+        if (before, workers) != (0, 1):
+            held.refused("loader.num_workers", "the dataset is a stream, which every worker might read whole")
+            return
+        arguments["worker_init_fn"] = Watched(arguments.get("worker_init_fn"))
     if "batch_size" in wanted:
         _resize(torch, arguments, wanted["batch_size"])
     arguments["num_workers"] = workers

@@ -1,7 +1,7 @@
 """[loader]: another number of workers, other hand-over, samples kept in memory.
 
-As the recipe does it, every loader is changed, but for those of which can be told that they read a stream. Those that
-transformers' Trainer makes are changed where its arguments are.
+As the recipe does it, every loader is changed, but for those of which can be told that they read a stream, which get
+one worker at most. Those that transformers' Trainer makes are changed where its arguments are.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class LoaderEdit(Edit):
             return f"{self.where(call)} gives its arguments by * or **"
         if own is not None and any(one.name.value == "__init__" for one in self.tree.within(own, cst.FunctionDef)):
             return f"{self.where(call)} makes a {own.name.value}, which has an __init__ of its own"
-        if self._reads_stream(call):
+        before = value_of(call, "num_workers", _ORDER) or "0"
+        after = str(self.settings.get("num_workers", before))
+        if before != after and (before, after) != ("0", "1") and self._reads_stream(call):
             return f"{self.where(call)} reads a stream, which every worker might read whole"
         return ""
 

@@ -43,7 +43,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
         Candidate(
             remedy="loader.prefetch",
             recipe={"loader": _settings(queue, played.now)},
-            safety="exact" if queue.workers == loader.workers else words.safety_of_workers(loader),
+            safety="exact" if queue.workers == loader.workers else words.safety_of_workers(loader, queue.workers),
             predicted=played.gain(queue),
             why=jitter.summary,
         )

@@ -60,10 +60,13 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _first(situation: Situation, loader: LoaderBreakdown) -> int:
-    """Return how many threads to begin with: where they wait, some to spare cost nothing."""
+    """Return how many threads to begin with: where they wait, some to spare cost nothing.
+
+    A power of 2: from there twice and half as many are tried.
+    """
     if not _waits(loader):
         return situation.cores
-    return max(2, math.ceil(_SPARE * situation.supply.best_workers()))
+    return 2 ** math.ceil(math.log2(max(2.0, _SPARE * situation.supply.best_workers())))
 
 
 def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:

@@ -13,19 +13,23 @@ from paceline.improve.situation import Situation
 PAGE = """
 Worker processes make batches while the device works. Proposed where training waits for data: the fewest workers within
 3 % of what `max(compute, making / workers, CPU work / cores)` promises; from there, twice and half as many. Where the
-workers fill the cores already, fewer are proposed, never more.
+workers fill the cores already, fewer are proposed, never more. A stream that the training process reads is given
+one worker, which reads it in the same order; several would each read all of it, unless its code shares it out.
 
 ## Safety class
 
-Exact, unless making samples draws random numbers (they are others in other workers) or a stream is read. Semantic then.
+Exact, unless making samples draws random numbers: they are others in other workers. Semantic then.
 
 ## What it sets
 
-`loader.num_workers` and `loader.persistent_workers = true`.
+`loader.num_workers` and `loader.persistent_workers = true`; for a stream the first alone, so that each epoch's worker
+begins with what the dataset holds by then.
 
 ## How it is confirmed
 
-A loader was made with that many workers. Refused for a stream, which every worker might read whole.
+A loader was made with that many workers. Refused for a stream, but for one worker where there is none. Given up where
+the stream remembers where it is from epoch to epoch (counts, draws from a generator of its own, holds an iterator or an
+open file): a worker has a copy of it, which would begin again.
 
 ## In the source
 
@@ -34,14 +38,16 @@ A loader was made with that many workers. Refused for a stream, which every work
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if situation.waiting is None or situation.loader is None or situation.streams or situation.loader.threads:
+    if situation.waiting is None or situation.loader is None or situation.loader.threads:
         return []
     if situation.setting("loader", "cache"):  # what is kept is in the training process
         return []
     supply, loader = situation.supply, situation.loader
     burnt = situation.finding("DATA002") is not None
     now = loader.workers
-    if burnt:
+    if situation.streams:
+        allowed = [] if now else [1]
+    elif burnt:
         allowed = [now // 2] if now >= 2 else []
     else:
         wanted = {supply.best_workers(), 2 * now, max(1, now // 2)} - {now, 0}
@@ -49,8 +55,8 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     return [
         Candidate(
             remedy="loader.workers",
-            recipe={"loader": {"num_workers": workers, "persistent_workers": True}},
-            safety=words.safety_of_workers(loader),
+            recipe={"loader": {"num_workers": workers} | ({} if situation.streams else {"persistent_workers": True})},
+            safety=words.safety_of_workers(loader, workers),
             predicted=_predicted(situation, workers),
             why=f"training waits {situation.supply.wait_share:.0%} of its time for data",
         )
