@@ -29,3 +29,9 @@ def test_no_trial_is_begun_that_could_not_end():
     assert budget.allows_trial(20.0, start_s=5.0)
     assert not budget.allows_trial(20.0, start_s=18.0)
     assert not budget.allows_trial(-1.0, start_s=0.1)
+
+
+def test_what_takes_long_to_begin_is_left_where_nothing_would_come_of_it():
+    budget = Budget(total_s=60.0)
+    assert budget.allows_trial(40.0, start_s=5.0, begins_s=20.0)
+    assert not budget.allows_trial(35.0, start_s=5.0, begins_s=20.0)

@@ -39,8 +39,16 @@ class Budget:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""
         return 2 * start_s + _LEARNT_S <= 0.2 * self.total_s
 
-    def allows_trial(self, left_s: float, start_s: float) -> bool:
-        """Say whether a trial that is begun now can come to anything."""
+    def allows_trial(self, left_s: float, start_s: float, begins_s: float = 0.0) -> bool:
+        """Say whether a trial that is begun now can come to anything: both sides start, race and are proven.
+
+        Args:
+            left_s: Until the budget is spent.
+            start_s: That the program takes to its first step.
+            begins_s: That the change takes more than that; such a one is not begun in the hope that it may be faster.
+        """
+        if begins_s > 0:
+            return left_s >= 2 * start_s + begins_s + _RACE_S[0]
         return left_s >= start_s + _RACE_S[0] / 2
 
 

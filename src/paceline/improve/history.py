@@ -97,7 +97,7 @@ def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
 
 
 def informed(candidates: Iterable[Candidate], seen: Sequence[Outcome], device: str, worth: float) -> list[Candidate]:
-    """Return candidates with corrected predictions, the largest expected gain first.
+    """Return candidates with corrected predictions, the largest expected gain first; of equal ones what begins soonest.
 
     Args:
         candidates: As remedies propose them.
@@ -106,7 +106,7 @@ def informed(candidates: Iterable[Candidate], seen: Sequence[Outcome], device: s
         worth: Factor below which a gain is not worth having, such as 1.02.
     """
     made = [_informed(one, [o for o in seen if o.machine.device == device], worth) for one in candidates]
-    return sorted(made, key=expected, reverse=True)
+    return sorted(made, key=lambda one: (-expected(one), one.begins_s))
 
 
 def _informed(candidate: Candidate, seen: Sequence[Outcome], worth: float) -> Candidate:

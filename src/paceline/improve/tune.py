@@ -31,7 +31,7 @@ from paceline.improve.workshop import Contest, Race, Until, Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
-_STARTS = 3.0  # of the program, that compiling a small model took on a machine where neither was cached: 12.8 s, 4.5 s
+_STARTS = 4.0  # of the program, that compiling takes: of a small model 12.8 s where a start took 4.5, more in a trial
 _FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
@@ -162,14 +162,18 @@ class Search:
                     done.add(in_words(merged(self.best, candidate.recipe)))
                     self._skip(candidate)
             left = [c for c in left if in_words(merged(self.best, c.recipe)) not in done]
-            left_s = self._left_s()
-            chosen = next((c for c in left if left_s <= 0 or c.begins_s <= left_s / 2), None)  # spent: `_search` sees
+            chosen = next((c for c in left if self._has_time(c)), None)
             if chosen is not None:
                 done.add(in_words(merged(self.best, chosen.recipe)))
                 yield chosen
             elif left:
                 done.update(in_words(merged(self.best, c.recipe)) for c in left)
                 self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in left]
+
+    def _has_time(self, candidate: Candidate) -> bool:
+        """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
+        left_s, start_s = self._left_s(), self._workshop.start_s
+        return left_s <= 0 or self._budget.allows_trial(left_s, start_s, candidate.begins_s)
 
     def _proposed(self, now: Situation) -> list[Candidate]:
         """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
