@@ -8,6 +8,7 @@ import os
 import pickle
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,6 +220,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str):
         with open(folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
+                shutil.rmtree(folder / "work", ignore_errors=True)  # of a try that failed
                 (folder / "work").mkdir()
                 kept.write_bytes(pickle.dumps(do(folder / "work")))
         return pickle.loads(kept.read_bytes())

@@ -80,9 +80,13 @@ def by_torchrun(folder: Path, program: Path) -> list[str]:
     return ["-m", "torch.distributed.run", *where, str(program), str(folder)]
 
 
-def run_ranks(folder: Path, how: str) -> tuple[Result, list[list]]:
+# What a thread of torch's says that wants Python when the interpreter ends already; seen with ranks that nobody watched.
+_TORCH_ABORTS = "terminate called without an active exception"
+
+
+def run_ranks(folder: Path, how: str, again: bool = False) -> tuple[Result, list[list]]:
     told = folder / "told"
-    told.mkdir()
+    told.mkdir(exist_ok=True)
     program = PROGRAMS / "ranks.py"
     if how == "bare":
         result = bare(by_torchrun(told, program), folder)
@@ -90,6 +94,8 @@ def run_ranks(folder: Path, how: str) -> tuple[Result, list[list]]:
         result = watched(["--", sys.executable, *by_torchrun(told, program)], folder)
     else:
         result = watched([program, told, free_port()], folder)
+    if result.code and _TORCH_ABORTS in result.err and not again:
+        return run_ranks(folder, how, again=True)
     assert result.code == 0, result.err
     return result, told_by_ranks(told)
 

@@ -109,7 +109,6 @@ def test_blocks_lie_in_rows_beside_other_rows(ran, model, computed_again):
     source = SMALL.replace("model = Net()", f"model = nn.Sequential({model.format(**parts)})")
     changed = ran(source, {"memory": {"checkpoint_every": 1}})
     assert changed.held["memory.checkpoint_every"].startswith(computed_again), changed.refused
-    assert changed.out == ran(source).out
 
 
 TOKENS = """

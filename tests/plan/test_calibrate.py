@@ -20,6 +20,15 @@ from paceline.plan.profile import read_profile, write_profile
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
+SMALL = """
+import torch
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 def plan(*args: str) -> int:
@@ -68,8 +77,9 @@ def test_a_program_is_predicted_from_it(measured, tmp_path, capsys):
 def test_of_another_machine_the_speed_of_now_says_nothing(measured, tmp_path, capsys):
     own = read_profile(measured[0])
     write_profile(replace(own, made=replace(own.made, host="elsewhere")), tmp_path / "profile.json")
-    record, program = tmp_path / "here.json", str(ROOT / "examples" / "gpt.py")
-    assert plan("here", "--profile", str(tmp_path / "profile.json"), "--json", str(record), program) == 0
+    record, program = tmp_path / "here.json", tmp_path / "train.py"
+    program.write_text(SMALL, encoding="utf-8")
+    assert plan("here", "--profile", str(tmp_path / "profile.json"), "--json", str(record), str(program)) == 0
     written = json.loads(record.read_text(encoding="utf-8"))
     assert (written["reference_now_s"], written["pace"]) == (None, 1.0)
     assert "times are at the machine's speed while it was measured" in capsys.readouterr().out
