@@ -35,3 +35,9 @@ def test_what_takes_long_to_begin_is_left_where_nothing_would_come_of_it():
     budget = Budget(total_s=60.0)
     assert budget.allows_trial(40.0, start_s=5.0, begins_s=20.0)
     assert not budget.allows_trial(35.0, start_s=5.0, begins_s=20.0)
+
+
+def test_one_trial_leaves_time_to_those_that_wait():
+    budget = Budget(total_s=120.0)
+    assert budget.promising_s(100.0) == 80.0
+    assert budget.promising_s(100.0, waiting=2) < 30.0

@@ -160,8 +160,8 @@ def test_order_follows_what_is_expected_after_the_correction():
     unknown = candidate(None, "compute.compile")
     seen = [outcome(Gain(low=2.0, high=4.0), 1.0)] * 10
     found = informed([unknown, promised, honest], seen, "cpu", WORTH)
-    assert [one.remedy for one in found] == ["loader.cache", "loader.workers", "compute.compile"]
-    assert [one.predicted_by_findings for one in found] == [honest.predicted, promised.predicted, None]
+    assert [one.remedy for one in found] == ["loader.cache", "compute.compile", "loader.workers"]
+    assert [one.predicted_by_findings for one in found] == [honest.predicted, None, promised.predicted]
 
 
 @pytest.mark.parametrize("share", [0.4, 1.0, 1.5])

@@ -31,9 +31,14 @@ class Budget:
         """A trial, when so much is left: the other half is for its proof, and for what comes after it."""
         return _within(_RACE_S, left_s / 2)
 
-    def promising_s(self, left_s: float) -> float:
-        """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing."""
-        return _within(_PROMISING_S, 0.8 * left_s)
+    def promising_s(self, left_s: float, waiting: int = 0) -> float:
+        """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing.
+
+        Args:
+            left_s: Until the budget is spent.
+            waiting: Candidates that wait for their trial, which may bring more.
+        """
+        return _within(_PROMISING_S, 0.8 * left_s / (1 + min(waiting, 2)))
 
     def allows_learning(self, start_s: float) -> bool:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""

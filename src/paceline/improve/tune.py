@@ -72,6 +72,7 @@ class Search:
         self._tried: list[Trial] = []
         self._now: Situation | None = None
         self._progress: list[float] = []  # that a step makes under each kept change
+        self._waiting = 0  # candidates that may come after the one that is tried
         self._batch: BatchStudy | None = None
         self._quality: Quality | None = None
 
@@ -165,6 +166,7 @@ class Search:
             chosen = next((c for c in left if self._has_time(c)), None)
             if chosen is not None:
                 done.add(in_words(merged(self.best, chosen.recipe)))
+                self._waiting = len(left) - 1
                 yield chosen
             elif left:
                 done.update(in_words(merged(self.best, c.recipe)) for c in left)
@@ -173,7 +175,7 @@ class Search:
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
         left_s, start_s = self._left_s(), self._workshop.start_s
-        return left_s <= 0 or self._budget.allows_trial(left_s, start_s, candidate.begins_s)
+        return candidate.begins_s <= 0 or left_s <= 0 or self._budget.allows_trial(left_s, start_s, candidate.begins_s)
 
     def _proposed(self, now: Situation) -> list[Candidate]:
         """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
@@ -214,7 +216,10 @@ class Search:
         self._told(f"trying {in_words(candidate.recipe)}")
         try:
             left_s = self._left_s()
-            until = Until(usual=begun + self._budget.race_s(left_s), promising=begun + self._budget.promising_s(left_s))
+            until = Until(
+                usual=begun + self._budget.race_s(left_s),
+                promising=begun + self._budget.promising_s(left_s, self._waiting),
+            )
             contest = Contest(
                 before=self.best,
                 after=recipe,

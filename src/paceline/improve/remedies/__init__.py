@@ -52,6 +52,9 @@ def switch(
     return propose
 
 
+_UNKNOWN = 1.1
+
+
 @cache
 def all_remedies() -> tuple[Remedy, ...]:
     """Return every remedy, by the name of its file."""
@@ -66,7 +69,10 @@ def candidates(situation: Situation) -> list[Candidate]:
 
 
 def expected(candidate: Candidate) -> float:
-    """Return the gain by which candidates are put in order: the middle of the predicted interval, 1 without one."""
+    """Return the gain by which candidates are put in order: the middle of the predicted interval.
+
+    One of which nothing is known comes before those of which is known that it is little.
+    """
     if candidate.predicted is None:
-        return 1.0
+        return _UNKNOWN
     return (candidate.predicted.low * candidate.predicted.high) ** 0.5
