@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from io import BytesIO
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,6 +64,7 @@ class Slim:
         lambda n: {"one", "two", str(n)},
         lambda n: [Slim(0), Slim(n)],
         lambda n: Fraction(n, 7),
+        lambda n: BytesIO(bytes([n])),
     ],
 )
 def test_objects_count_by_what_they_hold(made):

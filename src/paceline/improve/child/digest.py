@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from io import BytesIO
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +38,9 @@ class _Walk:
             return seed
         if isinstance(value, Set):
             return self.through(sorted(digest(one) for one in value), seed)
-        if hasattr(value, "detach"):
+        if isinstance(value, BytesIO):  # has a detach of its own
+            return zlib.crc32(value.getvalue(), seed)
+        if hasattr(value, "detach") and hasattr(value, "dtype"):
             kind = f"{value.dtype}{tuple(value.shape)}".encode()
             return zlib.crc32(_bytes(value.detach()), zlib.crc32(kind, seed))
         if hasattr(value, "tobytes") and not isinstance(value, type):
