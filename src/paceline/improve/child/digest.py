@@ -38,9 +38,7 @@ class _Walk:
             return seed
         if isinstance(value, Set):
             return self.through(sorted(digest(one) for one in value), seed)
-        if isinstance(value, BytesIO):  # has a detach of its own
-            return zlib.crc32(value.getvalue(), seed)
-        if hasattr(value, "detach") and hasattr(value, "dtype"):
+        if hasattr(value, "detach") and hasattr(value, "dtype"):  # files can be detached too
             kind = f"{value.dtype}{tuple(value.shape)}".encode()
             return zlib.crc32(_bytes(value.detach()), zlib.crc32(kind, seed))
         if hasattr(value, "tobytes") and not isinstance(value, type):
@@ -61,6 +59,8 @@ class _Walk:
 
     def _object(self, value: Any, seed: int) -> int:
         """Count an object by its class and fields; one without any (a number, a text, a function) by what it prints."""
+        if isinstance(value, BytesIO):
+            return zlib.crc32(value.getvalue(), seed)
         fields = [] if isinstance(value, type | ModuleType) else sorted(fields_of(value))
         if not fields:
             return zlib.crc32(_ADDRESS.sub("", repr(value)).encode(), seed)
