@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from paceline.errors import PacelineError
 _KEY = "paceline/failed"
 _LOOK_S = 0.5  # how often a rank looks whether another one failed
 _GRACE_S = 2.0  # for a rank to end by itself
+_GOES_S = 1.0  # a process that was killed closes its connections first, and is seen as ended a little later
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed")
 
 
@@ -98,9 +100,18 @@ class _Rank:
         """Say what ended the run."""
         if not any(words in str(error) for words in _LOST):
             return "failed with the error above; all ranks end"
-        gone = ", ".join(str(rank) for rank in range(self._ranks) if self._is_gone(rank))
-        who = f"rank {gone}" if gone else "another rank"  # of another machine, or it is about to end
+        gone = ", ".join(str(rank) for rank in self._gone())
+        who = f"rank {gone}" if gone else "another rank"  # of another machine
         return f"{who} ended without an error (killed, out of memory, or through early?); all ranks end"
+
+    def _gone(self) -> list[int]:
+        """Return the ranks of this machine that have ended, and wait a little for one to."""
+        until = time.monotonic() + _GOES_S
+        while True:
+            gone = [rank for rank in range(self._ranks) if self._is_gone(rank)]
+            if gone or time.monotonic() > until:
+                return gone
+            time.sleep(0.02)
 
     def _is_gone(self, rank: int) -> bool:
         """Return whether a rank ran on this machine and does no more."""
