@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from paceline.improve.budget import Budget
+from paceline.improve.workshop import Until
 
 
 @pytest.mark.parametrize("total_s", [20.0, 60.0, 120.0, 600.0])
@@ -41,3 +44,12 @@ def test_one_trial_leaves_time_to_those_that_wait():
     budget = Budget(total_s=120.0)
     assert budget.promising_s(100.0) == 80.0
     assert budget.promising_s(100.0, waiting=2) < 30.0
+
+
+def test_what_begins_late_is_not_ended_for_it():
+    now = time.monotonic()
+    until = Until(usual=now + 10.0, promising=now + 20.0, begins_s=15.0)
+    assert until.later(now, start_s=2.0) == until  # it began as soon as the program does without it
+    late = until.later(now - 12.0, start_s=2.0)
+    assert late.usual == pytest.approx(now + 20.0, abs=1.0)
+    assert until.later(now - 60.0, start_s=2.0).promising == pytest.approx(now + 35.0, abs=1.0)  # and no more than that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_WATCHED_S = (3.0, 8.0)  # of steps to diagnose from: the least, and what is enough
+_WATCHED_S = (2.0, 8.0)  # of steps to diagnose from: the least, and what is enough
 _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
 _PROMISING_S = (10.0, 150.0)
 _IN_ALL_S = (8.0, 60.0)
@@ -20,7 +20,7 @@ class Budget:
     @property
     def watched_s(self) -> float:
         """Steps from which the program is diagnosed, about."""
-        return _within(_WATCHED_S, self.total_s / 12)
+        return _within(_WATCHED_S, self.total_s / 20)
 
     @property
     def in_all_s(self) -> float:

@@ -31,7 +31,7 @@ from paceline.improve.workshop import Contest, Race, Until, Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
-_STARTS = 4.0  # of the program, that compiling takes: of a small model 12.8 s where a start took 4.5, more in a trial
+_STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
 _FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
@@ -215,10 +215,11 @@ class Search:
         recipe = merged(self.best, candidate.recipe)
         self._told(f"trying {in_words(candidate.recipe)}")
         try:
-            left_s = self._left_s()
+            left_s = self._left_s() - candidate.begins_s
             until = Until(
                 usual=begun + self._budget.race_s(left_s),
                 promising=begun + self._budget.promising_s(left_s, self._waiting),
+                begins_s=candidate.begins_s,
             )
             contest = Contest(
                 before=self.best,

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +75,12 @@ class Until:
 
     usual: float
     promising: float  # where it looks like a win, but is not certain yet
+    begins_s: float = 0.0  # later than that, where the second takes so long to begin
+
+    def later(self, begun: float, start_s: float) -> Until:
+        """Return the same for what began before now, and would have taken so long without what is tried."""
+        late_s = min(self.begins_s, max(0.0, time.monotonic() - begun - start_s))
+        return replace(self, usual=self.usual + late_s, promising=self.promising + late_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +189,11 @@ class Workshop:
         return verdict != "undecided" or not promising or len(rounds) >= _MOST_ROUNDS
 
     def _round(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
+        begun = time.monotonic()
         with self._player(contest.before) as first, self._player(contest.after) as second:
             first.begin()
             self._begin(second, contest.after, until)
-            now = time.monotonic()
+            now, until = time.monotonic(), until.later(begun, self.start_s)
             warmup_s = 2 * contest.warmup_steps * self.step_s
             limits = RoundLimits(
                 step_s=self.step_s,
@@ -263,7 +270,8 @@ class Workshop:
         if "compile" not in recipe.get("compute", {}):
             player.begin(min(READY_S, _PATIENCE_S + 20 * self.start_s))
             return
-        patience_s = max(_LEAST_ROUND_S + 2 * self.start_s, min(READY_S, until.promising - time.monotonic()))
+        left_s = until.promising + until.begins_s - time.monotonic()
+        patience_s = max(_LEAST_ROUND_S + 2 * self.start_s, min(READY_S, left_s))
         try:
             player.begin(patience_s)
         except (ProgramFailed, ProgramOver):
