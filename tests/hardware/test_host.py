@@ -6,7 +6,7 @@ import platform
 import pytest
 from tests.hardware.trees import own_group, plant
 
-from paceline.hardware.host import this_host
+from paceline.hardware.host import cpu_flags, this_host
 
 MEMINFO = "MemTotal:       16384000 kB\nMemFree:         1000 kB\n"
 TOTAL = 16384000 * 1024
@@ -50,3 +50,13 @@ def test_an_arm_host_without_a_model_says_so(tmp_path):
 
 def test_cores_online_with_gaps(tmp_path):
     assert this_host(plant(tmp_path, {"/sys/devices/system/cpu/online": "0-3,8,10-11\n"})).cores == 7
+
+
+@pytest.mark.parametrize("line", ["flags\t\t: fpu avx512_bf16 fma", "Features\t: fp asimd bf16"])
+def test_instruction_sets_are_read_as_the_kernel_names_them(tmp_path, line):
+    files = plant(tmp_path, {"/proc/cpuinfo": f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line}\n"})
+    assert cpu_flags(files) == frozenset(line.partition(": ")[2].split())
+
+
+def test_no_instruction_sets_are_known_without_a_list_of_them(tmp_path):
+    assert cpu_flags(plant(tmp_path, {"/proc/cpuinfo": "processor\t: 0\n"})) == frozenset()

@@ -17,12 +17,13 @@ SMALL = ("aten::tanh", 900, 9000.0, None)
 CONVOLUTION = ("aten::mkldnn_convolution", 4, 3000.0, None)
 
 
-def proposed(folder, *operators: Any, threads: int = 1, **row: Any) -> dict[str, Candidate]:
+def proposed(folder, *operators: Any, threads: int = 1, flags: str = "", **row: Any) -> dict[str, Candidate]:
     """What is proposed to a run whose profiled step has some operators, by remedy."""
     run = RunFolder(folder).rank(
         plain(60, **row), meta={"threads": threads}, notes=[{"kind": "end", "exception": None}, window(operators)]
     )
-    found = candidates(Situation(run=run.gauges(header={"allowed_cores": 4.0}).read(), recipe={}))
+    read = run.gauges(header={"allowed_cores": 4.0}).read()
+    found = candidates(Situation(run=read, recipe={}, cpu_flags=frozenset(flags.split())))
     return {one.remedy: one for one in found}
 
 
@@ -47,3 +48,11 @@ def test_memory_is_put_in_another_order_only_for_convolutions(tmp_path):
     assert "compute.channels_last" in proposed(tmp_path / "some", LARGE, CONVOLUTION)
     unknown = RunFolder(tmp_path / "unknown").rank(plain(60)).gauges().read()
     assert "compute.channels_last" in {one.remedy for one in candidates(Situation(run=unknown, recipe={}))}
+
+
+def test_bf16_is_expected_to_speed_up_matrix_work_where_the_processor_multiplies_it(tmp_path):
+    large = proposed(tmp_path / "large", LARGE, flags="fma avx512_bf16")["precision.autocast"].predicted
+    small = proposed(tmp_path / "small", SMALL, ("aten::mm", 1, 90.0, None), flags="fma avx512_bf16")
+    assert large.low == 1.0 and 2.0 < large.high <= 3.0
+    assert small["precision.autocast"].predicted.high < 1.02
+    assert proposed(tmp_path / "emulated", LARGE, flags="fma avx512f")["precision.autocast"].predicted is None

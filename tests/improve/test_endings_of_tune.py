@@ -143,6 +143,16 @@ def test_an_interrupted_search_ends_with_its_result(folder):
     assert not list((folder / ".paceline" / "tunes").iterdir())
 
 
+def test_the_trial_that_was_interrupted_is_in_the_table(folder):
+    process = begun(folder, "-m", "paceline", "tune", "--allow", "numeric", "train.py", said="trying")
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[0]
+    assert said.count("skipped: interrupted") == 1, said
+    assert process.returncode == 0
+    assert gone(folder)
+
+
 @pytest.mark.parametrize("signals", [5 * [signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
 def test_no_process_is_left_of_a_race(folder, signals):
     process = begun(folder, "conducts.py", said="begun")

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.improve.statistics import decided, half_width, log_evidence, outliers, scatter_of, speed_up
+from paceline.improve.statistics import (
+    decided,
+    half_width,
+    log_evidence,
+    outliers,
+    scatter_of,
+    speed_up,
+    wants_processes,
+)
 
 
 @pytest.mark.parametrize("truth", [0.0, 0.3])
@@ -92,3 +100,11 @@ def test_what_single_blocks_scatter_is_no_scatter_of_processes():
     noisy = [[1.0, 1.4, 0.8, 1.2], [1.3, 0.9, 1.1, 1.1], [0.9, 1.2, 1.3, 0.95]]
     assert scatter_of(noisy) < 0.03
     assert scatter_of([[1.0, 1.3], [1.0, 1.3], [1.0, 1.3]]) == pytest.approx(0.02 * (4 / 6) ** 0.5)
+
+
+def test_more_pairs_of_the_same_processes_end_where_they_say_nothing_more():
+    steady, wild = ([0.05 + spread * (-1) ** n for n in range(12)] for spread in (0.01, 0.3))
+    assert wants_processes(speed_up([steady], 0.02), 0.02, 1)
+    assert not wants_processes(speed_up([wild], 0.02), 0.02, 1)  # blocks scatter more than processes do
+    assert not wants_processes(speed_up([steady], 0.0), 0.0, 1)  # processes do not
+    assert not wants_processes(speed_up([[]]), 0.02, 1)  # nothing was seen yet

@@ -61,6 +61,15 @@ def memory_total_bytes(meminfo: str | None) -> int | None:
     return None
 
 
+def cpu_flags(files: HostFiles | None = None) -> frozenset[str]:
+    """Return the instruction sets of the processor as the kernel names them, such as avx512_bf16; none: not known."""
+    for line in ((files or LocalFiles()).read("/proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
 def _reasons(*, cpu_model: str | None, memory_total_bytes: int | None) -> dict[str, str]:
     reasons = {}
     if cpu_model is None:

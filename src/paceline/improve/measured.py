@@ -14,11 +14,11 @@ def capability(situation: Situation) -> float:
 def operator_share(situation: Situation, *names: str) -> float | None:
     """Return the share of step time in operators whose names hold one of these.
 
-    By the device's own time in the profiled steps; None where none is there, or its time was not taken.
+    By the own time of the device that computes, in the profiled steps; None where none is there, or it was not taken.
     """
     first = situation.facts.first
     own = [o for o in first.window.operators if any(name in o.name for name in names)] if first.window else []
-    if first.window is None or not own or any(o.device_self_s is None for o in own):
+    if first.window is None or not own or (situation.on_cuda and any(o.device_self_s is None for o in own)):
         return None
     computing = sum(first.breakdown.shares[phase] for phase in ("forward", "backward", "optimizer"))
     return computing * sum(o.time_s for o in own) / max(first.window.operator_s, 1e-9)

@@ -21,10 +21,11 @@ _BLOCKED = 0.2  # share of the time of making batches
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """One watched run and the recipe that it ran under."""
+    """One watched run, the recipe that it ran under, and where."""
 
     run: Run
     recipe: Recipe
+    cpu_flags: frozenset[str] = frozenset()  # instruction sets of the processor; none: not known
 
     @cached_property
     def facts(self) -> Facts:

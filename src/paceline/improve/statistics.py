@@ -31,6 +31,7 @@ _USUAL_WEIGHT = 4
 _FEWEST_TO_TRIM = 8
 _FAR = 3.0  # standard deviations, as the median distance from the median has them
 _MOST_TRIMMED = 0.3  # of all
+_SMALL = 0.5  # what blocks scatter, beside what processes do
 _G = 9.0  # effects worth having are a few standard deviations of a block
 
 
@@ -64,11 +65,24 @@ def speed_up(rounds: Sequence[Sequence[float]], scatter: float = 0.0, alpha: flo
     middle = float(np.mean([np.median(each) for each in rounds if len(each)]))
     within = [one - float(np.mean(each)) for each in rounds for one in each]
     spread = math.sqrt(sum(x * x for x in within) / max(1, n - len(rounds))) if n > len(rounds) else math.inf
-    reach = half_width(n, alpha) * spread + _Z * scatter * math.sqrt(2 / len(rounds))
+    reach = half_width(n, alpha) * spread + _between(scatter, len(rounds))
     if not math.isfinite(reach):
         return Interval(value=math.exp(middle), low=0.0, high=math.inf, count=n)
     value = min(max(middle, centre - reach), centre + reach)
     return Interval(value=math.exp(value), low=math.exp(centre - reach), high=math.exp(centre + reach), count=n)
+
+
+def _between(scatter: float, rounds: int) -> float:
+    """Return the part of an interval's half width, as a log, that is between processes."""
+    return _Z * scatter * math.sqrt(2 / rounds)
+
+
+def wants_processes(interval: Interval, scatter: float, rounds: int) -> bool:
+    """Say whether more pairs of the same processes would hardly make an interval narrower, but another round would."""
+    if not 0 < interval.low <= interval.high < math.inf:
+        return False
+    between = _between(scatter, rounds)
+    return math.log(interval.high / interval.low) / 2 - between <= _SMALL * between
 
 
 def scatter_of(processes: Sequence[Sequence[float]]) -> float:

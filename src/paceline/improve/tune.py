@@ -139,7 +139,11 @@ class Search:
                 return f"the budget of {self._limits.budget_s:.0f} s is spent"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
-            trial = self._try(candidate)
+            try:
+                trial = self._try(candidate)
+            except KeyboardInterrupt:
+                self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
+                raise
             self._tried.append(trial)
             self._remember(trial)
             self._told(told(trial, self._goal))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.explain.model import Interval, Safety
+from paceline.hardware.host import cpu_flags
 from paceline.improve.batch import read_windows
 from paceline.improve.budget import Budget
 from paceline.improve.child.noise import NOISE, WINDOW
@@ -25,7 +26,7 @@ from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import decided, scatter_of, speed_up
+from paceline.improve.statistics import decided, scatter_of, speed_up, wants_processes
 from paceline.improve.trials import (
     READY_S,
     Block,
@@ -145,7 +146,7 @@ class Workshop:
             raise TrialFailed("no training step was seen")
         if over:
             self._total = len(run.ranks[0].steps) - 1  # after the first
-        return Situation(run=run, recipe=recipe)
+        return Situation(run=run, recipe=recipe, cpu_flags=cpu_flags())
 
     def learn(self, step_s: float, epoch_steps: int | None, *, waits: bool) -> None:
         """Find out by how much processes of the baseline differ among themselves, where there is time for it.
@@ -220,8 +221,11 @@ class Workshop:
             found = gained(pairs)
             if found.high < worth or found.value < _FUTILE:
                 return True
-            sharp = found.high <= _SHARP * found.low or found.low >= _LARGE
-            return decided(found, worth) is not None and (sharp or len(pairs) >= _ENOUGH_PAIRS)
+            if decided(found, worth) is None:
+                return len(pairs) >= _ENOUGH_PAIRS and wants_processes(
+                    found, self._scatter(self._goal), len(earlier) + 1
+                )
+            return found.high <= _SHARP * found.low or found.low >= _LARGE or len(pairs) >= _ENOUGH_PAIRS
 
         def promising(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
@@ -249,7 +253,10 @@ class Workshop:
         goal = goal or self._goal
         credit = math.log(contest.progress) if goal.aim == "time" else 0.0
         found = [[gain + credit for pair in pairs if (gain := goal.gain(pair)) is not None] for pairs in rounds]
-        return speed_up(found, self.scatter if goal.scatter is None else goal.scatter)
+        return speed_up(found, self._scatter(goal))
+
+    def _scatter(self, goal: Goal) -> float:
+        return self.scatter if goal.scatter is None else goal.scatter
 
     def _judged(self, contest: Contest, rounds: Sequence[Round]) -> Race:
         fair = [r.fair for r in rounds]
