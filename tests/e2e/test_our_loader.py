@@ -50,7 +50,8 @@ def test_it_is_watched_as_a_loader_and_changes_nothing(tmp_path, shards, threads
     assert watched.stdout == bare.stdout
     assert "paceline: disabled" not in watched.stderr
     found = json.loads((tmp_path / "run.json").read_text())
-    assert found["phases"]["data_wait"]["share"] > 0.05
+    # Without threads training waits for every batch to be made; with them for as little as the machine allows.
+    assert found["phases"]["data_wait"]["share"] > (0.0 if threads else 0.05)
     (summary,) = (tmp_path / ".paceline" / "runs").rglob("summary.json")
     (loader,) = json.loads(summary.read_text())["loaders"]
     assert (loader["class"], loader["dataset"], loader["batch_size"]) == ("Loader", "ShardedDataset", 4)
