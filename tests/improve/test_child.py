@@ -112,6 +112,22 @@ def test_samples_that_are_another_each_time_are_not_kept(ran):
     assert "another each time" in changed.refused["loader.cache"]
 
 
+MANY = """
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+"""
+
+
+@pytest.mark.parametrize("more, kept", [("", True), (MANY, False)], ids=["one by one", "many at a time"])
+def test_samples_of_a_part_of_a_dataset_are_kept_where_they_are_fetched_one_by_one(ran, more, kept):
+    source = shuffled(0).replace("\nif __name__", more + "\nif __name__")
+    source = source.replace("DataLoader(Numbers()", "DataLoader(torch.utils.data.random_split(Numbers(), [16, 8])[0]")
+    bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
+    assert (changed.code, changed.out) == (0, bare.out), changed.err
+    assert ("loader.cache" in changed.held) is kept
+    assert ("many samples at a time" in changed.refused.get("loader.cache", "")) is not kept
+
+
 def test_samples_that_are_others_in_a_later_epoch_are_kept_no_more(ran):
     """What is made twice at first is the same: the dataset is told of each epoch, or finds out by itself."""
     source = shuffled(0).replace(

@@ -88,7 +88,7 @@ class _Kept:
         self._room = room
         self._to_check = _CHECKED
         self._trusted = False
-        self.usable = not hasattr(dataset, "__getitems__")
+        self.usable = not _fetches_many(torch, dataset)
         if not self.usable:
             held.refused("loader.cache", "the dataset fetches many samples at a time")
 
@@ -140,6 +140,14 @@ class _Kept:
             held.gave_up("loader.cache", "a sample is another one in a later epoch")
         else:
             held.refused("loader.cache", "a sample is another each time it is made")
+
+
+def _fetches_many(torch: Any, dataset: Any) -> bool:
+    """Say whether a dataset fetches many samples at a time; torch's `Subset` does where what it is a part of does."""
+    kind, part = type(dataset), torch.utils.data.Subset
+    if isinstance(dataset, part) and (kind.__getitem__, kind.__getitems__) == (part.__getitem__, part.__getitems__):
+        return _fetches_many(torch, dataset.dataset)
+    return hasattr(dataset, "__getitems__")
 
 
 def _itself(sample: Any) -> Any:
