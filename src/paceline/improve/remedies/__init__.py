@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 
+from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.situation import Situation
+
+_UNKNOWN = 1.1  # by which what nothing is known of is put in order
+_Propose = Callable[[Situation], Sequence[Candidate]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +22,7 @@ class Remedy:
 
     id: str
     page: str
-    candidates: Callable[[Situation], Sequence[Candidate]]
+    candidates: _Propose
 
 
 def switch(
@@ -29,7 +33,7 @@ def switch(
     gain_of: str,
     why: str,
     when: Callable[[Situation], bool] = lambda _: True,
-) -> Callable[[Situation], list[Candidate]]:
+) -> _Propose:
     """Return what proposes one numeric setting, where it is not in force yet.
 
     Args:
@@ -52,7 +56,21 @@ def switch(
     return propose
 
 
-_UNKNOWN = 1.1
+def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _Propose:
+    """Return what proposes the same, and expects no more than a bound where no finding says what to expect.
+
+    Args:
+        propose: What proposes it.
+        bound: The largest factor that it can gain in a situation; None where that is not known either.
+    """
+
+    def bounded(situation: Situation) -> list[Candidate]:
+        found, most = propose(situation), bound(situation)
+        if most is None:
+            return list(found)
+        return [one if one.predicted else replace(one, predicted=Gain(low=1.0, high=most)) for one in found]
+
+    return bounded
 
 
 @cache

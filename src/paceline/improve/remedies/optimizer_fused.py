@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-from paceline.explain.model import Gain
-from paceline.improve.model import Candidate
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
@@ -38,20 +33,23 @@ def _open(situation: Situation) -> bool:
     return not chosen and not situation.setting("optimizer", "foreach")
 
 
-_SWITCHED = switch(
-    "optimizer.fused",
-    "optimizer.fused",
-    True,
-    gain_of="optimizer.fused",
-    why="all parameters are updated in one pass",
-    when=_open,
+def _most(situation: Situation) -> float:
+    """No more can be gained than the optimizer's share of a step."""
+    return 1 / max(0.1, 1 - situation.facts.shares["optimizer"])
+
+
+REMEDY = Remedy(
+    id="optimizer.fused",
+    page=PAGE,
+    candidates=at_most(
+        switch(
+            "optimizer.fused",
+            "optimizer.fused",
+            True,
+            gain_of="optimizer.fused",
+            why="all parameters are updated in one pass",
+            when=_open,
+        ),
+        _most,
+    ),
 )
-
-
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    """Without a finding that says more, no more can be gained than the optimizer's share of a step."""
-    bound = Gain(low=1.0, high=1 / max(0.1, 1 - situation.facts.shares["optimizer"]))
-    return [one if one.predicted else replace(one, predicted=bound) for one in _SWITCHED(situation)]
-
-
-REMEDY = Remedy(id="optimizer.fused", page=PAGE, candidates=_candidates)

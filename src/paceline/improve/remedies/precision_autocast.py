@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-from paceline.explain.model import Gain
 from paceline.improve.measured import capability, operator_share
-from paceline.improve.model import Candidate
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
@@ -39,23 +34,27 @@ _MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # instruction sets, 
 _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear")  # in the names of operators
 _TIMES = 3.0  # as fast, at most: two products where there was one, of half the bytes
 
-_SWITCHED = switch(
-    "precision.autocast",
-    "precision.autocast",
-    "bf16",
-    gain_of="precision.bf16",
-    why="models compute in bf16, the loss in single precision",
-    when=lambda situation: not situation.on_cuda or capability(situation) >= 8.0,
-)
 
-
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    """Without a finding that says more, no more can be gained than matrix work takes, where the processor has it."""
+def _most(situation: Situation) -> float | None:
+    """No more can be gained than matrix work takes of a step; not known of processors that do not multiply bf16."""
     share = operator_share(situation, *_MATRIX_WORK)
     if situation.on_cuda or share is None or not situation.cpu_flags & _MULTIPLY:
-        return _SWITCHED(situation)
-    bound = Gain(low=1.0, high=1 / (1 - share * (1 - 1 / _TIMES)))
-    return [one if one.predicted else replace(one, predicted=bound) for one in _SWITCHED(situation)]
+        return None
+    return 1 / (1 - share * (1 - 1 / _TIMES))
 
 
-REMEDY = Remedy(id="precision.autocast", page=PAGE, candidates=_candidates)
+REMEDY = Remedy(
+    id="precision.autocast",
+    page=PAGE,
+    candidates=at_most(
+        switch(
+            "precision.autocast",
+            "precision.autocast",
+            "bf16",
+            gain_of="precision.bf16",
+            why="models compute in bf16, the loss in single precision",
+            when=lambda situation: not situation.on_cuda or capability(situation) >= 8.0,
+        ),
+        _most,
+    ),
+)
