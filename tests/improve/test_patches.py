@@ -260,6 +260,30 @@ def test_arguments_are_added_changed_and_taken_away(given, wanted, setting):
     assert of_text(text.format(given), {"loader": setting}).after[0].text.endswith(f"loader = DataLoader({wanted})\n")
 
 
+def test_a_loader_that_is_made_anew_in_each_epoch_finds_the_kept_samples(tmp_path):
+    text = """
+from torch.utils.data import DataLoader, Dataset
+
+class Counted(Dataset):
+    made = 0
+    def __len__(self):
+        return 6
+    def __getitem__(self, index):
+        Counted.made += 1
+        return index
+
+numbers, rows = Counted(), [3, 4, 5]
+for epoch in range(3):
+    first = [batch.tolist() for batch in DataLoader(numbers, batch_size=2)]
+    second = [batch.tolist() for batch in DataLoader(rows, batch_size=3)]
+print(Counted.made, first, second)
+"""
+    patched = tmp_path / "patched.py"
+    patched.write_text(of_text(text, {"loader": {"num_workers": 0, "cache": True}}).after[0].text)
+    done = subprocess.run([sys.executable, patched], capture_output=True, text=True)
+    assert done.stdout == "6 [[0, 1], [2, 3], [4, 5]] [[3, 4, 5]]\n", done.stderr
+
+
 def test_the_manner_of_writing_and_the_comments_stay():
     text = """
     from torch.utils.data import DataLoader

@@ -41,8 +41,8 @@ class CachedSamples(torch.utils.data.Dataset):
     """Keeps samples that were made once, in up to 40 % of the memory that is free at the start."""
 
     def __init__(self, dataset):
-        self.dataset = dataset
-        self.samples = {}
+        self.dataset = dataset  # which takes the samples, so that a loader made anew in each epoch finds them
+        self.samples = getattr(dataset, "__dict__", {}).setdefault("_cached_samples", {})
         self.left = 0.4 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def __len__(self):
