@@ -1,6 +1,7 @@
 """A whole watched program with a torch.cuda that is played: all of our CUDA path but CUDA. No GPU has been seen.
 
-The stand-in's events pass at once and carry the host's clock, so the device's times must be the host's.
+The stand-in's events pass at once and carry a clock that the program moves on by hand, so that what the device
+is said to have taken is known to the microsecond, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.explain.diagnose import diagnose
@@ -27,15 +29,23 @@ import torch
 torch.version.cuda = None  # the device is played: a torch built for a real one would try to record events on it
 
 
+device_ms = 0.0
+
+
+def takes(ms):
+    global device_ms
+    device_ms += ms
+
+
 class Event:
     def __init__(self, enable_timing=False):
         self.device = None
     def record(self, stream=None):
-        self.device, self.at = torch.device("cuda", stream.device_index), time.perf_counter_ns()
+        self.device, self.at = torch.device("cuda", stream.device_index), device_ms
     def query(self):
         return True
     def elapsed_time(self, other):
-        return (other.at - self.at) / 1e6
+        return other.at - self.at
 
 
 cuda = torch.cuda
@@ -50,8 +60,18 @@ cuda.memory_stats = lambda device=None: counters | {"num_alloc_retries": 0}
 card = types.SimpleNamespace(name="NVIDIA H200", total_memory=140 << 30, major=9, minor=0, uuid="1111")
 cuda.get_device_properties = lambda device: card
 
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+class Timed(torch.nn.Sequential):
+    def forward(self, data):
+        takes(2.0)
+        out = super().forward(data)
+        out.register_hook(lambda gradient: takes(4.0))
+        return out
+
+
+model = Timed(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer.register_step_post_hook(lambda *of: takes(1.0))
 data = torch.randn(16, 64)
 for step in range(120):
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=False):
@@ -59,6 +79,7 @@ for step in range(120):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    takes(3.0)
     time.sleep(0.008)
 print("done", len(list(model.parameters())))
 """
@@ -84,16 +105,14 @@ def test_the_device_is_described(run):
     assert (meta["autocast"], meta["matmul_tf32"], meta["cuda_graphs"]) == (None, False, False)
 
 
-def test_steps_are_timed_and_tell_the_same_as_the_host(run):
+def test_steps_are_timed_by_the_device(run):
     rows = run.ranks[0].steps
     timed = rows[(rows["flags"] & FLAG_DEVICE_TIMED) != 0]
     assert len(rows) == 120
     assert len(timed) >= 8
-    host = rows[(rows["flags"] & FLAG_DEVICE_TIMED) == 0][2:]
-    for name in ("forward_s", "backward_s", "optimizer_s", "gap_s"):
-        assert timed[name].sum() / timed["wall_s"].sum() == pytest.approx(
-            host[name].sum() / host["wall_s"].sum(), abs=0.15
-        )
+    takes = {"forward_s": 0.2, "backward_s": 0.4, "optimizer_s": 0.1, "gap_s": 0.3}
+    for name, share in takes.items():
+        assert timed[name] / timed["wall_s"] == pytest.approx(np.full(len(timed), share), abs=1e-3)
     assert ((rows["flags"] & (FLAG_LOSS | FLAG_PROFILED)) != 0).all()  # under a profiler no loss is read
 
 
@@ -102,7 +121,7 @@ def test_the_summary_says_what_it_cost(run):
     assert told["off"] is None
     assert told["events"] > 50
     assert 0 < told["event_cost_s"] < 1e-3
-    assert told["lag_s"]["backward"] < 0.001
+    assert set(told["lag_s"]) >= {"forward", "backward", "optimizer"}
     assert json.dumps(told)
 
 
