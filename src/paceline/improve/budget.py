@@ -9,6 +9,7 @@ _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can 
 _PROMISING_S = (10.0, 150.0)
 _IN_ALL_S = (8.0, 60.0)
 _LEARNT_S = 9.0  # of blocks by which processes of the baseline are compared
+_OF_LEARNING = 0.15  # of the whole, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Budget:
 
     def allows_learning(self, start_s: float) -> bool:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""
-        return 2 * start_s + _LEARNT_S <= 0.2 * self.total_s
+        return 2 * start_s + _LEARNT_S <= _OF_LEARNING * self.total_s
 
     def allows_trial(self, left_s: float, start_s: float, begins_s: float = 0.0) -> bool:
         """Say whether a trial that is begun now can come to anything: both sides start, race and are proven.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
+from paceline.improve.together import Undecided, together
 from paceline.improve.trials import TrialFailed
 from paceline.improve.workshop import Contest, Race, Until, Workshop
 
@@ -70,6 +71,7 @@ class Search:
         self._begun = time.monotonic()
         self._kept: list[Trial] = []
         self._tried: list[Trial] = []
+        self._undecided: list[Undecided] = []
         self._now: Situation | None = None
         self._progress: list[float] = []  # that a step makes under each kept change
         self._waiting = 0  # candidates that may come after the one that is tried
@@ -161,6 +163,8 @@ class Search:
             found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims]
             left = [c for c in found if in_words(merged(self.best, c.recipe)) not in done]
             if not left:
+                left = self._small_ones(done)
+            if not left:
                 return
             for candidate in left:
                 if candidate.safety not in self._limits.allowed or not self._could_gain(candidate):
@@ -175,6 +179,11 @@ class Search:
             elif left:
                 done.update(in_words(merged(self.best, c.recipe)) for c in left)
                 self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in left]
+
+    def _small_ones(self, done: Collection[str]) -> list[Candidate]:
+        """Return what changes make together of which none was proven alone, unless that was tried."""
+        found = together(self._undecided, self.best, self._goal.worth)
+        return [found] if found is not None and in_words(merged(self.best, found.recipe)) not in done else []
 
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
@@ -234,10 +243,13 @@ class Search:
             race = self._workshop.race(contest, until)
         except TrialFailed as error:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
+        gained = self._gained(race)
+        if race.verdict == "undecided" and gained is not None:
+            self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained))
         measured = self._trial(
             candidate,
             status="no-win",
-            reason=_no_win(race.verdict, self._goal, self._gained(race)),
+            reason=_no_win(race.verdict, self._goal, gained),
             speedup=race.speedup,
             saving=race.saving,
             cpu_ratio=race.cpu_ratio,

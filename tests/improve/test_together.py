@@ -1,0 +1,80 @@
+"""Changes that are not proven alone, and what they make together."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from paceline.explain.model import Interval
+from paceline.improve.model import Candidate
+from paceline.improve.together import Undecided, together
+
+
+def undecided(remedy, recipe, value, *, base=None, half=0.08, safety="numeric", **more):
+    low, high = value * math.exp(-half), value * math.exp(half)
+    candidate = Candidate(remedy=remedy, recipe=recipe, safety=safety, predicted=None, why="", **more)
+    return Undecided(candidate=candidate, base=base or {}, gained=Interval(value=value, low=low, high=high, count=20))
+
+
+BF16 = undecided("precision.autocast", {"precision": {"autocast": "bf16"}}, 1.07)
+FUSED = undecided("optimizer.fused", {"optimizer": {"fused": True}}, 1.08)
+FOREACH = undecided("optimizer.foreach", {"optimizer": {"foreach": True}}, 1.03)
+
+
+def test_two_small_gains_are_one_change():
+    made = together([BF16, FUSED], {}, 1.02)
+    assert made.recipe == {"optimizer": {"fused": True}, "precision": {"autocast": "bf16"}}
+    assert made.remedy == "optimizer.fused + precision.autocast"
+
+
+def test_independent_gains_are_expected_to_multiply():
+    predicted = together([BF16, FUSED], {}, 1.02).predicted
+    assert math.sqrt(predicted.low * predicted.high) == pytest.approx(1.07 * 1.08)
+    assert math.log(predicted.high / predicted.low) / 2 == pytest.approx(0.08 * math.sqrt(2))
+
+
+def test_no_loss_is_expected():
+    small = undecided("loader.workers", {"loader": {"num_workers": 4}}, 1.02, safety="exact")
+    assert together([small, FOREACH], {}, 1.02).predicted.low == 1.0
+
+
+def test_a_gain_of_which_the_interval_is_open_predicts_nothing():
+    open_ended = Undecided(
+        candidate=FUSED.candidate, base={}, gained=Interval(value=1.1, low=0.0, high=math.inf, count=1)
+    )
+    assert together([BF16, open_ended], {}, 1.02).predicted is None
+
+
+@pytest.mark.parametrize(
+    "tried", [[], [BF16], [FUSED, FOREACH], [BF16, undecided("b", {"loader": {"threads": 2}}, 1.0)]]
+)
+def test_one_that_gained_alone_makes_nothing(tried):
+    assert together(tried, {}, 1.02) is None
+
+
+def test_too_little_together_is_nothing():
+    few = undecided("loader.prefetch", {"loader": {"prefetch_factor": 4}}, 1.01)
+    assert together([few, undecided("a", {"compute": {"num_threads": 2}}, 1.01)], {}, 1.05) is None
+
+
+def test_of_two_values_of_a_setting_the_better_is_taken():
+    four, eight = (undecided("loader.prefetch", {"loader": {"prefetch_factor": n}}, 1 + n / 100) for n in (4, 8))
+    assert together([four, BF16, eight], {}, 1.02).recipe["loader"] == {"prefetch_factor": 8}
+
+
+def test_of_fused_and_foreach_one_is_taken():
+    assert together([FOREACH, FUSED, BF16], {}, 1.02).recipe["optimizer"] == {"fused": True}
+
+
+def test_what_was_changed_since_is_left_out():
+    threads = undecided("loader.threads", {"loader": {"num_workers": 0, "threads": 2}}, 1.2, safety="exact")
+    assert "loader" in together([threads, BF16, FUSED], {"compute": {"num_threads": 1}}, 1.02).recipe
+    assert "loader" not in together([threads, BF16, FUSED], {"loader": {"num_workers": 8}}, 1.02).recipe
+
+
+def test_it_is_as_bold_as_the_boldest_and_warms_up_as_long_as_the_longest():
+    cache = undecided("loader.cache", {"loader": {"cache": True}}, 1.1, safety="exact", warmup_steps=40)
+    made = together([cache, FUSED], {}, 1.02)
+    assert (made.safety, made.warmup_steps) == ("numeric", 40)
+    assert together([BF16, FUSED], {}, 1.02).warmup_steps is None
