@@ -60,10 +60,18 @@ def test_it_tells_what_a_grid_of_queues_measured():
     assert sorted(apart)[7] == pytest.approx(1.0, abs=0.1)
 
 
+def test_what_is_proposed_is_near_the_best_where_training_computes_faster_once_it_need_not_wait():
+    jitter = played((95, 0.0095), (5, 0.3085), compute_s=0.0085)
+    warm = played((95, 0.0095), (5, 0.3085), compute_s=0.0085 / jitter.supply.warmer)
+    best = min(warm.step_s(Queue(workers=w, factor=f)) for w in (4, 8) for f in (2, 4, 8, 16, 32))
+    assert jitter.supply.warmer > 1.1
+    assert warm.step_s(jitter.better()[0]) <= 1.01 * best
+
+
 def test_what_is_proposed():
     jitter = played((95, 0.0095), (5, 0.3085), compute_s=0.0128)
     wide, deep = jitter.better()
-    assert (wide.workers, deep.workers) == (4, 2)
+    assert (wide.workers, deep.workers) == (8, 2)
     assert wide.batches < deep.batches
     assert min(jitter.gain(wide).high, jitter.gain(deep).high) > 1.9
     assert played((95, 0.0095), (5, 0.3085), compute_s=0.05, factor=16).better() == []  # it rides over them already

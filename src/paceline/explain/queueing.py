@@ -58,8 +58,11 @@ class Played:
 
     def step_s(self, queue: Queue) -> float:
         """Return what a step takes with a queue, or the CPU work of it on all cores where that is more."""
+        return self._step_s(queue, self.supply.compute_s)
+
+    def _step_s(self, queue: Queue, compute_s: float) -> float:
         burnt = (self.supply.other_cpu_s + self.supply.make_cpu_s + self.supply.hand_over_s) / self.supply.cores
-        taken = _taken(self._made, self.supply.compute_s, queue)
+        taken = _taken(self._made, compute_s, queue)
         return max(burnt, (taken[-1] - taken[_SETTLED]) / (len(taken) - 1 - _SETTLED))
 
     def gain(self, queue: Queue) -> Gain:
@@ -94,8 +97,8 @@ class Played:
         ]
 
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
-        """Return the smallest queue that comes near the best."""
-        steps = {queue: self.step_s(queue) for queue in queues}
+        """Return the smallest queue that comes near the best, even if training computes faster once it need not wait."""
+        steps = {queue: self._step_s(queue, self.supply.compute_s / self.supply.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
         return min(near, key=lambda queue: (queue.batches, queue), default=None)
 
