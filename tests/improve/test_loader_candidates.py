@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.explain.build import RunFolder, histogram, loader, meter, plain
 
 from paceline.improve.model import Candidate
@@ -43,6 +44,13 @@ def test_threads_that_wait_are_given_some_to_spare(tmp_path):
 def test_whether_threads_that_compute_let_the_interpreter_go_is_not_known(tmp_path):
     found = proposed(tmp_path, "loader.threads", num_workers=0, meter=meter(60, 0.010, 0.010), own_cores=1.0)
     assert [one.predicted.low for one in found.values()] == [1.0]
+
+
+@pytest.mark.parametrize("making_s, threads", [(0.002, 1), (0.0105, 1), (0.018, 2), (0.038, 2)])
+def test_of_threads_that_compute_as_many_are_tried_as_keep_up_with_training_on_two_cores(tmp_path, making_s, threads):
+    made = meter(60, making_s, making_s)
+    found = proposed(tmp_path, "loader.threads", num_workers=0, meter=made, wait=1e3 * making_s, own_cores=1.0)
+    assert set(found) == {threads}
 
 
 def test_from_threads_on_more_and_fewer_are_tried_though_nothing_waits_and_no_workers(tmp_path):

@@ -13,6 +13,7 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 _SPARE = 2.5
+_KEEPS_UP = 0.1  # of a thread: batches that nobody hands over take less CPU time than they did
 # Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays searches measured
 # 1.12 to 1.6 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
 _UNBURDENED = 1.8
@@ -60,13 +61,15 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _first(situation: Situation, loader: LoaderBreakdown) -> int:
-    """Return how many threads to begin with: where they wait, some to spare cost nothing.
+    """Return how many threads to begin with; from there twice and half as many are tried.
 
-    A power of 2: from there twice and half as many are tried.
+    Where they wait, some to spare cost nothing: a power of 2. Where they compute, as many as keep up with training by
+    the CPU time of batches, since each more takes cores from it.
     """
+    supply = situation.supply
     if not _waits(loader):
-        return situation.cores
-    return 2 ** math.ceil(math.log2(max(2.0, _SPARE * situation.supply.best_workers())))
+        return min(situation.cores, max(1, math.ceil(supply.make_cpu_s / max(supply.compute_s, 1e-9) - _KEEPS_UP)))
+    return 2 ** math.ceil(math.log2(max(2.0, _SPARE * supply.best_workers())))
 
 
 def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:
