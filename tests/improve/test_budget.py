@@ -44,6 +44,8 @@ def test_one_trial_leaves_time_to_those_that_wait():
     budget = Budget(total_s=120.0)
     assert budget.promising_s(100.0) == 80.0
     assert budget.promising_s(100.0, waiting=2) < 30.0
+    assert budget.race_s(100.0) == 50.0
+    assert budget.race_s(100.0, waiting=2) < 35.0
 
 
 def test_what_begins_late_is_not_ended_for_it():

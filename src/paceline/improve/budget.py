@@ -28,9 +28,9 @@ class Budget:
         """All that was kept against the program as it was, in the end."""
         return _within(_IN_ALL_S, 0.15 * self.total_s)
 
-    def race_s(self, left_s: float) -> float:
-        """A trial, when so much is left: the other half is for its proof, and for what comes after it."""
-        return _within(_RACE_S, left_s / 2)
+    def race_s(self, left_s: float, waiting: int = 0) -> float:
+        """A trial, when so much is left: the rest is for its proof, and for what comes after it."""
+        return _within(_RACE_S, left_s / (2 + min(waiting, 1)))
 
     def promising_s(self, left_s: float, waiting: int = 0) -> float:
         """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing.

@@ -230,7 +230,7 @@ class Search:
         try:
             left_s = self._left_s() - candidate.begins_s
             until = Until(
-                usual=begun + self._budget.race_s(left_s),
+                usual=begun + self._budget.race_s(left_s, self._waiting),
                 promising=begun + self._budget.promising_s(left_s, self._waiting),
                 begins_s=candidate.begins_s,
             )
