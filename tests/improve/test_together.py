@@ -8,13 +8,15 @@ import pytest
 
 from paceline.explain.model import Interval
 from paceline.improve.model import Candidate
-from paceline.improve.together import Undecided, together
+from paceline.improve.pairing import Round
+from paceline.improve.together import Undecided, together, unfinished
 
 
-def undecided(remedy, recipe, value, *, base=None, half=0.08, safety="numeric", **more):
+def undecided(remedy, recipe, value, *, base=None, half=0.08, safety="numeric", rounds=(), **more):
     low, high = value * math.exp(-half), value * math.exp(half)
     candidate = Candidate(remedy=remedy, recipe=recipe, safety=safety, predicted=None, why="", **more)
-    return Undecided(candidate=candidate, base=base or {}, gained=Interval(value=value, low=low, high=high, count=20))
+    gained = Interval(value=value, low=low, high=high, count=20)
+    return Undecided(candidate=candidate, base=base or {}, gained=gained, rounds=rounds)
 
 
 BF16 = undecided("precision.autocast", {"precision": {"autocast": "bf16"}}, 1.07)
@@ -78,3 +80,11 @@ def test_it_is_as_bold_as_the_boldest_and_warms_up_as_long_as_the_longest():
     made = together([cache, FUSED], {}, 1.02)
     assert (made.safety, made.warmup_steps) == ("numeric", 40)
     assert together([BF16, FUSED], {}, 1.02).warmup_steps is None
+
+
+def test_the_race_that_looks_best_goes_on_where_what_it_ran_against_is_still_what_is_kept():
+    assert unfinished([BF16, FUSED, FOREACH], {}, 1.02) is FUSED
+    assert unfinished([BF16, FUSED], {"compute": {"num_threads": 1}}, 1.02) is None
+    assert unfinished([BF16], {}, 1.08) is None
+    over = Round(warmup=[], pairs=[], over=False)
+    assert unfinished([undecided("a", {"compute": {"num_threads": 1}}, 1.3, rounds=[over] * 9), BF16], {}, 1.02) is BF16

@@ -97,7 +97,7 @@ class Played:
         ]
 
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
-        """Return the smallest queue that comes near the best, even if training computes faster once it need not wait."""
+        """Return the smallest queue that comes near the best, even if training is faster once it need not wait."""
         steps = {queue: self._step_s(queue, self.supply.compute_s / self.supply.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
         return min(near, key=lambda queue: (queue.batches, queue), default=None)

@@ -1,4 +1,4 @@
-"""Which changes, none of them proven alone, may be a proven win together?
+"""Which changes, not proven in the time they had, may yet be a proven win: together, or by going on?
 
 Gains of 5 to 8 % are smaller than what two processes of the same program differ by on many machines. Several of them
 are not: a transformer whose two changes were measured at 1.07x and 1.08x, neither certain, gained 1.17x by both.
@@ -13,8 +13,10 @@ from typing import Any
 
 from paceline.explain.model import Gain, Interval, Safety
 from paceline.improve.model import Candidate
+from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe, keys_of, merged
 
+_MOST_ROUNDS = 9  # of a race: what is not certain then is left
 _LEAST = 1.01  # measured of each: what gained less is left out
 _ORDER: tuple[Safety, ...] = ("exact", "numeric", "semantic")
 _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch takes one of them
@@ -27,6 +29,7 @@ class Undecided:
     candidate: Candidate
     base: Recipe  # what was kept then
     gained: Interval  # as a factor
+    rounds: Sequence[Round] = ()  # by which it was measured
 
 
 def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidate | None:
@@ -57,6 +60,18 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
         aims=chosen[0].candidate.aims,
         progress=math.prod(one.candidate.progress for one in chosen),
     )
+
+
+def unfinished(tried: Sequence[Undecided], best: Recipe, worth: float) -> Undecided | None:
+    """Return the change that gained most of those whose race may go on: what is kept is still what it ran against.
+
+    Args:
+        tried: In any order.
+        best: What is kept by now.
+        worth: Factor below which a gain is not worth having.
+    """
+    found = [o for o in tried if o.base == best and o.gained.value >= worth and len(o.rounds) < _MOST_ROUNDS]
+    return max(found, key=lambda one: one.gained.value, default=None)
 
 
 def _stands(one: Undecided, best: Recipe) -> bool:

@@ -22,11 +22,12 @@ from paceline.improve.goals import GOALS, SLOWEST, TIME, Goal
 from paceline.improve.history import informed, machine_of
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
+from paceline.improve.pairing import Round
 from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
-from paceline.improve.together import Undecided, together
+from paceline.improve.together import Undecided, together, unfinished
 from paceline.improve.trials import TrialFailed
 from paceline.improve.workshop import Contest, Race, Until, Workshop
 
@@ -181,9 +182,12 @@ class Search:
                 self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in left]
 
     def _small_ones(self, done: Collection[str]) -> list[Candidate]:
-        """Return what changes make together of which none was proven alone, unless that was tried."""
+        """Return what was not proven in its time: some changes together, else the one whose race may go on."""
         found = together(self._undecided, self.best, self._goal.worth)
-        return [found] if found is not None and in_words(merged(self.best, found.recipe)) not in done else []
+        if found is not None and in_words(merged(self.best, found.recipe)) not in done:
+            return [found]
+        going_on = unfinished(self._undecided, self.best, self._goal.worth)
+        return [] if going_on is None else [going_on.candidate]
 
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
@@ -240,12 +244,12 @@ class Search:
                 warmup_steps=candidate.warmup_steps or 0,
                 progress=candidate.progress,
             )
-            race = self._workshop.race(contest, until)
+            race = self._workshop.race(contest, until, self._taken_up(candidate))
         except TrialFailed as error:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
         gained = self._gained(race)
         if race.verdict == "undecided" and gained is not None:
-            self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained))
+            self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained, rounds=race.rounds))
         measured = self._trial(
             candidate,
             status="no-win",
@@ -260,6 +264,12 @@ class Search:
         if race.verdict != "win":
             return measured
         return self._proven(candidate, measured, begun)
+
+    def _taken_up(self, candidate: Candidate) -> Sequence[Round]:
+        """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
+        found = [u for u in self._undecided if u.base == self.best and u.candidate.recipe == candidate.recipe]
+        self._undecided = [u for u in self._undecided if u not in found]
+        return found[0].rounds if found else ()
 
     def _gained(self, race: Race) -> Interval | None:
         return race.saving if self._goal.aim == "memory" else race.speedup
