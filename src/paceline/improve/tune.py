@@ -159,35 +159,38 @@ class Search:
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
-        while True:
-            assert self._now is not None  # the search begins with it
-            found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims]
-            left = [c for c in found if in_words(merged(self.best, c.recipe)) not in done]
-            if not left:
-                left = self._small_ones(done)
-            if not left:
-                return
-            for candidate in left:
-                if candidate.safety not in self._limits.allowed or not self._could_gain(candidate):
-                    done.add(in_words(merged(self.best, candidate.recipe)))
-                    self._skip(candidate)
-            left = [c for c in left if in_words(merged(self.best, c.recipe)) not in done]
-            chosen = next((c for c in left if self._has_time(c)), None)
-            if chosen is not None:
-                done.add(in_words(merged(self.best, chosen.recipe)))
-                self._waiting = len(left) - 1
-                yield chosen
-            elif left:
-                done.update(in_words(merged(self.best, c.recipe)) for c in left)
-                self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in left]
+        while (waiting := self._untried(done)) or (waiting := self._small_ones(done)):
+            done.add(self._whole(waiting[0]))
+            self._waiting = len(waiting) - 1
+            yield waiting[0]
+
+    def _untried(self, done: set[str]) -> list[Candidate]:
+        """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
+        assert self._now is not None  # the search begins with it
+        found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims and self._whole(c) not in done]
+        worthy = [c for c in found if c.safety in self._limits.allowed and self._could_gain(c)]
+        for candidate in found:
+            if candidate not in worthy:
+                done.add(self._whole(candidate))
+                self._skip(candidate)
+        place = next((i for i, c in enumerate(worthy) if self._has_time(c)), None)
+        if place is None:
+            done.update(self._whole(c) for c in worthy)
+            self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in worthy]
+            return []
+        return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
     def _small_ones(self, done: Collection[str]) -> list[Candidate]:
         """Return what was not proven in its time: some changes together, else the one whose race may go on."""
         found = together(self._undecided, self.best, self._goal.worth)
-        if found is not None and in_words(merged(self.best, found.recipe)) not in done:
+        if found is not None and self._whole(found) not in done and self._has_time(found):
             return [found]
         going_on = unfinished(self._undecided, self.best, self._goal.worth)
-        return [] if going_on is None else [going_on.candidate]
+        return [going_on.candidate] if going_on is not None and self._has_time(going_on.candidate) else []
+
+    def _whole(self, candidate: Candidate) -> str:
+        """Return the recipe that a candidate makes of what is kept, in words."""
+        return in_words(merged(self.best, candidate.recipe))
 
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
