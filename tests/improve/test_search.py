@@ -68,7 +68,8 @@ def test_the_race_of_a_single_change_goes_on_when_nothing_else_is_left(searched)
     tuned, seen = searched({FUSED: 1.06}, rounds=3)
     assert [earlier for key, earlier in seen if key == FUSED] == [0, 1, 2]
     assert in_words(tuned.best) == FUSED
-    assert [trial.status for trial in tuned.trials if in_words(trial.recipe) == FUSED] == ["no-win", "no-win", "kept"]
+    assert [(t.status, t.rounds) for t in tuned.trials if in_words(t.recipe) == FUSED] == [("kept", 3)]
+    assert len({trial.id for trial in tuned.trials}) == len(tuned.trials)
 
 
 def test_it_ends_where_more_rounds_say_nothing(searched):

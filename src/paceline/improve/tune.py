@@ -147,7 +147,7 @@ class Search:
             except KeyboardInterrupt:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
-            self._tried.append(trial)
+            self._note(trial)
             self._remember(trial)
             self._told(told(trial, self._goal))
             if trial.status == "kept":
@@ -155,6 +155,14 @@ class Search:
                 self._progress.append(candidate.progress)
                 self._now = self._workshop.watch(self.best)
         return f"nothing is left that could gain {self._goal.worth - 1:.0%}"
+
+    def _note(self, trial: Trial) -> None:
+        """Write a trial down, in the place of the one whose race went on in it: what that showed is in it."""
+        for place, before in enumerate(self._tried):
+            if before.status != "skipped" and before.recipe == trial.recipe:
+                self._tried[place] = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
+                return
+        self._tried.append(trial)
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
