@@ -56,3 +56,9 @@ def test_bf16_is_expected_to_speed_up_matrix_work_where_the_processor_multiplies
     assert large.low == 1.0 and 2.0 < large.high <= 3.0
     assert small["precision.autocast"].predicted.high < 1.02
     assert proposed(tmp_path / "emulated", LARGE, flags="fma avx512f")["precision.autocast"].predicted is None
+
+
+@pytest.mark.parametrize("operator", ["aten::mkldnn_rnn_layer", "aten::lstm", "aten::gru", "aten::mkldnn_convolution"])
+def test_recurrent_layers_are_matrix_work_too(tmp_path, operator):
+    found = proposed(tmp_path, (operator, 10, 90_000.0, None), SMALL, flags="avx512_bf16")["precision.autocast"]
+    assert found.predicted.high > 1.5
