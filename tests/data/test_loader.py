@@ -408,6 +408,14 @@ def test_a_bad_sample_says_nothing_while_it_is_found_out(capfd):
     assert capfd.readouterr().err == ""
 
 
+def test_samples_that_hold_the_interpreter_a_small_part_of_the_time_suit_threads():
+    def mostly_waits(number: int) -> int:
+        time.sleep(0.03)
+        return sum(Holding(64)[number] for _ in range(10))
+
+    assert [manner_of(mostly_waits, np.arange(64)).holds for _ in range(3)] == [False] * 3
+
+
 def test_samples_that_wait_suit_threads():
     def wait(number: int) -> int:
         time.sleep(0.005)

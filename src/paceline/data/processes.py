@@ -35,7 +35,7 @@ _LIMIT_S = 30.0
 _LOOK_S, _LEAST_LOOKS = 0.15, 8  # at whether the interpreter is held
 _SLEEP_S = (0.0005, 0.0025)
 _WAITED_S = 2e-4  # longer than a timer is late
-_HELD = 0.4  # of all looks
+_HELD, _FEWEST_TOLD = 0.4, 4  # of all looks
 
 
 @dataclass(frozen=True)
@@ -111,26 +111,33 @@ def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
     sys.setswitchinterval(_LIMIT_S)
     worker = Thread(target=work, daemon=True)
     worker.start()
-    waits_s = _waits(_cpu_of(worker))
+    waits_s = _waits(worker)
     over.set()
     worker.join()
     sys.setswitchinterval(usual_s)
-    return sum(wait_s > _WAITED_S for wait_s in waits_s) > _HELD * len(waits_s)
+    return sum(wait_s > _WAITED_S for wait_s in waits_s) > _HELD * max(len(waits_s), _FEWEST_TOLD)
 
 
-def _waits(cpu_s: Callable[[], float]) -> list[float]:
-    """Return how long this thread waits for the interpreter after sleeps in which the other thread worked."""
+def _waits(worker: Thread) -> list[float]:
+    """Return how long this thread waits for the interpreter after sleeps in which the other thread worked, or slept.
+
+    One that sleeps holds nothing, whatever made this thread late then.
+    """
+    cpu_s = _cpu_of(worker)
     chance, found = random.Random(0), list[float]()
     end = time.perf_counter() + _LOOK_S
     for look in count():
         if look >= _LEAST_LOOKS and time.perf_counter() > end:
             return found
         sleep_s, before_s, worked_s = chance.uniform(*_SLEEP_S), _delayed_s(), cpu_s()
+        starved_s = _delayed_s(worker)
         begun = time.perf_counter()
         time.sleep(sleep_s)
         late_s = time.perf_counter() - begun - sleep_s
         if cpu_s() - worked_s > sleep_s / 2:
             found.append(late_s - (_delayed_s() - before_s))
+        elif _sleeps(worker) and cpu_s() - worked_s + _delayed_s(worker) - starved_s < sleep_s / 2:
+            found.append(0.0)
     raise AssertionError  # a count has no end
 
 
@@ -254,10 +261,23 @@ def _enough(make: Callable[[int], Any], ids: Numbers) -> list[int]:
     return some
 
 
-def _delayed_s() -> float:
-    """Return the seconds in which this thread could run and had no core; 0 where the kernel does not tell."""
+def _sleeps(thread: Thread) -> bool:
+    """Say whether a thread neither runs nor waits for a core; not where the kernel does not tell."""
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        with open(f"/proc/self/task/{thread.native_id}/stat", encoding="ascii", errors="replace") as file:
+            return not file.read().rpartition(") ")[2].startswith("R")
+    except OSError:
+        return False
+
+
+def _delayed_s(thread: Thread | None = None) -> float:
+    """Return the seconds in which a thread, or this one, could run and had no core; 0 where the kernel does not tell.
+
+    Those of a wait are told when it is over.
+    """
+    whose = f"self/task/{thread.native_id}" if thread else "thread-self"
+    try:
+        with open(f"/proc/{whose}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
