@@ -21,7 +21,7 @@ from paceline.improve.trials import Block, Player, ProgramOver
 
 SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
 MOST_BLOCK_S = 3.0  # of the slower
-LEAST_STEPS = 4
+LEAST_STEPS = 4  # of a block; fewer where they take longer than a long block
 _FEWEST_PAIRS = 4
 _SETTLED = 1.5  # a block within this factor of the best so far is no warm-up
 _MOST_WARMUP = 3  # pairs
@@ -155,7 +155,8 @@ def _played(baseline: Player, candidate: Player, limits: RoundLimits) -> Iterato
 def steps_of(faster_s: float, slower_s: float, block_s: float) -> int:
     """Return how many steps make a block, by the seconds of a step in the faster and in the slower of two."""
     wanted, most = math.ceil(block_s / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
-    return max(LEAST_STEPS, min(wanted, most))
+    least = min(LEAST_STEPS, math.ceil(LONG_S / max(faster_s, 1e-6)))
+    return max(least, min(wanted, most))
 
 
 def _settled(pairs: Sequence[Pair]) -> bool:
