@@ -48,6 +48,12 @@ def test_one_trial_leaves_time_to_those_that_wait():
     assert budget.race_s(100.0, waiting=2) < 35.0
 
 
+def test_the_last_trial_takes_no_more_than_is_left():
+    budget = Budget(total_s=60.0)
+    assert (budget.race_s(7.0), budget.promising_s(7.0)) == (7.0, 7.0)
+    assert budget.race_s(1.0) == 5.0
+
+
 def test_what_begins_late_is_not_ended_for_it():
     now = time.monotonic()
     until = Until(usual=now + 10.0, promising=now + 20.0, begins_s=15.0)

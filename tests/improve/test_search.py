@@ -24,30 +24,42 @@ while True:
     optimizer.step()
     optimizer.zero_grad()
 """
+WAITS = """
+import time
+import torch
+
+class Far(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, number):
+        time.sleep(0.004)
+        return torch.ones(8)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for x in torch.utils.data.DataLoader(Far(), batch_size=4):
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 FUSED, BF16 = "optimizer.fused=true", "precision.autocast=bf16"
 
 
-def raced(gain: float, verdict: str, earlier: tuple[Round, ...]) -> Race:
+def raced(gain: float, verdict: str, earlier: tuple[Round, ...] = ()) -> Race:
     rounds = [*earlier, Round(warmup=[], pairs=[], over=False)]
     speedup = Interval(value=gain, low=gain / 1.1, high=gain * 1.1, count=20)
     return Race(speedup=speedup, saving=None, cpu_ratio=None, rounds=rounds, verdict=verdict)
 
 
 @pytest.fixture
-def searched(tmp_path, monkeypatch):
-    """Search where some changes gain so much, undecided until a race has so many rounds; return it and what ran."""
+def search(tmp_path, monkeypatch):
+    """Search for changes of a program with races that are played."""
 
-    def search(gains: dict[str, float], rounds: int):
-        (tmp_path / "train.py").write_text(PROGRAM)
-        seen = []
-
-        def race(self, contest, until, earlier=()):
-            key = in_words(contest.after)
-            seen.append((key, len(earlier)))
-            gain = gains.get(key, 0.99)
-            verdict = "no-win" if gain < 1 else "win" if len(earlier) + 1 >= rounds else "undecided"
-            return raced(gain, verdict, tuple(earlier))
-
+    def searched(program, race):
+        (tmp_path / "train.py").write_text(program)
         monkeypatch.setattr(Workshop, "race", race)
         limits = tune.Limits(
             budget_s=40.0,
@@ -58,10 +70,28 @@ def searched(tmp_path, monkeypatch):
             price_per_hour=None,
         )
         command = [sys.executable, "train.py"]
-        found = tune.Search(command, tmp_path / "tunes", tmp_path, limits, Ledger(None, print), lambda _: None)
-        return found.run(), seen
+        return tune.Search(command, tmp_path / "tunes", tmp_path, limits, Ledger(None, print), lambda _: None).run()
 
-    return search
+    return searched
+
+
+@pytest.fixture
+def searched(search):
+    """Search where some changes gain so much, undecided until a race has so many rounds; return it and what ran."""
+
+    def searched(gains: dict[str, float], rounds: int):
+        seen = []
+
+        def race(self, contest, until, earlier=()):
+            key = in_words(contest.after)
+            seen.append((key, len(earlier)))
+            gain = gains.get(key, 0.99)
+            verdict = "no-win" if gain < 1 else "win" if len(earlier) + 1 >= rounds else "undecided"
+            return raced(gain, verdict, tuple(earlier))
+
+        return search(PROGRAM, race), seen
+
+    return searched
 
 
 def test_the_race_of_a_single_change_goes_on_when_nothing_else_is_left(searched):
@@ -85,3 +115,24 @@ def test_two_that_are_undecided_are_tried_together_first(searched):
     ran = [key for key, _ in seen if key in (FUSED, BF16, both)]
     assert sorted(ran[:2]) == sorted([FUSED, BF16])
     assert ran[2] == both
+
+
+def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(search):
+    tried = []
+
+    def race(self, contest, until, earlier=()):
+        before, after = (one.get("loader", {}).get("threads") for one in (contest.before, contest.after))
+        if before == after or contest.before == {} and tried:
+            return raced(0.9, "no-win")
+        tried.append(after)
+        return raced(2.0, "win") if len(tried) == 1 else raced(1.08 if len(tried) == 2 else 0.97, "undecided")
+
+    tuned = search(WAITS, race)
+    assert len(tried) >= 2
+    assert tuned.best["loader"]["threads"] == tried[1]
+    first, second = [trial for trial in tuned.trials if trial.status == "kept"]
+    assert (first.reason, second.reason) == (
+        "a proven win",
+        "the value that measured best, of a setting that is a proven win",
+    )
+    assert second.checks

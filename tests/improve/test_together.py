@@ -9,7 +9,8 @@ import pytest
 from paceline.explain.model import Interval
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
-from paceline.improve.together import Undecided, together, unfinished
+from paceline.improve.statistics import product
+from paceline.improve.together import Undecided, is_better_value, together, unfinished
 
 
 def undecided(remedy, recipe, value, *, base=None, half=0.08, safety="numeric", rounds=(), **more):
@@ -88,3 +89,33 @@ def test_the_race_that_looks_best_goes_on_where_what_it_ran_against_is_still_wha
     assert unfinished([BF16], {}, 1.08) is None
     over = Round(warmup=[], pairs=[], over=False)
     assert unfinished([undecided("a", {"compute": {"num_threads": 1}}, 1.3, rounds=[over] * 9), BF16], {}, 1.02) is BF16
+
+
+def interval(value, half, count=20):
+    return Interval(value=value, low=value * math.exp(-half), high=value * math.exp(half), count=count)
+
+
+@pytest.mark.parametrize(
+    "value, half, kept, taken",
+    [
+        (1.07, 0.15, 2.0, True),  # more likely better than not
+        (1.03, 0.15, 2.0, False),  # a toss-up
+        (1.01, 0.01, 2.0, False),  # not worth having
+        (1.07, 0.15, 1.05, False),  # might undo what is proven
+    ],
+)
+def test_a_value_that_measured_better_is_taken_where_the_setting_stays_proven(value, half, kept, taken):
+    assert is_better_value(interval(value, half), interval(kept, 0.02), 1.02) == taken
+
+
+def test_what_changes_gained_in_turn_is_their_product():
+    found = product([interval(2.0, 0.03, count=12), interval(1.5, 0.04, count=30)])
+    assert found.value == pytest.approx(3.0)
+    assert math.log(found.high / found.low) / 2 == pytest.approx(0.05)
+    assert found.count == 12
+    assert product([interval(2.0, 0.03)]).low == pytest.approx(2.0 * math.exp(-0.03))
+
+
+@pytest.mark.parametrize("factors", [[], [None], [interval(2.0, 0.03), None], [interval(2.0, math.inf)]])
+def test_a_product_of_what_is_not_known_is_not_known(factors):
+    assert product(factors) is None

@@ -8,7 +8,7 @@ import pytest
 from tests.report import tune_sample
 
 from paceline.improve.goals import GOALS
-from paceline.improve.tune import told
+from paceline.improve.wording import told
 
 CACHED = {"loader": {"cache": True}}
 

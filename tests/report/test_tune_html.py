@@ -89,12 +89,18 @@ def test_headline_speed_up_with_interval_and_count() -> None:
         ("too_short", "No proven win: the program stays as it is"),
         ("one_kept", "The same training, 7.36x faster"),
         ("interrupted", "2 changes kept, each a proven win; together they were not measured"),
+        ("in_turn", "The same training, 8.83x faster"),
         ("for_memory", "The same training, in 1.84x less memory"),
         ("for_money", "Training with other mathematics, 1.62x faster"),
     ],
 )
 def test_headline_promises_no_more_than_was_found(scene: str, said: str) -> None:
     assert Reading(page_of(scene)).all("h1")[0].text == said
+
+
+def test_gains_that_were_measured_one_after_the_other_are_said_to_be() -> None:
+    assert "4.90x to 16x, 4 pairs of blocks; changes measured one after the other" in page_of("in_turn")
+    assert "one after the other" not in page_of("tuned")
 
 
 def test_before_and_after_are_as_long_as_a_step_takes() -> None:

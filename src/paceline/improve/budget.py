@@ -30,7 +30,7 @@ class Budget:
 
     def race_s(self, left_s: float, waiting: int = 0) -> float:
         """A trial, when so much is left: the rest is for its proof, and for what comes after it."""
-        return _within(_RACE_S, left_s / (2 + min(waiting, 1)))
+        return _no_longer(left_s, _within(_RACE_S, left_s / (2 + min(waiting, 2))))
 
     def promising_s(self, left_s: float, waiting: int = 0) -> float:
         """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing.
@@ -39,7 +39,7 @@ class Budget:
             left_s: Until the budget is spent.
             waiting: Candidates that wait for their trial, which may bring more.
         """
-        return _within(_PROMISING_S, 0.8 * left_s / (1 + min(waiting, 2)))
+        return _no_longer(left_s, _within(_PROMISING_S, 0.8 * left_s / (1 + min(waiting, 2))))
 
     def allows_learning(self, start_s: float) -> bool:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""
@@ -55,7 +55,12 @@ class Budget:
         """
         if begins_s > 0:
             return left_s >= 2 * start_s + begins_s + _RACE_S[0]
-        return left_s >= start_s + _RACE_S[0] / 2
+        return left_s >= 2 * start_s + _RACE_S[0] / 2
+
+
+def _no_longer(left_s: float, seconds: float) -> float:
+    """Return some time, or what is left where that is less: at least half of what a race takes."""
+    return min(seconds, max(left_s, _RACE_S[0] / 2))
 
 
 def _within(bounds: tuple[float, float], seconds: float) -> float:

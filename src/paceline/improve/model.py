@@ -79,6 +79,7 @@ class Tuned:
     best: Recipe
     speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
     saving: Interval | None  # the same of memory
+    in_turn: bool  # whether they are products of what changes gained, each over those before: no time for all at once
     checks: Sequence[Check]
     scatter: float  # between processes of the baseline, standard deviation of the log
     compared: int  # processes by which that was measured; below two: it is what is usual

@@ -136,6 +136,22 @@ def half_width(n: int, alpha: float = ALPHA, g: float = _G) -> float:
     return math.sqrt(nu * (odds - 1) / (1 - odds / grown) / n)
 
 
+def product(factors: Sequence[Interval | None]) -> Interval | None:
+    """Return what factors that were measured independently make: their errors add up as squares, on the log scale.
+
+    Returns:
+        Its count is the least of theirs; None where there are none, or one is not known or has no bounds.
+    """
+    known = [one for one in factors if one is not None and 0 < one.low <= one.high < math.inf]
+    if not factors or len(known) < len(factors):
+        return None
+    value = math.prod(one.value for one in known)
+    below = math.hypot(*(math.log(one.value / one.low) for one in known))
+    above = math.hypot(*(math.log(one.high / one.value) for one in known))
+    low, high = value * math.exp(-below), value * math.exp(above)
+    return Interval(value=value, low=low, high=high, count=min(one.count for one in known))
+
+
 def decided(interval: Interval, worth: float) -> str | None:
     """Say what a trial has shown so far.
 

@@ -1,4 +1,4 @@
-"""Which changes, not proven in the time they had, may yet be a proven win: together, or by going on?
+"""Which changes, not proven in the time they had, may yet be a proven win: together, by going on, or as a better value?
 
 Gains of 5 to 8 % are smaller than what two processes of the same program differ by on many machines. Several of them
 are not: a transformer whose two changes were measured at 1.07x and 1.08x, neither certain, gained 1.17x by both.
@@ -15,9 +15,11 @@ from paceline.explain.model import Gain, Interval, Safety
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe, keys_of, merged
+from paceline.improve.statistics import product
 
 _MOST_ROUNDS = 9  # of a race: what is not certain then is left
 _LEAST = 1.01  # measured of each: what gained less is left out
+_SURE = 1 / 3  # of how far the bound is off, on the log scale: so far off must a value be from no gain
 _ORDER: tuple[Safety, ...] = ("exact", "numeric", "semantic")
 _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch takes one of them
 
@@ -46,14 +48,13 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
     for one in sorted(tried, key=lambda one: one.gained.value, reverse=True):
         if one.gained.value >= _LEAST and _stands(one, best) and not any(_excludes(one, other) for other in chosen):
             chosen.append(one)
-    product = math.prod(one.gained.value for one in chosen)
-    if len(chosen) < 2 or product < worth:
+    if len(chosen) < 2 or math.prod(one.gained.value for one in chosen) < worth:
         return None
     return Candidate(
         remedy=" + ".join(one.candidate.remedy for one in chosen),
         recipe=merged(*(one.candidate.recipe for one in chosen)),
         safety=max((one.candidate.safety for one in chosen), key=_ORDER.index),
-        predicted=_predicted([one.gained for one in chosen], product),
+        predicted=_predicted([one.gained for one in chosen]),
         why="each seemed to gain something and none was proven alone",
         begins_s=sum(one.candidate.begins_s for one in chosen),
         warmup_steps=max((one.candidate.warmup_steps or 0 for one in chosen), default=0) or None,
@@ -74,6 +75,22 @@ def unfinished(tried: Sequence[Undecided], best: Recipe, worth: float) -> Undeci
     return max(found, key=lambda one: one.gained.value, default=None)
 
 
+def is_better_value(gained: Interval, kept: Interval, worth: float) -> bool:
+    """Say whether another value of a setting is the one to take, though it is not certain which of the two is better.
+
+    Some value has to be taken: so of two that are both proven against the program without them, it is the one that
+    measured better, unless that is a toss-up.
+
+    Args:
+        gained: By the other value, as a factor of what is kept.
+        kept: Gained by the value that is kept.
+        worth: Factor below which a gain is not worth having.
+    """
+    if gained.value < worth or gained.low <= 0 or kept.low * gained.low < worth:
+        return False
+    return math.log(gained.value) >= _SURE * math.log(gained.value / gained.low)
+
+
 def _stands(one: Undecided, best: Recipe) -> bool:
     """Say whether what a change sets is still as it was when it was tried."""
     return all(_value(best, key) == _value(one.base, key) for key in keys_of(one.candidate.recipe))
@@ -89,10 +106,6 @@ def _value(recipe: Recipe, key: str) -> Any:
     return recipe.get(table, {}).get(name)
 
 
-def _predicted(gained: Sequence[Interval], product: float) -> Gain | None:
-    """Return what independent gains make: their errors add up as squares, on the log scale."""
-    halves = [math.log(one.high / one.low) / 2 for one in gained if 0 < one.low <= one.high < math.inf]
-    if len(halves) < len(gained):
-        return None
-    reach = math.exp(math.sqrt(sum(half * half for half in halves)))
-    return Gain(low=max(1.0, product / reach), high=product * reach)
+def _predicted(gained: Sequence[Interval]) -> Gain | None:
+    made = product(gained)
+    return Gain(low=max(1.0, made.low), high=made.high) if made is not None else None

@@ -18,7 +18,7 @@ from paceline.explain.model import Interval, Safety
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
-from paceline.improve.goals import GOALS, SLOWEST, TIME, Goal
+from paceline.improve.goals import GOALS, TIME
 from paceline.improve.history import informed, machine_of
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
@@ -27,14 +27,15 @@ from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
-from paceline.improve.together import Undecided, together, unfinished
+from paceline.improve.statistics import product
+from paceline.improve.together import Undecided, is_better_value, together, unfinished
 from paceline.improve.trials import TrialFailed
+from paceline.improve.wording import no_win, told, too_long, unpromising
 from paceline.improve.workshop import Contest, Race, Until, Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
 _STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
-_FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
 _ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
 
@@ -101,7 +102,7 @@ class Search:
             stopped = "interrupted: what was kept so far stands"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
             stopped = f"stopped: {error}"
-        return self._result(before, stopped, race or self._alone())
+        return self._result(before, stopped, race)
 
     def _search_from(self, before: Situation) -> str:
         rank = before.facts.first
@@ -112,13 +113,12 @@ class Search:
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
-    def _alone(self) -> Trial | None:
-        """Return the one change that was kept; None where there are several, or none."""
-        return self._kept[0] if len(self._kept) == 1 else None
-
     def _in_all(self) -> Race | None:
-        """Measure all that was kept against the program as it was, where that is more than one change."""
-        if len(self._kept) < 2:
+        """Measure all that was kept against the program as it was, where that is more than one change.
+
+        What was kept last may have taken the time for it.
+        """
+        if len(self._kept) < 2 or self._left_s() < -self._budget.in_all_s / 4:
             return None
         self._told("measuring all that was kept against the program as it was")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
@@ -167,10 +167,11 @@ class Search:
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
-        while (waiting := self._untried(done)) or (waiting := self._small_ones(done)):
-            done.add(self._whole(waiting[0]))
-            self._waiting = len(waiting) - 1
-            yield waiting[0]
+        while (singles := self._untried(done)) or (small := self._small_ones(done)):
+            found = singles or small
+            done.add(self._whole(found[0]))
+            self._waiting = len(found) - 1 + bool(singles and self._undecided)
+            yield found[0]
 
     def _untried(self, done: set[str]) -> list[Candidate]:
         """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
@@ -184,7 +185,7 @@ class Search:
         place = next((i for i, c in enumerate(worthy) if self._has_time(c)), None)
         if place is None:
             done.update(self._whole(c) for c in worthy)
-            self._tried += [self._trial(c, status="skipped", reason=_too_long(c)) for c in worthy]
+            self._tried += [self._trial(c, status="skipped", reason=too_long(c)) for c in worthy]
             return []
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
@@ -231,7 +232,7 @@ class Search:
 
     def _skip(self, candidate: Candidate) -> None:
         if candidate.safety in self._limits.allowed:
-            reason = _unpromising(candidate, self._goal)
+            reason = unpromising(candidate, self._goal)
         else:
             reason = f"needs --allow {candidate.safety}"
         if not any(t.remedy == candidate.remedy and t.status == "skipped" for t in self._tried):
@@ -259,12 +260,14 @@ class Search:
         except TrialFailed as error:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
         gained = self._gained(race)
-        if race.verdict == "undecided" and gained is not None:
+        same = [self._gained(trial) for trial in self._kept if trial.remedy == candidate.remedy]
+        kept_for = _reason_to_keep(race.verdict, gained, same, self._goal.worth)
+        if race.verdict == "undecided" and gained is not None and kept_for is None:
             self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained, rounds=race.rounds))
         measured = self._trial(
             candidate,
             status="no-win",
-            reason=_no_win(race.verdict, self._goal, gained),
+            reason=no_win(race.verdict, self._goal, gained),
             speedup=race.speedup,
             saving=race.saving,
             cpu_ratio=race.cpu_ratio,
@@ -272,9 +275,7 @@ class Search:
             rounds=len(race.rounds),
             seconds=time.monotonic() - begun,
         )
-        if race.verdict != "win":
-            return measured
-        return self._proven(candidate, measured, begun)
+        return measured if kept_for is None else self._proven(candidate, replace(measured, reason=kept_for), begun)
 
     def _taken_up(self, candidate: Candidate) -> Sequence[Round]:
         """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
@@ -282,7 +283,7 @@ class Search:
         self._undecided = [u for u in self._undecided if u not in found]
         return found[0].rounds if found else ()
 
-    def _gained(self, race: Race) -> Interval | None:
+    def _gained(self, race: Race | Trial) -> Interval | None:
         return race.saving if self._goal.aim == "memory" else race.speedup
 
     def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
@@ -296,7 +297,7 @@ class Search:
         taken = time.monotonic() - begun
         if failed and candidate.safety != "semantic":
             return replace(measured, status="unsafe", reason=failed[0].text, checks=found, seconds=taken)
-        return replace(measured, status="kept", reason="a proven win", checks=found, seconds=taken)
+        return replace(measured, status="kept", checks=found, seconds=taken)
 
     def _reference(self) -> tuple[Recipe, Sequence[Trial]]:
         """Return what a proof compares with, and what was kept since: of what changed training, it is what is kept."""
@@ -316,11 +317,14 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        """Return what is left of the budget for trials: where something is kept, the last race takes a part."""
-        reserved = self._budget.in_all_s if self._kept else 0.0
+        """Return what is left of the budget for trials: of several that are kept, the last race takes a part."""
+        reserved = self._budget.in_all_s if len(self._kept) > 1 else 0.0
         return self._limits.budget_s - reserved - (time.monotonic() - self._begun)
 
-    def _result(self, before: Situation, stopped: str, measured: Race | Trial | None) -> Tuned:
+    def _result(self, before: Situation, stopped: str, race: Race | None) -> Tuned:
+        """Return what came of it; what was not measured in all is what the changes gained one after the other."""
+        in_turn = product([t.speedup for t in self._kept]), product([t.saving for t in self._kept])
+        speedup, saving = in_turn if race is None else (race.speedup, race.saving)
         after = self._now if self._now is not None and self._now.recipe else None
         return Tuned(
             command=self._command,
@@ -328,8 +332,9 @@ class Search:
             after=after.diagnosis if after is not None else None,
             trials=self._tried,
             best=self.best,
-            speedup=measured.speedup if measured is not None else None,
-            saving=measured.saving if measured is not None else None,
+            speedup=speedup,
+            saving=saving,
+            in_turn=race is None and len(self._kept) > 1,
             checks=self._kept[-1].checks if self._kept else (),
             scatter=self._workshop.scatter,
             compared=self._workshop.compared,
@@ -342,44 +347,24 @@ class Search:
         )
 
 
-def _unpromising(candidate: Candidate, goal: Goal) -> str:
-    by_findings = candidate.predicted_by_findings
-    if by_findings is not None and by_findings.high >= goal.worth:
-        return f"earlier trials on this machine gained less than {goal.worth - 1:.0%}"
-    return f"expected to gain less than {goal.worth - 1:.0%}"
-
-
 def _at_this_pace(candidate: Candidate, start_s: float) -> Candidate:
     """Return a candidate with the time that it takes to begin where the program starts in so many seconds."""
     return replace(candidate, begins_s=min(candidate.begins_s, _STARTS * start_s))
 
 
-def _too_long(candidate: Candidate) -> str:
-    return f"takes about {candidate.begins_s:.0f} s to begin: more than the budget has left for it"
+def _reason_to_keep(
+    verdict: str, gained: Interval | None, others: Sequence[Interval | None], worth: float
+) -> str | None:
+    """Say why a change is to be kept; None where it is not.
 
-
-def _no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
-    if verdict == "slow":
-        return f"needs less memory, but a step takes more than {SLOWEST} times as long"
-    if verdict == "no-win":
-        return f"certainly gains less than {goal.worth - 1:.0%}"
-    if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
-        return "no proven win: what was seen looks like one, and a longer --budget may tell"
-    return "no proven win"
-
-
-def told(trial: Trial, goal: Goal) -> str:
-    """Say in a line what became of a trial."""
-    what = in_words(trial.recipe)
-    if trial.speedup is None:
-        return f"{what}: {trial.status}, {trial.reason}"
-    measured = _measured(trial.speedup)
-    if goal.aim == "memory" and trial.saving is not None:
-        measured = f"{_measured(trial.saving)} less memory, speed {measured}"
-    return f"{what}: {measured}, {trial.status}: {trial.reason}"
-
-
-def _measured(found: Interval) -> str:
-    count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
-    ends = f"{found.low:.2f} to {found.high:.2f}, {count}" if math.isfinite(found.high) else f"{count}, too few to tell"
-    return f"{found.value:.2f}x ({ends})"
+    Args:
+        verdict: Of its race.
+        gained: By it.
+        others: Gained by other values of the same setting that are kept.
+        worth: Factor below which a gain is not worth having.
+    """
+    if verdict != "undecided" or gained is None:
+        return "a proven win" if verdict == "win" else None
+    if any(other is not None and is_better_value(gained, other, worth) for other in others):
+        return "the value that measured best, of a setting that is a proven win"
+    return None

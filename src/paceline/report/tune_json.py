@@ -37,6 +37,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
             "recipe": tuned.best,
             "speedup": _speedup(tuned.speedup),
             "memory_saving": _speedup(tuned.saving),
+            "in_turn": tuned.in_turn,
             "checks": [_check(check) for check in tuned.checks],
         },
         "recipe_file": recipe_file,

@@ -96,6 +96,7 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
 def gained(tuned: Tuned) -> str:
     """Say what the best recipe brings, in what was the goal."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)
+    how = ", the changes measured one after the other" if tuned.in_turn else ""
     if tuned.goal == "memory":
-        return f"{memory} less memory at once, speed {time}, over the program as it is"
-    return f"{time} over the program as it is"
+        return f"{memory} less memory at once, speed {time}, over the program as it is{how}"
+    return f"{time} over the program as it is{how}"

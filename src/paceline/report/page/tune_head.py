@@ -124,7 +124,8 @@ def _gained(tuned: Tuned) -> list[Fact]:
     speed = "Speed-up", tune_rows.value(tuned.speedup), tune_rows.bounds(tuned.speedup)
     memory = "Memory at its peak", *tune_rows.memory(tuned.saving)
     ordered = (memory, speed) if tune_rows.for_memory(tuned) else (speed, memory)
-    return [(name, value, f"{ends} of blocks") for name, value, ends in ordered if ends]
+    how = "; changes measured one after the other" if tuned.in_turn else ""
+    return [(name, value, f"{ends} of blocks{how}") for name, value, ends in ordered if ends]
 
 
 def _moved(tuned: Tuned) -> list[Fact]:

@@ -1,0 +1,53 @@
+"""What is said of a trial: why it was not made, why it is no win, and what came of it?"""
+
+from __future__ import annotations
+
+import math
+
+from paceline.explain.model import Interval
+from paceline.improve.goals import SLOWEST, Goal
+from paceline.improve.model import Candidate, Trial
+from paceline.improve.recipe import in_words
+
+_FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
+
+
+def unpromising(candidate: Candidate, goal: Goal) -> str:
+    """Say why a change is not worth a trial."""
+    by_findings = candidate.predicted_by_findings
+    if by_findings is not None and by_findings.high >= goal.worth:
+        return f"earlier trials on this machine gained less than {goal.worth - 1:.0%}"
+    return f"expected to gain less than {goal.worth - 1:.0%}"
+
+
+def too_long(candidate: Candidate) -> str:
+    """Say that a change takes too long to begin."""
+    return f"takes about {candidate.begins_s:.0f} s to begin: more than the budget has left for it"
+
+
+def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
+    """Say why a change that was tried is not kept."""
+    if verdict == "slow":
+        return f"needs less memory, but a step takes more than {SLOWEST} times as long"
+    if verdict == "no-win":
+        return f"certainly gains less than {goal.worth - 1:.0%}"
+    if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
+        return "no proven win: what was seen looks like one, and a longer --budget may tell"
+    return "no proven win"
+
+
+def told(trial: Trial, goal: Goal) -> str:
+    """Say in a line what became of a trial."""
+    what = in_words(trial.recipe)
+    if trial.speedup is None:
+        return f"{what}: {trial.status}, {trial.reason}"
+    measured = _measured(trial.speedup)
+    if goal.aim == "memory" and trial.saving is not None:
+        measured = f"{_measured(trial.saving)} less memory, speed {measured}"
+    return f"{what}: {measured}, {trial.status}: {trial.reason}"
+
+
+def _measured(found: Interval) -> str:
+    count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
+    ends = f"{found.low:.2f} to {found.high:.2f}, {count}" if math.isfinite(found.high) else f"{count}, too few to tell"
+    return f"{found.value:.2f}x ({ends})"
