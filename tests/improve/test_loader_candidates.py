@@ -21,11 +21,14 @@ def proposed(
     own_cores: float = 0.3,
     wait: float = 10,
     recipe: dict[str, Any] | None = None,
+    compute_threads: int = 1,
     **settings: Any,
 ) -> dict[Any, Candidate]:
     """What is proposed of a remedy, by the number of workers or threads; of 20 ms, steps wait 10."""
     fed = loader(**settings)
-    run = RunFolder(folder).rank(plain(60, wait=wait), summary={"loaders": [fed]}, cores=own_cores)
+    run = RunFolder(folder).rank(
+        plain(60, wait=wait), summary={"loaders": [fed]}, cores=own_cores, meta={"threads": compute_threads}
+    )
     if settings["num_workers"]:
         for number in range(settings["num_workers"]):
             run.worker(number, meter(30, 0.040, 0.001))
@@ -64,6 +67,15 @@ def test_from_threads_on_more_and_fewer_are_tried_though_nothing_waits_and_no_wo
 def test_of_threads_that_compute_no_more_are_tried_than_there_are_cores(tmp_path):
     fed = {"num_workers": 0, "meter": meter(60, 0.010, 0.010), "own_cores": 1.0}
     assert set(proposed(tmp_path, "loader.threads", threads=64, **fed)) == {32}
+
+
+def test_fewer_threads_that_compute_may_relieve_training_and_fewer_that_wait_do_not(tmp_path):
+    """Two cores: two that make batches and two that train take turns; one less is a quarter less of a crowd."""
+    fed = {"num_workers": 0, "threads": 2, "wait": 0.01, "compute_threads": 2}
+    crowded = proposed(tmp_path, "loader.threads", meter=meter(60, 0.002, 0.002), own_cores=1.0, **fed)
+    assert crowded[1].predicted.high == pytest.approx(4 / 3)
+    waiting = proposed(tmp_path / "a", "loader.threads", meter=WAITS, **fed)
+    assert waiting[1].predicted.high < 1.1
 
 
 def test_from_a_cache_on_threads_are_tried_and_no_workers_which_would_not_have_it(tmp_path):

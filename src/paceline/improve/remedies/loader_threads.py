@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.explain.supply import Supply
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
@@ -15,8 +14,8 @@ from paceline.improve.situation import Situation
 _SPARE = 2.5
 _KEEPS_UP = 0.1  # of a thread: batches that nobody hands over take less CPU time than they did
 # Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays searches measured
-# 1.12 to 1.6 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
-_UNBURDENED = 1.8
+# 1.12 to 1.9 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
+_UNBURDENED = 2.1
 
 PAGE = """
 Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
@@ -53,7 +52,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             remedy="loader.threads",
             recipe={"loader": {"num_workers": 0, "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
-            predicted=_predicted(situation.supply, loader, threads),
+            predicted=_predicted(situation, loader, threads),
             why="nothing has to be handed over between processes",
         )
         for threads in wanted
@@ -83,17 +82,29 @@ def _waits(loader: LoaderBreakdown) -> bool:
     return loader.blocked >= 0.5
 
 
-def _predicted(supply: Supply, loader: LoaderBreakdown, threads: int) -> Gain:
+def _predicted(situation: Situation, loader: LoaderBreakdown, threads: int) -> Gain:
     """Threads that wait do what workers do, and hand nothing over; whether others free the interpreter is not known.
 
-    From threads on, nothing is handed over already.
+    From threads on, nothing is handed over already. What fewer of them gain is less crowding.
     """
+    supply = situation.supply
     if loader.threads:
-        return Gain(low=1.0, high=max(1.05, supply.gain_with(threads).high * supply.warmer))
+        return Gain(
+            low=1.0,
+            high=max(1.05, supply.gain_with(threads).high * supply.warmer, _relieved(situation, loader, threads)),
+        )
     makers = max(threads, loader.makers)
     gain, unburdened = supply.gain_with(makers), replace(supply, hand_over_s=0.0).gain_with(makers)
     high = max(gain.high, unburdened.high)
     return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * high * supply.warmer))
+
+
+def _relieved(situation: Situation, loader: LoaderBreakdown, threads: int) -> float:
+    """Return what fewer threads may bring at most where they and those of the training take turns on the cores."""
+    own = int(situation.facts.first.record.meta.get("threads") or 0)
+    if _waits(loader) or loader.threads + own <= situation.cores:
+        return 1.0
+    return (loader.threads + own) / max(threads + own, situation.cores)
 
 
 REMEDY = Remedy(id="loader.threads", page=PAGE, candidates=_candidates)
