@@ -167,8 +167,7 @@ class Search:
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
-        while (singles := self._untried(done)) or (small := self._small_ones(done)):
-            found = singles or small
+        while found := (singles := self._untried(done)) or self._small_ones(done):
             done.add(self._whole(found[0]))
             self._waiting = len(found) - 1 + bool(singles and self._undecided)
             yield found[0]

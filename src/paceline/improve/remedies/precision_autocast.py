@@ -31,17 +31,8 @@ A model's forward ran in bf16. Not in force where the program uses autocast itse
 """
 
 _MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # instruction sets, as Linux names them
-_MATRIX_WORK = (
-    "addmm",
-    "::mm",
-    "bmm",
-    "conv",
-    "attention",
-    "linear",
-    "rnn",
-    "lstm",
-    "gru",
-)  # in the names of operators
+# In the names of operators.
+_MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "lstm", "gru")
 _TIMES = 3.0  # as fast, at most: two products where there was one, of half the bytes
 
 
