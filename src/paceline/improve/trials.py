@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from paceline.record import layout
 T = TypeVar("T")
 READY_S = 300.0  # until the first step, at most
 _FULL_BYTES = 1 << 20  # a disk with less than this left
+_LISTINGS = 5  # of processes to stop: what is started between the first and the signal is in the second
 _KILLED_S = 10.0  # until what was killed is gone, at most
 _NOWHERE = {  # trackers that write to a service of theirs
     "WANDB_MODE": "disabled",
@@ -252,22 +253,28 @@ class Player:
             time.sleep(0.05)
 
     def pause(self) -> None:
-        """Stop all processes of the program, wherever they are."""
-        self._signal(signal.SIGSTOP)
+        """Stop all processes of the program, wherever they are, and what these started meanwhile."""
+        stopped: set[int] = set()
+        for _ in range(_LISTINGS):
+            new = set(self._processes()) - stopped
+            self._signal(signal.SIGSTOP, new)
+            stopped |= new
+            if not new:
+                break
         self._stopped = True
 
     def resume(self) -> None:
         """Let them go on."""
         if self._stopped:
-            self._signal(signal.SIGCONT)
+            self._signal(signal.SIGCONT, self._processes())
             self._stopped = False
 
     def close(self) -> None:
         """Kill what is left of the program and take away what served it."""
         with held_back():
             deadline = time.monotonic() + _KILLED_S
-            while self._processes() and time.monotonic() < deadline:
-                self._signal(signal.SIGKILL)
+            while (left := self._processes()) and time.monotonic() < deadline:
+                self._signal(signal.SIGKILL, left)
                 time.sleep(0.02)
             with suppress(subprocess.TimeoutExpired):  # in an uninterruptible sleep: more cannot be done
                 self._process.wait(timeout=_KILLED_S)
@@ -280,8 +287,8 @@ class Player:
     def _processes(self) -> list[int]:
         return list(kin(self._process.pid, leftovers.processes_of(self._launch)))
 
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._processes():
+    def _signal(self, number: signal.Signals, processes: Iterable[int]) -> None:
+        for pid in processes:
             with suppress(OSError):  # gone, or not ours to stop
                 os.kill(pid, number)
 
