@@ -48,6 +48,13 @@ def test_one_trial_leaves_time_to_those_that_wait():
     assert budget.race_s(100.0, waiting=2) < 35.0
 
 
+def test_what_took_long_to_begin_is_measured_for_as_long_though_others_wait():
+    budget = Budget(total_s=120.0)
+    assert budget.promising_s(60.0, waiting=2, begins_s=25.0) == 25.0
+    assert budget.promising_s(25.0, waiting=2, begins_s=25.0) == 20.0  # the rest is for its proof
+    assert budget.promising_s(60.0, waiting=2, begins_s=1.0) == budget.promising_s(60.0, waiting=2)
+
+
 def test_the_last_trial_takes_no_more_than_is_left():
     budget = Budget(total_s=60.0)
     assert (budget.race_s(7.0), budget.promising_s(7.0)) == (7.0, 7.0)

@@ -109,6 +109,17 @@ def test_it_ends_where_more_rounds_say_nothing(searched):
     assert tuned.stopped == "nothing is left that could gain 2%"
 
 
+def test_nothing_is_begun_when_what_was_kept_took_more_than_the_budget(search, monkeypatch):
+    """Watching a compiled program once more takes as long as compiling it; what was found stands without."""
+    monkeypatch.setattr(tune.Search, "_left_s", lambda self: -10.0 if self._kept else 30.0)
+    watched, watch = [], Workshop.watch
+    monkeypatch.setattr(Workshop, "watch", lambda self, recipe: watched.append(recipe) or watch(self, recipe))
+    tuned = search(PROGRAM, lambda self, contest, until, earlier=(): raced(1.5, "win"))
+    assert [trial.status for trial in tuned.trials if trial.status == "kept"] == ["kept"]
+    assert tuned.stopped == "the budget of 40 s is spent"
+    assert (watched, tuned.after, tuned.speedup.value) == ([{}], None, 1.5)
+
+
 def test_two_that_are_undecided_are_tried_together_first(searched):
     both = f"{FUSED}, {BF16}"
     tuned, seen = searched({FUSED: 1.06, BF16: 1.05, both: 1.2}, rounds=2)

@@ -19,6 +19,7 @@ from paceline.report import tune_rows
 from paceline.report.page.axis import Axis
 from paceline.report.page.tune_trials import axis_of, drawing, ticks_of
 from paceline.report.tune_html import to_html
+from paceline.report.tune_json import tuned_json
 
 in_browser = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
@@ -101,6 +102,15 @@ def test_headline_promises_no_more_than_was_found(scene: str, said: str) -> None
 def test_gains_that_were_measured_one_after_the_other_are_said_to_be() -> None:
     assert "4.90x to 16x, 4 pairs of blocks; changes measured one after the other" in page_of("in_turn")
     assert "one after the other" not in page_of("tuned")
+
+
+def test_where_the_program_was_not_watched_again_the_reason_is_told() -> None:
+    why = "not watched with all that was kept: the budget of 60 s is spent"
+    assert why in page_of("in_turn")
+    assert "not watched" not in page_of("tuned") + page_of("no_win")
+    assert tuned_json(tune_sample.SCENES["in_turn"](), None)["unavailable"] == {"after": why}
+    assert tuned_json(tune_sample.SCENES["no_win"](), None)["unavailable"] == {"after": "nothing was kept"}
+    assert tuned_json(tune_sample.SCENES["tuned"](), None)["unavailable"] == {}
 
 
 def test_before_and_after_are_as_long_as_a_step_takes() -> None:

@@ -81,3 +81,9 @@ def test_foreign_text_moves_no_cursor(terminal: bool) -> None:
 def test_ascii_terminals_get_ascii(scene: str) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     assert "paceline: " in printed(scene, file=file)
+
+
+def test_where_the_program_was_not_watched_again_the_reason_is_told() -> None:
+    assert "after: not watched with all that was kept: the budget of 60 s is spent" in " ".join(
+        printed("in_turn", 200).split()
+    )

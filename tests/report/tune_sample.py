@@ -202,7 +202,8 @@ def interrupted() -> Tuned:
 
 
 def in_turn() -> Tuned:
-    return tuned(speedup=factor(8.83, 4.9, 16.1, 4), saving=None, in_turn=True, stopped="the budget of 60 s is spent")
+    stopped = "the budget of 60 s is spent"
+    return tuned(speedup=factor(8.83, 4.9, 16.1, 4), saving=None, in_turn=True, after=None, stopped=stopped)
 
 
 def too_short() -> Tuned:
@@ -329,7 +330,6 @@ def hostile() -> Tuned:
         best=bad.recipe,
         checks=bad.checks,
         stopped=HOSTILE,
-        notes={HOSTILE: HOSTILE},
     )
 
 

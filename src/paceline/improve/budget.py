@@ -32,14 +32,17 @@ class Budget:
         """A trial, when so much is left: the rest is for its proof, and for what comes after it."""
         return _no_longer(left_s, _within(_RACE_S, left_s / (2 + min(waiting, 2))))
 
-    def promising_s(self, left_s: float, waiting: int = 0) -> float:
+    def promising_s(self, left_s: float, waiting: int = 0, begins_s: float = 0.0) -> float:
         """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing.
 
         Args:
-            left_s: Until the budget is spent.
+            left_s: Until the budget is spent, without the time that it takes to begin.
             waiting: Candidates that wait for their trial, which may bring more.
+            begins_s: That it takes to begin: what was paid for with so much may be measured for as long.
         """
-        return _no_longer(left_s, _within(_PROMISING_S, 0.8 * left_s / (1 + min(waiting, 2))))
+        most_s = 0.8 * left_s
+        share_s = max(most_s / (1 + min(waiting, 2)), min(most_s, begins_s))
+        return _no_longer(left_s, _within(_PROMISING_S, share_s))
 
     def allows_learning(self, start_s: float) -> bool:
         """Say whether to find out how much processes differ among themselves, when one takes so long to start."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from paceline.explain.model import Diagnosis, Gain, Interval, Safety
@@ -74,7 +74,7 @@ class Tuned:
 
     command: Sequence[str]
     before: Diagnosis
-    after: Diagnosis | None  # under the best recipe; None when nothing was kept
+    after: Diagnosis | None  # under the best recipe; None when nothing was kept, or there was no time to watch it
     trials: Sequence[Trial]
     best: Recipe
     speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
@@ -89,4 +89,3 @@ class Tuned:
     price_per_hour: float | None  # of the machine, in USD
     batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at
     quality: Quality | None  # None: not asked for
-    notes: Mapping[str, str] = field(default_factory=dict)

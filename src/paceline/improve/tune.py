@@ -118,7 +118,7 @@ class Search:
 
         What was kept last may have taken the time for it.
         """
-        if len(self._kept) < 2 or self._left_s() < -self._budget.in_all_s / 4:
+        if len(self._kept) < 2 or self._is_over():
             return None
         self._told("measuring all that was kept against the program as it was")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
@@ -139,7 +139,7 @@ class Search:
     def _search(self) -> str:
         for candidate in chain(self._queue(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
-                return f"the budget of {self._limits.budget_s:.0f} s is spent"
+                return f"of the budget of {self._limits.budget_s:.0f} s too little is left for another trial"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
             try:
@@ -153,6 +153,8 @@ class Search:
             if trial.status == "kept":
                 self._kept.append(trial)
                 self._progress.append(candidate.progress)
+                if self._is_over():
+                    return f"the budget of {self._limits.budget_s:.0f} s is spent"
                 self._now = self._workshop.watch(self.best)
         return f"nothing is left that could gain {self._goal.worth - 1:.0%}"
 
@@ -246,7 +248,7 @@ class Search:
             left_s = self._left_s() - candidate.begins_s
             until = Until(
                 usual=begun + self._budget.race_s(left_s, self._waiting),
-                promising=begun + self._budget.promising_s(left_s, self._waiting),
+                promising=begun + self._budget.promising_s(left_s, self._waiting, candidate.begins_s),
                 begins_s=candidate.begins_s,
             )
             contest = Contest(
@@ -320,11 +322,15 @@ class Search:
         reserved = self._budget.in_all_s if len(self._kept) > 1 else 0.0
         return self._limits.budget_s - reserved - (time.monotonic() - self._begun)
 
+    def _is_over(self) -> bool:
+        """Say whether so much more than the budget was taken that nothing is measured any more."""
+        return self._left_s() < -self._budget.in_all_s / 4
+
     def _result(self, before: Situation, stopped: str, race: Race | None) -> Tuned:
         """Return what came of it; what was not measured in all is what the changes gained one after the other."""
         in_turn = product([t.speedup for t in self._kept]), product([t.saving for t in self._kept])
         speedup, saving = in_turn if race is None else (race.speedup, race.saving)
-        after = self._now if self._now is not None and self._now.recipe else None
+        after = self._now if self._now is not None and self.best and self._now.recipe == self.best else None
         return Tuned(
             command=self._command,
             before=before.diagnosis,

@@ -9,6 +9,7 @@ from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.improve.quality import Quality
+from paceline.report.tune_words import not_watched
 
 SCHEMA = "paceline.tune/1"
 
@@ -32,6 +33,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
         "processes_compared": tuned.compared,
         "baseline": _run(tuned.before),
         "after": _run(tuned.after) if tuned.after is not None else None,
+        "unavailable": {"after": why} if (why := not_watched(tuned)) is not None else {},
         "trials": [_trial(trial) for trial in tuned.trials],
         "best": {
             "recipe": tuned.best,

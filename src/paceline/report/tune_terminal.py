@@ -13,7 +13,7 @@ from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
 from paceline.report.tune_table import print_trials
-from paceline.report.tune_words import batch_lines, gained, money_lines, quality_lines
+from paceline.report.tune_words import batch_lines, gained, money_lines, not_watched, quality_lines
 from paceline.report.words import printable
 
 PREFIX = "paceline: "
@@ -59,9 +59,7 @@ def _end(tuned: Tuned) -> list[str]:
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]
     lines += quality_lines(tuned.quality, tuned.price_per_hour) if tuned.quality is not None else ()
     lines.append(f"before: {_phases(tuned.before)}")
-    if tuned.after is not None:
-        lines.append(f"after: {_phases(tuned.after)}")
-    return lines
+    return [*lines, f"after: {_phases(tuned.after) if tuned.after is not None else not_watched(tuned)}"]
 
 
 def _phases(diagnosis: Diagnosis) -> str:

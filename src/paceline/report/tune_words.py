@@ -93,6 +93,13 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
     return f"{units.factor(interval.value)} ({ends}, {interval.count} {what})"
 
 
+def not_watched(tuned: Tuned) -> str | None:
+    """Say why it is not known what holds the program back now; None where it is."""
+    if tuned.after is not None:
+        return None
+    return f"not watched with all that was kept: {tuned.stopped}" if tuned.best else "nothing was kept"
+
+
 def gained(tuned: Tuned) -> str:
     """Say what the best recipe brings, in what was the goal."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)

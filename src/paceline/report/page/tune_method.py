@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.improve.model import Tuned
-from paceline.report import tune_rows, words
-from paceline.report.page.markup import Markup, element, section, table
+from paceline.report import tune_rows, tune_words, words
+from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
 
 _TURNS = (
@@ -19,14 +19,13 @@ _BARS = "The bars at the top show the median step of one watched run each; the s
 
 def method(tuned: Tuned) -> Markup:
     """Tell what the numbers rest on."""
-    paragraphs = (_TURNS, _BARS if tuned.after is not None else "", _predictions(tuned))
-    notes = table((("Note", ""), ("", "")), ([name, text] for name, text in tuned.notes.items()))
+    missing = f"The program was {tune_words.not_watched(tuned)}." if tuned.best else ""
+    paragraphs = (_TURNS, _BARS if tuned.after is not None else missing, _predictions(tuned))
     return section(
         "method",
         "How it was measured",
         *(element("p", text, class_="prose") for text in paragraphs if text),
         facts(_facts(tuned)),
-        notes if tuned.notes else None,
     )
 
 
