@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("names", nargs="*", metavar="NAME", help="only these programs")
-    found.add_argument("--budget", type=float, metavar="S", help="of a search; default: 23 % of the grid's time")
+    found.add_argument("--budget", type=float, metavar="S", help="of a search; default: 23 %% of the grid's time")
     found.add_argument("--rounds", type=int, default=ROUNDS, help="of the last comparison (3)")
     found.add_argument("--train-doctor", metavar="PYTHON", help="a Python that has train-doctor 0.2.0, to be compared")
     found.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (benchmarks/results)")
@@ -109,7 +109,7 @@ def begun(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     here = about(("torch", "paceline"))
     result: dict[str, Any] = {"schema": SCHEMA, **here, "rounds": options.rounds, "programs": {}}
     options.out.mkdir(parents=True, exist_ok=True)
-    files = sorted(options.out.glob("tune-*.json")) if options.resume or options.again else []
+    files = sorted(options.out.glob("tune-[0-9]*.json")) if options.resume or options.again else []
     if not files:
         return options.out / f"tune-{here['date']}.json", result
     before = json.loads(files[-1].read_text())
