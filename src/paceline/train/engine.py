@@ -26,7 +26,7 @@ from paceline.train.arrange import Arranged, arrange
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.recipe import Recipe, of
 from paceline.train.replicas import Replicas, replicas_of
-from paceline.train.world import draw_apart, join, meet
+from paceline.train.world import draw_apart, join, leave, meet
 
 Loss = Callable[[Any, Any], Any]
 
@@ -337,4 +337,4 @@ class Engine:
         if self._replicas is not None:
             self._replicas.close()
         if self._owns_group and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+            leave()

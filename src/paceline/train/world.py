@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from paceline.train import failures
 from paceline.train.layout import AXES, Layout, check_ranks
+
+_LET_GO_S = 1.0
+_GLOO = "pt_gloo"  # how torch calls the threads that work for a process group of Gloo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +131,33 @@ def meet() -> bool:
         torch.distributed.init_process_group("nccl" if _device(torch).type == "cuda" else "gloo")
     failures.watch(torch.distributed.get_rank())
     return owns
+
+
+def leave() -> None:
+    """Leave the other ranks, once the threads of Gloo have let go of what they exchanged last.
+
+    DistributedDataParallel keeps these threads, and what a backward exchanged belongs to Python: where one of them lets
+    go of it after the interpreter's end, the process aborts ("terminate called without an active exception"; torch
+    2.13, a dozen traces of which are alike). No longer than a second is waited.
+    """
+    import torch
+
+    torch.distributed.destroy_process_group()
+    deadline = time.monotonic() + _LET_GO_S
+    while True:
+        time.sleep(0.001)  # one that waits for the interpreter gets it
+        if not _gloo_computes() or time.monotonic() > deadline:
+            return
+
+
+def _gloo_computes() -> bool:
+    """Say whether a thread of Gloo computes now, or waits for a core; False where threads cannot be listed."""
+    for thread in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # ended
+            name, _, state = (thread / "stat").read_text().partition("(")[2].rpartition(")")
+            if name.startswith(_GLOO) and state.split()[0] == "R":
+                return True
+    return False
 
 
 def join(layout: Layout) -> World:
