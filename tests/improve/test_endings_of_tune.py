@@ -119,10 +119,12 @@ def begun(folder: Path, *command: str, said: str) -> subprocess.Popen[str]:
         env={**os.environ, "TMPDIR": str(folder)},
     )
     assert process.stdout is not None
+    lines = []
     for line in process.stdout:
         if said in line:
             return process
-    raise AssertionError(f"it never said {said!r}")
+        lines.append(line)
+    raise AssertionError(f"it never said {said!r}, but:\n{''.join(lines)}")
 
 
 # -- interrupted, ended, killed ----------------------------------------------------------------------
@@ -151,7 +153,7 @@ def test_an_interrupted_search_ends_with_its_result(folder):
 
 
 def test_the_trial_that_was_interrupted_is_in_the_table(folder):
-    command = ["-m", "paceline", "tune", "--budget", "60s", "--allow", "numeric", "train.py"]
+    command = ["-m", "paceline", "tune", "--budget", "240s", "--allow", "numeric", "train.py"]
     process = begun(folder, *command, said="trying")
     time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
