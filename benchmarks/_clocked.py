@@ -25,7 +25,7 @@ from paceline.improve.recipe import to_toml
 
 LIMIT_S = 150.0  # of one run: what takes longer is no candidate
 LINE = re.compile(r"step (\d+) loss (\S+)")
-_NOT_HELD = "did not take hold"
+_NO_EFFECT = "had no effect"
 
 
 class RunFailed(Exception):
@@ -112,7 +112,7 @@ def check(code: int, errors: str) -> None:
     if code:
         raise RunFailed(f"exit code {code}: {said[-1].strip() if said else 'no message'}")
     for line in said:
-        if _NOT_HELD in line:
+        if _NO_EFFECT in line:
             raise RunFailed(line.removeprefix("paceline: "))
 
 

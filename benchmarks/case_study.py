@@ -3,8 +3,8 @@
     python benchmarks/case_study.py [--budget 120] [--width 24] [--out FOLDER]
 
 ``case_study_programs/photos.py`` decodes, cuts and recolours JPEGs in the training process; its device (here the one
-compute thread) is busy about 60 % of the time. ``paceline tune`` is run on it, with nothing but a budget. Asked for: at
-least 90 % busy, and at least 30 % off its time.
+compute thread) is busy about 60% of the time. ``paceline tune`` is run on it, with nothing but a budget. Asked for: at
+least 90% busy, and at least 30% off its time.
 
 Busy is 1 - the share of data wait, as Paceline's own JSON says it before and after. Independently of Paceline's probes,
 a clock on the lines that the program prints times the bare program and the program under the recipe, in turn, and the

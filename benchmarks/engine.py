@@ -8,7 +8,7 @@ another one; shown is the median over rounds of a loop's time divided by that of
 far parameters are from those of the loop by hand at the end is written down. `PYTHON` has torch,
 and `accelerate` and `lightning_fabric` where they are to be measured.
 What is written down are medians, counts and quartiles.
-Asked for is a loop within 1 % of the one by hand, in wall time and CPU time.
+Asked for is a loop within 1% of the one by hand, in wall time and CPU time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> int:
     out = RESULTS / f"engine-{machine['date']}.json"
     held = {"rounds": given.rounds, "steps": given.steps, "stolen_s": stolen_s() - stolen, "within_1_percent": within}
     out.write_text(json.dumps({"schema": SCHEMA, **machine, **held, "ranks": results}, indent=1) + "\n")
-    print(f"the engine is {'within' if within else 'NOT within'} 1 % of the loop by hand; written: {out}")
+    print(f"the engine is {'within' if within else 'NOT within'} 1% of the loop by hand; written: {out}")
     return 0
 
 

@@ -8,10 +8,10 @@ For each program of ``tune_programs``, none of which knows of Paceline:
 
 1. Every cell of its grid (``tune_programs/programs.toml``) runs for so many steps beside a run without it, both under
    ``paceline run --recipe``, timed by a clock on the lines that the program prints.
-2. ``paceline tune`` searches on its own, without a step limit; its budget is 23 % of what the grid took.
+2. ``paceline tune`` searches on its own, without a step limit; its budget is 23% of what the grid took.
 3. The program as it is, the tuned one and the grid's two fastest run in turn: `reached` is the seconds a step of the
    faster of these two over the tuned one's, `gain` the bare one's over the tuned one's, as medians of rounds. `cost` is
-   the wall time of 2 over that of 1. Where `reached` is within 5 % of the 95 % asked for, and not all rounds are on
+   the wall time of 2 over that of 1. Where `reached` is within 5% of the 95% asked for, and not all rounds are on
    one side of that, up to three times as many are played.
 4. The losses that the tuned program prints are held against the bare one's.
 
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("names", nargs="*", metavar="NAME", help="only these programs")
-    found.add_argument("--budget", type=float, metavar="S", help="of a search; default: 23 %% of the grid's time")
+    found.add_argument("--budget", type=float, metavar="S", help="of a search; default: 23%% of the grid's time")
     found.add_argument("--rounds", type=int, default=ROUNDS, help="of the last comparison (3)")
     found.add_argument("--train-doctor", metavar="PYTHON", help="a Python that has train-doctor 0.2.0, to be compared")
     found.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (benchmarks/results)")

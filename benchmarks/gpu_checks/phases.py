@@ -1,4 +1,4 @@
-"""Are phases timed by events what the profiler says of the same steps? Within 3 %, on a transformer and a CNN."""
+"""Are phases timed by events what the profiler says of the same steps? Within 3%, on a transformer and a CNN."""
 
 from __future__ import annotations
 

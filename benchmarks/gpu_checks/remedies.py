@@ -48,7 +48,7 @@ def figures(bare: Watched, changed: Watched) -> dict[str, Any]:
 def wrong(bare: Watched, changed: Watched, recipe: dict[str, dict[str, Any]]) -> list[str]:
     """Return the settings that did not take hold, and that the loss is another."""
     keys = [f"{table}.{key}" for table, settings in recipe.items() for key in settings]
-    failed = [f"{key} did not take hold: {changed.refused.get(key)}" for key in keys if key not in changed.held]
+    failed = [f"{key} had no effect: {changed.refused.get(key)}" for key in keys if key not in changed.held]
     before, after = bare.told.get("loss"), changed.told.get("loss")
     if before is None or after is None or abs(after - before) > TOLERANCE * abs(before):
         failed.append(f"the loss after {STEPS} steps is {after}, and {before} without")

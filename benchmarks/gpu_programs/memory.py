@@ -1,4 +1,4 @@
-"""Fills the GPU to 94 % (``memory.py full``), or tears its memory into pieces that fit nothing (``memory.py torn``)."""
+"""Fills the GPU to 94% (``memory.py full``), or tears its memory into pieces that fit nothing (``memory.py torn``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Train a small convolutional network to tell ten scenes apart by photographs, as many people would write it.
 
-Photographs are read as JPEG, turned, cropped, flipped and recoloured on the CPU, while the network waits for them.
+Photographs are read from a network drive as JPEG, cropped, turned, flipped and recoloured, while the network waits for
+them. The drive is simulated: each read takes `--latency-ms` longer than from the local disk.
 
     python examples/photos/train.py
     paceline run examples/photos/train.py                 # the same, watched
@@ -29,7 +30,7 @@ def random_rotation(image, degrees=15):
 
 
 def random_resized_crop(image, size):
-    """Cut a random piece of 30 to 100 % of the area and scale it."""
+    """Cut a random piece of 30 to 100% of the area and scale it."""
     side = int(min(image.size) * random.uniform(0.3, 1.0) ** 0.5)
     left = random.randint(0, image.width - side)
     top = random.randint(0, image.height - side)
@@ -45,26 +46,32 @@ def colour_jitter(pixels, strength=0.4):
     return np.clip(grey[..., None] + (pixels - grey[..., None]) * saturation, 0.0, 1.0)
 
 
+def read_photo(path, latency_s):
+    """Read a photograph from a drive that answers after some milliseconds."""
+    time.sleep(latency_s)
+    with Image.open(path) as file:
+        return file.convert("RGB")
+
+
 class Photos(Dataset):
     """Photographs in one folder per class."""
 
-    def __init__(self, folder, size, train):
+    def __init__(self, folder, size, latency_s, train):
         self.classes = sorted(path.name for path in folder.iterdir() if path.is_dir())
         files = [
             (path, label) for label, name in enumerate(self.classes) for path in sorted((folder / name).glob("*.jpg"))
         ]
         self.files = [entry for number, entry in enumerate(files) if (number % 10 == 9) != train]
-        self.size, self.train = size, train
+        self.size, self.latency_s, self.train = size, latency_s, train
 
     def __len__(self):
         return len(self.files)
 
     def __getitem__(self, index):
         path, label = self.files[index]
-        with Image.open(path) as file:
-            image = file.convert("RGB")
+        image = read_photo(path, self.latency_s)
         if self.train:
-            image = random_resized_crop(random_rotation(image), self.size)
+            image = random_rotation(random_resized_crop(image, self.size))
             if random.random() < 0.5:
                 image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
             pixels = colour_jitter(np.asarray(image, dtype=np.float32) / 255)
@@ -103,23 +110,22 @@ def accuracy(model, loader, device):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, help="folder of photographs; made when not given")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--size", type=int, default=64, help="side of the network's input, in pixels")
+    parser.add_argument("--latency-ms", type=float, default=5.0, help="of each read, as of a network drive")
     parser.add_argument("--workers", type=int, default=0, help="worker processes of the loader")
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()
 
+    torch.set_num_threads(1)  # the network is small: more threads would only wait for each other
     torch.manual_seed(0)
     random.seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = make_photos(args.data)
-    train, test = (Photos(folder, args.size, train) for train in (True, False))
-    keep = args.workers > 0
-    loader = DataLoader(
-        train, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=keep, drop_last=True
-    )
-    test_loader = DataLoader(test, args.batch_size, num_workers=args.workers, persistent_workers=keep)
+    train, test = (Photos(folder, args.size, args.latency_ms / 1000, train) for train in (True, False))
+    loader = DataLoader(train, args.batch_size, shuffle=True, num_workers=args.workers, drop_last=True)
+    test_loader = DataLoader(test, args.batch_size, num_workers=args.workers)
 
     model = make_model(len(train.classes)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4)

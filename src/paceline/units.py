@@ -55,11 +55,11 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Print a fraction as a percentage: 0.256 is ``26 %``, 0.034 is ``3.4 %``."""
+    """Print a fraction as a percentage: 0.256 is ``26%``, 0.034 is ``3.4%``."""
     if value is None or math.isnan(value):
         return MISSING
     scaled = value * 100
-    return f"{scaled:.0f} %" if abs(scaled) >= 10 else f"{scaled:.1f} %"
+    return f"{scaled:.0f}%" if abs(scaled) >= 10 else f"{scaled:.1f}%"
 
 
 def factor(value: float | None) -> str:

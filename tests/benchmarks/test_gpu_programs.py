@@ -107,8 +107,8 @@ def test_a_recipe_is_applied_and_what_a_cpu_has_not_is_told():
         assert (bare.code, changed.code, bare.held) == (0, 0, {})
         assert list(changed.held) == ["precision.autocast"]
         assert wrong(bare, changed, recipe) == [
-            "compute.cudnn_benchmark did not take hold: there is no CUDA device",
-            "allocator.expandable_segments did not take hold: there is no CUDA device",
+            "compute.cudnn_benchmark had no effect: there is no CUDA device",
+            "allocator.expandable_segments had no effect: there is no CUDA device",
         ]
 
 

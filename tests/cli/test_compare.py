@@ -37,7 +37,7 @@ def test_real_runs_are_compared(recorded: Path, tmp_path: Path) -> None:
 def test_regression_exits_1_and_says_why(paceline: Paceline) -> None:
     done = paceline("compare", "fast", "slow")
     assert done.returncode == 1
-    assert "paceline: regression: " in done.stdout
+    assert "\nregression: " in done.stdout
     assert "why: of the change, data wait" in done.stdout
     assert "differs: command: " in done.stdout
     assert done.stderr == ""
@@ -46,20 +46,20 @@ def test_regression_exits_1_and_says_why(paceline: Paceline) -> None:
 def test_the_other_way_round_is_faster(paceline: Paceline) -> None:
     done = paceline("compare", "slow", "fast", "--strict")
     assert done.returncode == 0
-    assert "paceline: faster: " in done.stdout
+    assert "\nfaster: " in done.stdout
 
 
 def test_the_same_run_is_the_same(paceline: Paceline) -> None:
     done = paceline("compare", "slow", "slow")
     assert done.returncode == 0
-    assert "paceline: same: " in done.stdout
+    assert "\nsame: " in done.stdout
     assert "the same in all 150 steps" in done.stdout
 
 
 def test_tolerance_decides(paceline: Paceline) -> None:
     done = paceline("compare", "fast", "slow", "--tolerance", "5000%")
     assert done.returncode == 0
-    assert "paceline: slower: " in done.stdout
+    assert "\nslower: " in done.stdout
 
 
 @pytest.mark.parametrize("tolerance", ["5", "five", "-3%", "", "nan"])
@@ -97,7 +97,7 @@ def test_json_and_markdown(paceline: Paceline, place: Path) -> None:
 def test_runs_that_are_not_there(paceline: Paceline) -> None:
     done = paceline("compare", "fast", "slw")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "near to it: slow" in done.stderr
+    assert "did you mean slow?" in done.stderr
 
 
 def test_file_instead_of_a_run(paceline: Paceline) -> None:

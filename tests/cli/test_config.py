@@ -24,7 +24,7 @@ def config(place: Path, *arguments: str, **environment: str) -> dict[str, list[s
 
 
 def test_defaults(tmp_path: Path) -> None:
-    found = config(tmp_path)
+    found = config(tmp_path, "--all")
     assert found["run.price"] == ["not set", "default"]
     assert found["run.profile"] == ["not set", "default"]
     assert found["run.no_profile"] == ["no", "default"]
@@ -67,7 +67,7 @@ def test_settings_reach_the_verb(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[run]\nprise = 2.5\n", "[run] has no setting 'prise'; did you mean price?"),
-        ("[run]\nzzz = 2.5\n", "there are: recipe, json, markdown"),
+        ("[run]\nzzz = 2.5\n", "its settings are recipe, json, markdown"),
         ("run = 3\n", "must be a table such as [run]"),
         ("[run\n", "is not valid TOML"),
         ('[run]\nprice = "dear"\n', "--price"),
@@ -92,7 +92,29 @@ def test_table_of_no_verb_is_told(tmp_path: Path) -> None:
 def test_verb_without_settings(tmp_path: Path) -> None:
     done = call("config", "explain", cwd=tmp_path)
     assert done.returncode == 2
-    assert "run, report, compare" in done.stderr
+    assert "run, tune, trace, plan for" in done.stderr
+    assert "did you mean `paceline config tune`?" in call("config", "tuen", cwd=tmp_path).stderr
+
+
+def test_every_verb_with_options_has_settings(tmp_path: Path) -> None:
+    (tmp_path / "paceline.toml").write_text('[tune]\nbudget = "5m"\n[data.convert]\nseed = 3\n[plan.for]\nbatch = 8\n')
+    found = config(tmp_path, "tune", "--trials", "7")
+    assert found["tune.budget"] == ["300.0", str(tmp_path / "paceline.toml")]
+    assert found["tune.trials"] == ["7", "--trials"]
+    assert config(tmp_path, "data", "convert")["data.convert.seed"] == ["3", str(tmp_path / "paceline.toml")]
+    assert config(tmp_path, "plan", "for", PACELINE_PLAN_FOR_SEQ="64")["plan.for.seq"] == [
+        "64",
+        "PACELINE_PLAN_FOR_SEQ",
+    ]
+    assert config(tmp_path)["plan.for.batch"] == ["8", str(tmp_path / "paceline.toml")]
+    assert "tune.trials" not in config(tmp_path)
+
+
+def test_settings_reach_a_verb_of_a_group(tmp_path: Path) -> None:
+    (tmp_path / "paceline.toml").write_text('[plan.for]\ngpus = "8xNoSuchCard"\n')
+    assert "nosuchcard" in call("plan", "llama-3-8b", cwd=tmp_path).stderr
+    (tmp_path / "paceline.toml").write_text("[plan.for]\ngpu = 1\n")
+    assert "[plan.for] has no setting 'gpu'; did you mean gpus?" in call("plan", "llama-3-8b", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "report", "compare"])

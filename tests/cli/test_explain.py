@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli import group
+from paceline.core.remedies import REMEDIES
 from paceline.errors import UsageError
-from paceline.explain.pages import TABLE, all_pages, files, markdown, write_pages
+from paceline.explain.pages import TABLE, all_pages, files, markdown, without_links, write_pages
 from paceline.explain.rules import all_rules
 
 DOCS = Path(__file__).parents[2] / "docs" / "findings"
@@ -26,9 +27,10 @@ def explain(*arguments: str) -> str:
 def test_every_rule_has_a_page(rule) -> None:
     text = explain(rule.code)
     assert text.startswith(f"# {rule.code} {rule.name}\n")
-    for part in ("## What it means", "## How it is decided"):
+    for part in ("## What it means", "## How it is detected"):
         assert part in text
-    assert rule.page.strip() in text
+    assert without_links(rule.page.strip()) in text
+    assert "](../" not in text  # links are for the files in docs/
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
@@ -39,6 +41,44 @@ def test_rules_are_those_of_the_table(rule) -> None:
 @pytest.mark.parametrize("name", ["data001", "DATA001", "loader-serial", "Loader_Serial", " DATA001 "])
 def test_code_or_name_in_any_case(name: str) -> None:
     assert explain(name).startswith("# DATA001 loader-serial")
+
+
+@pytest.mark.parametrize("remedy", REMEDIES)
+def test_every_remedy_has_a_page(remedy: str) -> None:
+    text = explain(remedy)
+    assert text.startswith(f"# {remedy}\n\n{REMEDIES[remedy].title}.")
+    for name in (*REMEDIES[remedy].classes, *REMEDIES[remedy].settings):
+        assert f"`{name}`" in text
+
+
+def test_a_finding_lists_its_remedies_and_a_remedy_the_findings_that_name_it() -> None:
+    text = explain("DATA006")
+    assert "| loader.persistent | exact, resampled, semantic | Keep loader workers between epochs |" in text
+    assert "`paceline explain loader.persistent`" in text
+    assert "- DATA006 loader-restart" in explain("loader.persistent")
+    assert "](" not in text.partition("## Remedies")[2]  # links are for the files in docs/
+    assert "(docs/how-to/data.md)" in explain("loader.shards")
+    assert "The page docs/reference/devices.md says on which hardware" in explain("GPU001")
+    assert all("](../" not in explain(remedy) for remedy in REMEDIES)
+
+
+def test_classes_of_the_remedies_are_explained_and_no_others() -> None:
+    text = explain("loader.persistent").partition("## Safety classes")[2]
+    assert "*exact*" in text
+    assert "*resampled*" in text
+    assert "*numeric*" not in text
+
+
+@pytest.mark.parametrize("name", ["LOADER.WORKERS", "loader.pin-memory", " loader.workers "])
+def test_remedies_in_any_case(name: str) -> None:
+    assert explain(name).startswith("# loader.")
+
+
+def test_list_has_every_remedy_with_its_classes() -> None:
+    text = explain()
+    for row in REMEDIES.values():
+        assert f"  {row.id} " in text
+        assert f"{row.title} ({', '.join(row.classes)})" in text
 
 
 def test_list_has_every_finding_once() -> None:
@@ -53,12 +93,19 @@ def test_what_no_rule_decides_is_said() -> None:
     undecided = [page for page in all_pages() if not page.decided]
     assert {page.code for page in undecided} == set(TABLE) - {rule.code for rule in all_rules()}
     for page in undecided:
-        assert "not decided by this version" in markdown(page).lower()
-    assert explain().count("[not decided by this version]") == len(undecided)
+        assert "not detected by this version" in markdown(page).lower()
+    assert explain().count("[not detected by this version]") == len(undecided)
 
 
 @pytest.mark.parametrize(
-    ("given", "near"), [("DATA01", "DATA001"), ("loader-cereal", "loader-serial"), ("throttling", "GPU001")]
+    ("given", "near"),
+    [
+        ("DATA01", "DATA001"),
+        ("loader-cereal", "loader-serial"),
+        ("throttling", "GPU001"),
+        ("loader.worker", "loader.workers"),
+        ("persistent_workers", "loader.persistent"),
+    ],
 )
 def test_unknown_finding_names_what_is_near(given: str, near: str) -> None:
     with pytest.raises(UsageError, match=near):

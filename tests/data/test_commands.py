@@ -66,13 +66,13 @@ def test_bench_with_a_cache_decodes_nothing(tmp_path):
     asked = ("--batch-size", 8, "--size", 32, "--rounds", 2, "--json", "bench.json")
     done = data(tmp_path, "bench", "shards", *asked, "--decoded-cache", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
-    assert f"kept in {tmp_path / 'cache'}: 24 decoded pictures" in done.stdout
+    assert f"cache in {tmp_path / 'cache'}: 24 decoded images" in done.stdout
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["decoded_cache"]["samples"], found["decoded_cache_offer"]) == (24, None)
     again = data(tmp_path, "bench", "shards", *asked)
     offer = json.loads((tmp_path / "bench.json").read_text())["decoded_cache_offer"]
     assert 0 < offer["saves_cpu_s"] < offer["of_cpu_s"]
-    assert "a cache of decoded pictures takes" in again.stdout
+    assert "a cache of decoded images would take" in again.stdout
 
 
 @pytest.mark.parametrize("verb", ["inspect", "verify", "bench"])

@@ -103,7 +103,7 @@ def test_a_table_of_paths_and_labels(tmp_path):
     (tmp_path / "n.csv").write_text("file,class\npictures/class0/000.jpg,7\n")
     assert (image_table(tmp_path / "n.csv").classes, image_table(tmp_path / "n.csv").labels) == ([], [7])
     (tmp_path / "bad.csv").write_text("picture,class\nx,7\n")
-    with pytest.raises(UsageError, match="one has to be called path or file"):
+    with pytest.raises(UsageError, match="one must be called path or file"):
         image_table(tmp_path / "bad.csv")
 
 
@@ -157,7 +157,7 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
     process.wait()
     there = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").glob("shard-*.tar")}
     assert there and not (tmp_path / "shards" / "dataset.json").exists()
-    with pytest.raises(UsageError, match="it is not finished"):
+    with pytest.raises(UsageError, match="its conversion is unfinished"):
         read_contents(tmp_path / "shards")
     done = subprocess.run([*command, "--processes", "1"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -170,30 +170,30 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
 
 
 def re_there(text: str) -> int:
-    return int(text.partition(" of them there already")[0].rpartition(" ")[2])
+    return int(text.partition(" of them converted before")[0].rpartition(" ")[2])
 
 
 def test_folders_that_hold_something_else(tmp_path):
     source = image_folder(folder_of_pictures(tmp_path / "pictures"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("all of it")
-    with pytest.raises(UsageError, match="is there and is not empty"):
+    with pytest.raises(UsageError, match="exists and is not empty"):
         convert(source, tmp_path / "other", Options(), 1, quiet)
     convert(source, tmp_path / "shards", Options(verbatim=True), 1, quiet)
     with pytest.raises(UsageError, match="holds a data set of 24 samples"):
         convert(source, tmp_path / "shards", Options(verbatim=True), 1, quiet)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / PLAN_FILE).write_text('{"fingerprint": "another"}')
-    with pytest.raises(UsageError, match="another conversion"):
+    with pytest.raises(UsageError, match="an unfinished conversion"):
         convert(source, tmp_path / "begun", Options(), 1, quiet)
 
 
 def test_what_is_no_source(tmp_path):
     for arguments, said in (
         (["nowhere", "shards"], "no file or folder nowhere"),
-        ([str(tmp_path), "shards"], "no pictures in"),
-        (["shards"], "give SRC and DEST"),
-        (["a", "shards", "--dataset", "m:n"], "takes the place of SRC"),
+        ([str(tmp_path), "shards"], "no images in"),
+        (["shards"], "expected SRC and DEST"),
+        (["a", "shards", "--dataset", "m:n"], "replaces SRC"),
     ):
         command = [sys.executable, "-m", "paceline", "data", "convert", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path):
         command = [sys.executable, "-m", "paceline", "data", "convert", "pictures", str(disk / "shards")]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2
-        assert "make room" in done.stderr
+        assert "free some space" in done.stderr
         assert not list(disk.rglob("*.tar"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -223,9 +223,9 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path):
 @pytest.mark.parametrize(
     "harm, said",
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:3000]), "is cut off"),
-        (lambda path: wound(path, 700), "image is damaged: its checksum is not the one that was written"),
-        (lambda path: path.unlink(), "cannot be read"),
+        (lambda path: path.write_bytes(path.read_bytes()[:3000]), "is truncated"),
+        (lambda path: wound(path, 700), "image is damaged: its checksum does not match"),
+        (lambda path: path.unlink(), "is missing, with its"),
         (lambda path: path.with_suffix(".npz").unlink(), "the index of"),
         (lambda path: wound(path.with_suffix(".npz"), 400), "is damaged"),
     ],
@@ -262,7 +262,7 @@ def test_a_newer_or_broken_description(tmp_path):
     path = dataset.folder / "dataset.json"
     said = json.loads(path.read_text())
     path.write_text(json.dumps({**said, "schema": "paceline.data/9"}))
-    with pytest.raises(DamagedData, match="a newer paceline may read it"):
+    with pytest.raises(DamagedData, match="a newer Paceline may read it"):
         ShardedDataset(dataset.folder)
     path.write_text("{")
     with pytest.raises(DamagedData, match="cannot be read"):

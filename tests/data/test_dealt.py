@@ -35,7 +35,7 @@ def test_a_part_goes_on_where_the_loader_was():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"rank": 0, "world": 2}, "gives the part of rank=0 of world=2 already"),
+        ({"rank": 0, "world": 2}, "already has rank=0 and world=2"),
         ({"on_error": "skip"}, "would give 2 ranks parts of different sizes"),
     ],
 )

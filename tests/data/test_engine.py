@@ -131,8 +131,8 @@ def test_tensors_are_found_in_whatever_collates_make():
 def test_devices():
     assert type(delivery_to(None, Clock())) is type(delivery_to("cpu", Clock())) is Here
     assert delivery_to("cpu", Clock()).at_once(7) == 7
-    with pytest.raises(UsageError, match="move them yourself"):
+    with pytest.raises(UsageError, match="Copy batches to other devices yourself"):
         delivery_to("meta", Clock())
     if not torch.cuda.is_available():
-        with pytest.raises(UsageError, match="torch sees no such device here"):
+        with pytest.raises(UsageError, match="torch sees no such device"):
             delivery_to("cuda", Clock())

@@ -144,7 +144,7 @@ def test_what_is_exported_comes_back(tmp_path, kind):
     here = list(zip([dataset.payload("image", place) for place in places], labels))
     assert read_back(source_of(dest, None), tmp_path / "again") == here
     assert not list(tmp_path.rglob(".*.part"))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         export(dataset, dest, kind, quiet)
 
 
@@ -190,12 +190,12 @@ def test_any_bytes_are_an_example_or_none(data):
     "name, content, said",
     [
         ("a.tar", b"no tar", "cannot be read as a tar"),
-        ("a.tfrecord", b"no record at all", "is damaged, or this is no TFRecord file"),
-        ("a.tfrecord", b"short", "ends within the head of a record"),
+        ("a.tfrecord", b"no record at all", "is damaged, or this is not a TFRecord file"),
+        ("a.tfrecord", b"short", "ends inside the header of a record"),
         ("a.parquet", b"no table", "cannot be read as Parquet"),
         ("a.h5", b"no file", "cannot be read as HDF5"),
         ("a.npy", b"no array", "cannot be read as NumPy arrays"),
-        ("a.what", b"", "it cannot be told what"),
+        ("a.what", b"", "is not recognised"),
     ],
 )
 def test_files_that_are_something_else(tmp_path, name, content, said):

@@ -61,7 +61,7 @@ def test_labels_of_a_table_are_what_they_say(tmp_path, labels, kept, kind, class
     "text, said",
     [
         (b"path,label\n0.jpg,1\n1.jpg\n", "line 3"),
-        (b"path,label\n0.jpg,caf\xe9\n", "no UTF-8 text"),
+        (b"path,label\n0.jpg,caf\xe9\n", "is not UTF-8 text"),
     ],
 )
 def test_a_table_that_cannot_be_read(tmp_path, text, said):
@@ -92,7 +92,7 @@ def test_folders_without_pictures_are_named(tmp_path):
     (tmp_path / "in" / "b").mkdir()
     (tmp_path / "in" / "b" / "0.jpg").write_bytes(jpeg(16, 16))
     done = CliRunner().invoke(command, [str(tmp_path / "in"), str(tmp_path / "out")], standalone_mode=False)
-    assert "folders without pictures have a label too, as in torchvision: a" in done.stderr
+    assert "these folders contain no images but count as classes, as in torchvision: a" in done.stderr
 
 
 def test_a_bad_sample_is_no_reason_to_begin_anew(tmp_path):
@@ -199,7 +199,7 @@ def test_names_that_would_clash_are_told():
     from paceline.data.kinds import column_names
 
     assert column_names(["y", "target"], lambda name: "label") == {"y": "y", "target": "target"}
-    with pytest.raises(UsageError, match=r"'x/y' and 'x_y' would both be the column x_y"):
+    with pytest.raises(UsageError, match=r"'x/y' and 'x_y' would both become the column x_y"):
         column_names(["x/y", "x_y"])
 
 
@@ -253,7 +253,7 @@ def test_text_and_truth_of_hdf5(tmp_path):
 @pytest.mark.parametrize("kind, path", [("images", "a.csv"), ("table", "."), ("hdf5", "."), ("npy", ".")])
 def test_a_format_that_it_cannot_be(tmp_path, kind, path):
     (tmp_path / "a.csv").write_text("path,label\n")
-    with pytest.raises(UsageError, match=r"is of a f|no \.npy files"):
+    with pytest.raises(UsageError, match=r"needs a f|no \.npy files"):
         len(source_of(tmp_path / path, kind))
 
 

@@ -93,17 +93,17 @@ def test_a_tokenizer_of_hugging_face(tmp_path):
 
 
 def test_what_is_wrong(folder, tmp_path):
-    with pytest.raises(UsageError, match="there is no sample of"):
+    with pytest.raises(UsageError, match="too few for one sample of"):
         TokenDataset(folder, 10**6)
     with pytest.raises(UsageError, match="give 'bytes', or the path of"):
         tokenizer_of("gpt2")
     with pytest.raises(UsageError, match="is not empty"):
         write_tokens(folder, iter([["a"]]), ByteTokenizer())
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "b"}\n')
-    with pytest.raises(UsageError, match="line 2: no JSON with a field"):
+    with pytest.raises(UsageError, match="line 2: not JSON with a field"):
         list(documents(tmp_path / "bad.jsonl"))
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
-    with pytest.raises(UsageError, match="is no UTF-8 text"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         list(documents(tmp_path / "latin.txt"))
     path = sorted(folder.glob("*.npy"))[1]
     path.write_bytes(path.read_bytes()[:-100])
@@ -124,7 +124,7 @@ def test_an_interrupted_conversion_of_text_goes_on_where_it_was(tmp_path):
     write_tokens(tmp_path / "whole", many(12), ByteTokenizer(), shard_tokens=1500)
     with pytest.raises(KeyboardInterrupt):
         write_tokens(tmp_path / "tokens", cut_short(7), ByteTokenizer(), shard_tokens=1500, mark="a")
-    with pytest.raises(UsageError, match="the beginning of another conversion"):
+    with pytest.raises(UsageError, match="an unfinished conversion"):
         write_tokens(tmp_path / "tokens", many(12), ByteTokenizer(), shard_tokens=1500, mark="b")
 
     class Counting(ByteTokenizer):

@@ -88,7 +88,7 @@ def test_others_on_our_cores_are_made_room_for_and_their_place_is_taken_again():
     alone = Machine(training_s=0.01, making_s=0.1, cores=16)
     shared = played(replace(alone, crowded=12.0), 2, played(alone, 12))
     assert shared.pace.threads == 4
-    assert "others are busy on 12.0 of our cores" in shared.changes[-1].why
+    assert "other processes use 12.0 of the cores" in shared.changes[-1].why
     assert played(alone, 12, shared).pace.threads >= 10
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,12 +24,13 @@ def assert_refused(result: Result, *words: str) -> None:
 
 
 def assert_own_failure(result: Result, code: int, *words: str) -> None:
-    """The program failed by itself: its code, its own words, and ours that no step was seen."""
+    """The program failed before training: its code, its own words, one line of ours, no verdict and no run."""
     assert result.code == code, result.err
     assert [word for word in words if word not in "\n".join(result.theirs)] == [], result.err
-    assert "no-steps" in result.err
-    assert "the program ended before its first one" in result.err
-    assert not [line for line in result.ours if "Traceback" in line or "a fault of ours" in line]
+    (line,) = result.ours
+    assert line.startswith(f"paceline: the program ended with code {code}")
+    assert line.endswith("; there is no verdict, and the run was not kept")
+    assert result.folder is None
 
 
 # ------------------------------------------------------------------------------------------- the command line
@@ -43,18 +45,22 @@ def test_a_missing_script_with_a_near_name(script, tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], ["nothing to run", "paceline run train.py"]),
-        (["--"], ["nothing to run"]),
+        ([], ["no program was given", "paceline run train.py"]),
+        (["--"], ["no program was given"]),
+        (["--layout", "zz=2", "train.py"], ["no axis 'zz'", "the axes are dp and shard:"]),
+        (["--layout", "tp=2", "train.py"], ["tp cannot be applied", "dp=2, shard=2 or dp=2,shard=2"]),
         (["--wrong", "train.py"], ["--wrong"]),
         (["-m"], ["-m"]),
         (["--price", "much", "train.py"], ["--price"]),
         (["--instance", "p5.nothing", "train.py"], ["p5.nothing"]),
-        (["--json", "missing/x.json", "train.py"], ["missing/x.json", "elsewhere"]),
+        (["--json", "missing/x.json", "train.py"], ["missing/x.json", "no folder missing", "elsewhere"]),
         (["--html", ".", "train.py"], ["folder"]),
         (["--run-id", "../x", "train.py"], ["--run-id", "../x"]),
         (["empty"], ["__main__.py"]),
-        (["--", "no-such-program"], ["no-such-program", "PATH"]),
-        (["--", "./train.py"], ["may not be executed", "leave out"]),
+        (["--", "no-such-program"], ["command not found", "no-such-program", "PATH"]),
+        (["--", "train"], ["is a folder"]),
+        (["--", "not-a-program"], ["cannot be started", "#!/bin/sh"]),
+        (["--", "./train.py"], ["is not executable", "leave out"]),
         (["shell.sh"], ["not a Python script", "paceline run -- shell.sh"]),
         (["/bin/ls"], ["not a Python script", "paceline run -- /bin/ls"]),
     ],
@@ -62,8 +68,12 @@ def test_a_missing_script_with_a_near_name(script, tmp_path):
 def test_what_cannot_be_run_is_refused_before_anything_starts(script, tmp_path, arguments, words):
     script("print('started')")
     script("#!/bin/sh\necho started\n", "shell.sh").chmod(0o755)
+    script("\0", "not-a-program").chmod(0o755)
     (tmp_path / "empty").mkdir()
-    assert_refused(watched(arguments, tmp_path), *words)
+    (tmp_path / "train").mkdir()
+    result = watched(arguments, tmp_path, PATH=f"{os.defpath}:{tmp_path}")
+    assert_refused(result, *words)
+    assert result.folder is None
 
 
 def test_a_name_with_spaces_and_umlauts(script, tmp_path):
@@ -164,7 +174,7 @@ def test_a_disk_that_fills_up_on_the_way(tmp_path, mounted):
     assert result.out.startswith("going")
     (stopped,) = [line for line in result.ours if "watching stopped" in line]
     assert "No space left on device" in stopped
-    assert not [line for line in result.ours if "a fault of ours" in line]
+    assert not [line for line in result.ours if "internal error" in line]
 
 
 # ------------------------------------------------------------------------------------------- the record

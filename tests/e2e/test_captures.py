@@ -125,7 +125,7 @@ def test_it_is_analysed_at_the_end(pair):
     result = pair[1]
     assert (result.folder / "trace.html").exists()
     assert "verdict: n/a, there are no GPU events" in result.err
-    assert re.search(r"captures in \S+, their page in \S+trace.html", result.err)
+    assert re.search(r"wrote captures to \S+ and their report to \S+trace.html", result.err)
 
 
 def test_the_first_step_is_captured_too(tmp_path):
@@ -145,7 +145,7 @@ def test_a_program_that_ends_within_them(tmp_path):
 def test_a_program_that_ends_before_them(tmp_path):
     result = watched([program(tmp_path, TRAINS), "5", "0"], tmp_path, ["--profile", "10:13"])
     assert result.code == 0
-    assert "no capture of steps 10:13 was taken: no rank came to the first of them" in result.err
+    assert "steps 10:13 were not captured: the program ended before the first of these steps" in result.err
 
 
 def test_a_step_of_two_optimizers_is_one(tmp_path):
@@ -157,7 +157,7 @@ def test_a_step_of_two_optimizers_is_one(tmp_path):
 def test_the_programs_own_profiler_comes_first(tmp_path):
     result = watched([program(tmp_path, PROFILES_ITSELF)], tmp_path, ["--profile", "2:4"])
     assert (result.code, result.out) == (0, "True\n")
-    assert "was taken: the program profiles itself" in result.err
+    assert "were not captured: the program profiles itself" in result.err
 
 
 def test_every_rank_is_captured(tmp_path):
@@ -171,11 +171,11 @@ def test_every_rank_is_captured(tmp_path):
     told = [json.loads(path.read_text())["distributedInfo"]["rank"] for path in found]
     assert told == [0, 1]
     assert re.search(r"waiting: ranks wait .* for each other in \d+ collectives", result.err)
-    assert "of the CPU's time in operators" in result.err
+    assert "of CPU time in operators" in result.err
 
 
 @pytest.mark.parametrize("given", ["10", "13:10", "a:b", "1:2:3", "-1:3"])
 def test_what_names_no_steps(tmp_path, given):
     result = watched([program(tmp_path, TRAINS), "1", "0"], tmp_path, [f"--profile={given}"])
     assert (result.code, result.out) == (2, "")
-    assert "names no steps" in result.err
+    assert "is not a range of steps" in result.err

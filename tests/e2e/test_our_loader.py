@@ -66,4 +66,4 @@ def test_it_is_watched_as_a_loader_and_changes_nothing(tmp_path, shards, threads
     assert ("DATA001" in codes) <= (threads == 0)  # threads make batches behind the training
     for finding in found["findings"]:
         if finding["code"] == "DATA001":
-            assert any("by the loader's own clock: " in one["text"] for one in finding["evidence"])
+            assert any("measured by the loader: " in one["text"] for one in finding["evidence"])

@@ -64,7 +64,7 @@ def test_another_profiler_window_on_demand(going):
     assert run.end().code == 143
     late = subprocess.run([PACELINE, "profile", "--dir", "runs"], cwd=run.cwd, capture_output=True, text=True)
     assert late.returncode == 2
-    assert "is not going on (ended by SIGTERM" in late.stderr
+    assert "has ended (ended by SIGTERM" in late.stderr
 
 
 def windows_of(run: Going, count: int) -> list[dict]:

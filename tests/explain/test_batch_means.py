@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.explain.batch_means import _t_975, mean_interval, paired_ratio
 
-# Student's t at 97.5 % by degrees of freedom, from printed tables.
+# Student's t at 97.5% by degrees of freedom, from printed tables.
 T_TABLE = {4: 2.776, 5: 2.571, 9: 2.262, 19: 2.093, 30: 2.042, 120: 1.980}
 
 

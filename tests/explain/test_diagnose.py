@@ -66,7 +66,7 @@ def test_a_short_run_whose_loss_is_no_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "exit_code, words", [(0, "no backward pass"), (1, "ended before its first one"), (None, "no backward")]
+    "exit_code, words", [(0, "no backward pass"), (1, "ended before the first step"), (None, "no backward")]
 )
 def test_a_run_without_a_step(tmp_path, exit_code, words):
     found = diagnosed(RunFolder(tmp_path), exit_code=exit_code, wall_s=3.0)
@@ -100,7 +100,7 @@ def ended_by(tmp_path, exit_code: int, **record) -> str:
             137,
             {"signal": "SIGKILL", "oom_kills": 1},
             "killed (SIGKILL); likely out of memory: "
-            "meanwhile the kernel killed a process of this host for lack of memory",
+            "during the run, the kernel killed a process on this host because memory was full",
         ),
         (137, {"signal": "SIGKILL", "oom_kills": 0}, "killed (SIGKILL)"),
         (130, {"signal": "SIGINT"}, "interrupted (SIGINT)"),
@@ -118,7 +118,7 @@ def test_a_rank_without_a_last_word(tmp_path):
     for number in range(3):
         notes = () if number == 1 else ({"kind": "end", "exception": None},)
         folder.rank(plain(30), number, meta={"world": 3, "distributed": True}, notes=notes)
-    assert diagnosed(folder, exit_code=1).ended.endswith("without a last word: rank 1")
+    assert diagnosed(folder, exit_code=1).ended.endswith("without a message: rank 1")
 
 
 def test_lives_are_told(tmp_path):
@@ -127,7 +127,7 @@ def test_lives_are_told(tmp_path):
         for number in range(2):
             started = {"started_unix_s": (FIRST_NS + OFFSET_NS) / S + 100 * life}
             folder.rank(plain(30), number, pid=10 * life + number, meta={"world": 2, "distributed": True} | started)
-    assert "2 earlier lives of ranks" in diagnosed(folder).ended
+    assert "2 rank processes were restarted" in diagnosed(folder).ended
 
 
 def test_what_an_hour_costs_and_what_of_it_was_idle(tmp_path):
@@ -192,4 +192,4 @@ def test_the_command_is_shown_as_it_would_be_typed(tmp_path, command, shown):
 def test_a_command_whose_end_could_not_be_written_does_not_say_that_it_still_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("platform.node", lambda: HOST)
     folder = RunFolder(tmp_path).rank(plain(30)).launch(exit_code=None, pid=os.getpid())
-    assert diagnose(folder.read()).ended == "ended; how could not be written down"
+    assert diagnose(folder.read()).ended == "ended; the exit code could not be recorded"

@@ -58,7 +58,7 @@ HOT = {"throttle_reasons": ["sw_thermal"], "sm_clock_mhz": 1400, "temperature_c"
 
 @pytest.mark.parametrize(("share", "there"), [(0.05, False), (0.1, True), (1.0, True)])
 def test_gpu001_thermal_throttling(tmp_path, share, there):
-    """One reading in twenty is a blip, though it is 5 % of them."""
+    """One reading in twenty is a blip, though it is 5% of them."""
     assert ("GPU001" in on_gpu(tmp_path, readings=some(share, **HOT))) == there
 
 
@@ -79,7 +79,7 @@ CAPPED = {"throttle_reasons": ["power_cap"], "sm_clock_mhz": 1700, "power_w": 69
 def test_gpu002_power_capped_at_the_default_limit_is_only_told(tmp_path):
     finding = on_gpu(tmp_path, readings=CAPPED)["GPU002"]
     assert (finding.severity, finding.gain) == ("info", None)
-    assert remedies(finding) == ["precision.bf16"]
+    assert remedies(finding) == ["precision.autocast"]
     assert diagnose(gpu_run(tmp_path / "b", readings=CAPPED).run).verdict == "compute-bound"
 
 
@@ -239,7 +239,7 @@ def test_xfer001_transfer_blocking(tmp_path, copies, there):
 
 
 @pytest.mark.parametrize(
-    ("pinned", "first"), [(False, "loader.pin_memory"), (True, "data.prefetch_device"), (None, "loader.pin_memory")]
+    ("pinned", "first"), [(False, "loader.pin_memory"), (True, "loader.device_prefetch"), (None, "loader.pin_memory")]
 )
 def test_xfer001_looks_at_the_loader(tmp_path, pinned, first):
     from tests.explain.build import meter
@@ -277,7 +277,7 @@ def test_comp003_sync_stall(tmp_path, count, utilization, there):
 
 def test_comp003_names_the_line_and_bounds_the_loss(tmp_path):
     finding = on_gpu(tmp_path, readings={"utilization_gpu_percent": 90}, summary=waiting(60))["COMP003"]
-    assert finding.time_share == pytest.approx(0.1 - 0.005, abs=1e-6)  # the GPU idles 10 %, of which data takes 0.5 %
+    assert finding.time_share == pytest.approx(0.1 - 0.005, abs=1e-6)  # the GPU idles 10%, of which data takes 0.5%
     assert any("total += loss.item()" in e.text for e in finding.evidence)
     assert remedies(finding) == ["sync.less_often", "sync.non_blocking"]
 
@@ -320,7 +320,7 @@ def test_comp004_measured_by_operators(tmp_path):
     assert finding.time_share == pytest.approx(6000 / 6500 * 0.99, rel=1e-3)
     most = 1 - 67 / 989
     assert finding.gain.high == pytest.approx(1 / (1 - finding.time_share * most), rel=1e-6)
-    assert remedies(finding) == ["precision.bf16", "precision.tf32"]
+    assert remedies(finding) == ["precision.autocast", "precision.tf32"]
     old = on_gpu(tmp_path / "t4", meta={**FP32, "capability": "7.5", "device_name": "Tesla T4"})["COMP004"]
     assert remedies(old) == ["precision.fp16"]
 

@@ -56,7 +56,7 @@ AGREED = """
 """
 
 NAMES = {cells[1]: cells[2] for line in AGREED.strip().splitlines() if (cells := [c.strip() for c in line.split("|")])}
-HEADINGS = ["What it means", "How it is decided", "What helps"]
+HEADINGS = ["What it means", "How it is detected", "What helps"]
 
 
 def test_the_table_is_whole():
@@ -89,7 +89,7 @@ def test_a_page_says_what_it_means_how_it_is_decided_and_what_helps(rule):
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
 def test_a_page_names_the_numbers_that_decide(rule):
-    decided = rule.page.partition("## How it is decided")[2].partition("##")[0]
+    decided = rule.page.partition("## How it is detected")[2].partition("##")[0]
     by_a_number = re.search(
         r"\d|\b(one|two|three|four|five|half|third|quarter|fifth|sixth|tenth|twice|first|longer|exceed)", decided
     )

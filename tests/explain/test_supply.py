@@ -44,7 +44,7 @@ def test_the_fewest_workers_near_the_best():
     assert SLEEP.best_workers() == 4
     assert BURN.best_workers() == 2
     assert supply(make_s=0.0396).best_workers() == 4
-    assert supply(make_s=0.0309).best_workers() == 3  # within 3 % of the compute
+    assert supply(make_s=0.0309).best_workers() == 3  # within 3% of the compute
     assert supply(make_s=10.0, compute_s=0.001, other_cpu_s=0.001).best_workers() > 32
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from paceline.explain.model import Finding, Gain
+from paceline.explain.model import Finding, Gain, Remedy
 from paceline.explain.verdict import ordered, verdict_of, worth
 
 
@@ -87,3 +87,18 @@ def test_the_more_certain_of_two_alike_goes_first():
 def test_order_does_not_depend_on_the_order_before():
     alike = [finding(code, low, 2.0) for code, low in (("RUN001", 1.1), ("RUN002", 1.2), ("RUN006", 1.3))]
     assert {tuple(codes(*some)) for some in itertools.permutations(alike)} == {("RUN006", "RUN002", "RUN001")}
+
+
+def remedy(low: float, high: float) -> Remedy:
+    return Remedy(id="loader.workers", safety="exact", change="more workers", gain=Gain(low=low, high=high))
+
+
+def test_the_gain_of_a_finding_is_that_of_the_remedy_shown_beside_it():
+    (one,) = ordered([finding("DATA001", 1.2, 2.4, remedies=[remedy(1.1, 1.6), remedy(1.2, 2.4)])])
+    assert one.gain == one.remedies[0].gain == Gain(low=1.1, high=1.6)
+
+
+def test_a_remedy_of_a_straggler_gains_no_more_than_its_finding():
+    late = finding("COMM002", 1.3, 1.5)
+    found = {f.code: f for f in ordered([late, finding("DATA001", 4.0, 6.0, remedies=[remedy(4.0, 6.0)])])}
+    assert found["DATA001"].gain == found["DATA001"].remedies[0].gain == Gain(low=1.3, high=1.5)

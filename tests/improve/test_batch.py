@@ -128,7 +128,9 @@ def test_batch_and_rate_take_hold_and_evaluation_stays(ran, schedule, rates):
 def test_a_loader_that_does_not_shuffle_is_left_alone(ran):
     source = LOADERS.format(schedule="torch.optim.lr_scheduler.ConstantLR(optimizer)").replace(", shuffle=True", "")
     changed = ran(source, {"loader": {"batch_size": 32}})
-    assert changed.refused == {"loader.batch_size": "no loader shuffles: which of them trains cannot be told"}
+    assert changed.refused == {
+        "loader.batch_size": "no loader shuffles, so it is unknown which loader supplies the training data"
+    }
 
 
 def test_windows_of_a_program(ran, monkeypatch, tmp_path):

@@ -68,7 +68,7 @@ def test_copies_to_the_device_are_pinned_or_made_ahead(tmp_path):
     random = {"loaders": [loader(num_workers=0, pin_memory=True, meter=drawn)]}
     found = proposed(gpu_run(tmp_path / "b", timed(transfer=3), summary=random))
     assert "loader.pin_memory=True" not in found
-    assert found["loader.pin_memory=True loader.device_prefetch=True"].safety == "semantic"
+    assert found["loader.pin_memory=True loader.device_prefetch=True"].safety == "resampled"
 
 
 @pytest.mark.parametrize(

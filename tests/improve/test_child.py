@@ -109,7 +109,7 @@ def test_samples_that_are_another_each_time_are_not_kept(ran):
     )
     bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
     assert changed.out == bare.out
-    assert "another each time" in changed.refused["loader.cache"]
+    assert "changes each time" in changed.refused["loader.cache"]
 
 
 MANY = """
@@ -125,7 +125,7 @@ def test_samples_of_a_part_of_a_dataset_are_kept_where_they_are_fetched_one_by_o
     bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
     assert (changed.code, changed.out) == (0, bare.out), changed.err
     assert ("loader.cache" in changed.held) is kept
-    assert ("many samples at a time" in changed.refused.get("loader.cache", "")) is not kept
+    assert ("several samples at a time" in changed.refused.get("loader.cache", "")) is not kept
 
 
 def test_samples_that_are_others_in_a_later_epoch_are_kept_no_more(ran):
@@ -137,7 +137,7 @@ def test_samples_that_are_others_in_a_later_epoch_are_kept_no_more(ran):
     bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
     assert "(100" not in bare.out and "102.0" in bare.out
     assert (changed.code, changed.out) == (0, bare.out), changed.err
-    assert "later epoch" in changed.refused["loader.cache"]
+    assert "from epoch to epoch" in changed.refused["loader.cache"]
 
 
 def test_a_collate_function_that_changes_samples_gets_copies(ran):
@@ -233,7 +233,7 @@ if __name__ == "__main__":
 def test_a_stream_is_never_read_twice(ran, recipe):
     changed = ran(STREAM, {"loader": recipe})
     assert changed.out.strip() == str(list(range(12)))
-    assert any("stream" in why for why in changed.refused.values())
+    assert any("IterableDataset" in why for why in changed.refused.values())
 
 
 def test_autocast_is_around_the_model_and_not_around_the_loss(ran):

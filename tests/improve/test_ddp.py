@@ -71,8 +71,8 @@ def test_only_the_last_backward_of_a_step_exchanges_and_in_half_precision(ran_on
     assert (first[1::2], first[-1]) == (second[1::2], second[-1])  # norms and parameters
     assert first == pytest.approx(bare[0][0], rel=2e-3)
     assert first != bare[0][0]
-    assert changed[0].held["ddp.no_sync"] == "of 3 backwards in a step the last one exchanges gradients"
-    assert changed[0].held["ddp.comm_hook"] == "gradients of Sequential are exchanged by fp16"
+    assert changed[0].held["ddp.no_sync"] == "of the 3 backward passes of a step, only the last one exchanges gradients"
+    assert changed[0].held["ddp.comm_hook"] == "gradients of Sequential are compressed with fp16"
 
 
 OWN_CHOICE = """
@@ -89,7 +89,7 @@ def test_what_the_program_has_chosen_stays(ran_on_ranks):
     recipe = {"bucket_cap_mb": 100, "static_graph": True, "comm_hook": "powersgd", "no_sync": True}
     (changed,) = ran_on_ranks(source, {"ddp": recipe}, world=1)
     assert set(trained([changed])[1]) == {"1"}
-    assert changed.refused["ddp.bucket_cap_mb"] == "the program gives bucket_cap_mb=2 itself"
+    assert changed.refused["ddp.bucket_cap_mb"] == "the program passes bucket_cap_mb=2 itself"
     assert changed.refused["ddp.no_sync"] == "several models exchange gradients"
     assert "needs NCCL" in changed.refused["ddp.comm_hook"]
     assert "ddp.static_graph" in changed.held

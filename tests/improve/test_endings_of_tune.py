@@ -131,7 +131,7 @@ def begun(folder: Path, *command: str, said: str) -> subprocess.Popen[str]:
 
 
 def test_control_c_before_anything_is_known(folder):
-    process = begun(folder, "-m", "paceline", "tune", "train.py", said="watching")
+    process = begun(folder, "-m", "paceline", "tune", "train.py", said="measuring the unchanged")
     time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     assert "interrupted before anything was measured" in process.communicate(timeout=60)[0]
@@ -145,8 +145,8 @@ def test_an_interrupted_search_ends_with_its_result(folder):
     time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[0]
-    assert "interrupted: what was kept so far stands" in said
-    assert "next: paceline run train.py" in said
+    assert "interrupted; the changes that were kept so far are the result" in said
+    assert "next: paceline tune train.py  # the search was interrupted" in said
     assert process.returncode == 0
     assert gone(folder)
     assert not list((folder / ".paceline" / "tunes").iterdir())
@@ -183,7 +183,7 @@ def test_no_process_is_left_of_a_race(folder, signals):
 @pytest.mark.parametrize(
     "how, kind, words",
     [
-        ("hangs", TrialFailed, "it hung: no step of a torch optimizer came in time"),
+        ("hangs", TrialFailed, "the program hung: it made no step of a torch optimizer in time"),
         ("is killed", ProgramFailed, "was ended by SIGKILL"),
         ("leaves", ProgramFailed, "ended with code 3"),
     ],
@@ -241,13 +241,13 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(folder):
 def test_a_command_that_is_not_there(folder):
     done = tune(folder, "--", "no-such-launcher", "train.py")
     assert done.returncode == 2
-    assert "no program 'no-such-launcher'" in done.stderr
+    assert "command not found: 'no-such-launcher'" in done.stderr
     assert not list((folder / ".paceline" / "tunes").iterdir())
 
 
 def test_a_trial_that_cannot_begin_is_a_failed_trial(folder):
     (folder / "trial").write_text("a file")
-    with pytest.raises(TrialFailed, match="a trial cannot begin in .*trial"):
+    with pytest.raises(TrialFailed, match="a trial cannot start in .*trial"):
         Player([sys.executable, "train.py"], {}, folder / "trial", {}, folder)
 
 

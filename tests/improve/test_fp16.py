@@ -70,7 +70,9 @@ def test_a_step_whose_gradients_overflow_is_skipped_and_counted(ran):
     changed = ran(LARGE, HALF)
     assert changed.code == 0, changed.err
     assert changed.out.splitlines() == 2 * (7 * ["True True"] + 2 * ["False True"])
-    assert changed.held["precision.autocast"] == "14 of 16 steps skipped: gradients that are not finite in fp16"
+    assert (
+        changed.held["precision.autocast"] == "14 of 16 steps were skipped, because gradients were not finite in fp16"
+    )
 
 
 OWN = """

@@ -611,7 +611,7 @@ def test_the_patch_is_written_and_no_copy_is_lost(place):
     (place / "train.py.orig").write_text("kept from before")
     done = tune(place, "--write", "--from", "recipe.toml", "train.py")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote train.py; as it was it is train.py.orig2" in done.stderr
+    assert "wrote train.py; the old file is train.py.orig2" in done.stderr
     assert (place / "train.py").read_text() == WANTED
     assert (place / "train.py.orig").read_text() == "kept from before"
     assert (place / "train.py.orig2").read_text() == SCRIPT
@@ -640,7 +640,7 @@ def test_all_files_are_written_or_none(place):
         (("--from", "recipe.toml", "train.py"), "import sys; sys.modules['libcst'] = None", "pip install paceline[pat"),
         (("--diff", "--", "bash", "run.sh"), "pass", "no Python script of yours in `bash run.sh`"),
         (("--from", "none.toml", "train.py"), "pass", "no recipe none.toml"),
-        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "--from makes none"),
+        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "--from makes no trials"),
     ],
     ids=["libcst", "libcst-from", "no-script", "no-recipe", "json"],
 )
@@ -650,3 +650,59 @@ def test_what_cannot_be_patched_is_told_before_any_trial(place, options, code, w
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not os.path.exists(place / ".paceline")
+
+
+OPTIONS = """
+import argparse
+from torch.utils.data import DataLoader
+parser = argparse.ArgumentParser()
+parser.add_argument("-j", "--data-workers", type=int, default=0, help="worker processes")
+parser.add_argument("--debug", action="store_true")
+args = parser.parse_args()
+train = DataLoader(range(9), 3, num_workers={workers})
+"""
+TWO = {"loader": {"num_workers": 2}}
+
+
+def patched_options(workers: str, *command: str, more: str = ""):
+    source = Source(path=Path("train.py"), text=OPTIONS.format(workers=workers) + more, is_script=True)
+    return patched([source], TWO, ["python", "train.py", *command])
+
+
+@pytest.mark.parametrize("more", ["", "test = DataLoader(range(9), num_workers=args.data_workers)\n"])
+def test_workers_of_an_option_are_changed_where_its_default_is(more):
+    patch = patched_options("args.data_workers", more=more)
+    before, after = patch.before[0].text, patch.after[0].text
+    assert after == before.replace("default=0", "default=2")
+    assert not patch.stays
+
+
+def test_a_variable_that_is_made_of_the_option_for_loaders_follows_it():
+    more = "keep = args.data_workers > 0\ntest = DataLoader(range(9), num_workers=1, persistent_workers=keep)\n"
+    patch = patched_options("args.data_workers", more=more)
+    assert 'default=2, help="worker processes"' in patch.after[0].text
+    assert "DataLoader(range(9), 3, num_workers=args.data_workers)" in patch.after[0].text
+
+
+@pytest.mark.parametrize(
+    "workers, command, more, flags",
+    [
+        ("args.data_workers", ("--data-workers", "1"), "", "--data-workers"),  # the command sets it
+        ("args.data_workers", ("--data-workers=1",), "", "--data-workers"),
+        ("args.data_workers", (), "print(args.data_workers * 2)\n", "--data-workers"),  # it is used for something else
+        ("args.data_workers if not args.debug else 0", (), "", "--data-workers and --debug"),
+    ],
+)
+def test_flags_stay_in_use_where_no_default_can_be_changed(workers, command, more, flags):
+    patch = patched_options(workers, *command, more=more)
+    assert not patch.changed
+    (stays,) = patch.stays
+    assert stays.why == f"train.py:8 has num_workers={workers}: set {flags} for 2 workers"
+
+
+def test_kept_workers_follow_the_option(ran):
+    source = Source(path=Path("train.py"), text=OPTIONS.format(workers="args.data_workers"), is_script=True)
+    text = patched([source], {"loader": {"num_workers": 2, "persistent_workers": True}}, []).after[0].text
+    assert "num_workers=args.data_workers, persistent_workers=args.data_workers > 0)" in text
+    done = ran(text + "print([b.tolist() for b in train], train.num_workers, train.persistent_workers)")
+    assert done.out.endswith("[[0, 1, 2], [3, 4, 5], [6, 7, 8]] 2 True\n")

@@ -52,7 +52,7 @@ def workshop(tmp_path_factory):
 
 
 def test_what_ranks_compute_is_compared_and_their_launcher_computes_nothing(workshop):
-    found = workshop.prove(THREADS, "exact", BASELINE)
+    found = workshop.prove(THREADS, ["exact"], BASELINE)
     assert {check.name for check in found} >= {"samples", "losses", "gradients", "parameters", "steps"}
     assert [check.text for check in found if not check.passed] == []
 

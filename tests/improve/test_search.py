@@ -106,7 +106,7 @@ def test_it_ends_where_more_rounds_say_nothing(searched):
     tuned, seen = searched({FUSED: 1.06}, rounds=99)
     assert len([key for key, _ in seen if key == FUSED]) == 9
     assert not tuned.best
-    assert tuned.stopped == "nothing is left that could gain 2%"
+    assert tuned.stopped == "no change is left that could gain 2% or more"
 
 
 def test_nothing_is_begun_when_what_was_kept_took_more_than_the_budget(search, monkeypatch):
@@ -143,7 +143,17 @@ def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(se
     assert tuned.best["loader"]["threads"] == tried[1]
     first, second = [trial for trial in tuned.trials if trial.status == "kept"]
     assert (first.reason, second.reason) == (
-        "a proven win",
-        "the value that measured best, of a setting that is a proven win",
+        "gain proven",
+        "the fastest value of a setting whose gain is proven",
     )
     assert second.checks
+
+
+def test_what_was_skipped_is_predicted_for_what_is_kept_by_then(search):
+    """Workers take the wait away that threads were expected to take away."""
+    race = lambda self, contest, until, earlier=(): raced(2.0, "win") if not contest.before else raced(0.9, "no-win")  # noqa: E731
+    tuned = search(WAITS, race)
+    assert in_words(tuned.best)
+    skipped = [trial for trial in tuned.trials if trial.status == "skipped"]
+    assert all(trial.predicted is None or trial.recipe.items() >= tuned.best.items() for trial in skipped)
+    assert len({trial.id for trial in tuned.trials}) == len(tuned.trials)

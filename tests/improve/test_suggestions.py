@@ -21,8 +21,11 @@ for epoch in range(3):
 """
 
 
+IDS = ("sync.less_often", "host.less_often", "checkpoint.async", "checkpoint.less_often")
+
+
 def finding(code: str, text: str) -> Finding:
-    remedies = [Remedy(id=name, safety="exact", change=f"do {name}") for name in ("first", "last")]
+    remedies = [Remedy(id=name, safety="exact", change=f"do {name}") for name in IDS]
     return Finding(
         code=code,
         name=code.lower(),
@@ -31,7 +34,7 @@ def finding(code: str, text: str) -> Finding:
         time_share=0.3,
         gain=None,
         ranks=[0],
-        evidence=[Evidence(text="takes 30 %", value=0.3, unit=""), Evidence(text=text, value=1.0, unit="samples")],
+        evidence=[Evidence(text="takes 30%", value=0.3, unit=""), Evidence(text=text, value=1.0, unit="samples")],
         remedies=remedies,
         summary="",
     )
@@ -53,14 +56,14 @@ def script(line: str, name: str = "train.py") -> Source:
 def test_a_line_of_every_step(line, wanted):
     one = finding("COMP003", "12 of them are in main (train.py:6): `the line`")
     (found,) = suggestions([one], [script(line)])
-    assert (found.finding, found.where, found.text) == ("COMP003", "train.py:6", "do first")
+    assert (found.finding, found.where, found.text) == ("COMP003", "train.py:6", "do sync.less_often")
     assert [x[1:] for x in found.diff.splitlines() if x.startswith("+") and not x.startswith("+++")] == wanted
 
 
 @pytest.mark.parametrize("line", ["value = loss.item()", "if loss.item() > 3: break", "total += loss", "print(\n1)"])
 def test_what_is_not_plainly_safe_is_a_sentence(line):
-    (found,) = suggestions([finding("RUN006", "35 % are in main (train.py:6) (9 samples)")], [script(line)])
-    assert (found.text, found.diff) == ("do first", None)
+    (found,) = suggestions([finding("RUN006", "35% are in main (train.py:6) (9 samples)")], [script(line)])
+    assert (found.remedy, found.text, found.diff) == ("host.less_often", "do host.less_often", None)
 
 
 def test_without_a_counter_there_is_no_diff():
@@ -72,7 +75,10 @@ def test_without_a_counter_there_is_no_diff():
 def test_saves_in_loops_are_found_where_no_line_is_named():
     source = script("torch.save(model, 'step.pt')")
     found = suggestions([finding("RUN001", "40 of 40 steps saved")], [source])
-    assert [(one.where, one.text) for one in found] == [("train.py:6", "do last"), ("train.py:7", "do last")]
+    assert [(one.where, one.text) for one in found] == [
+        ("train.py:6", "do checkpoint.less_often"),
+        ("train.py:7", "do checkpoint.less_often"),
+    ]
     assert "if step % 50 == 0:" in found[0].diff
     assert found[1].diff is None  # once an epoch
 

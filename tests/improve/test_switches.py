@@ -91,7 +91,10 @@ def test_compiling_for_ever_other_shapes_comes_to_an_end_and_is_told(ran, tmp_pa
     changed = ran(SHAPES, {"compute": {"compile": "default"}})
     assert (changed.code, changed.out.strip(), changed.err) == (0, "8 True", "")
     assert changed.held["compute.compile"] == "Sequential is compiled (default)"
-    assert "shapes are ever others" in missing({"compute": {"compile": "default"}}, tmp_path / "run")["compute.compile"]
+    assert (
+        "so the shapes keep changing"
+        in missing({"compute": {"compile": "default"}}, tmp_path / "run")["compute.compile"]
+    )
 
 
 def test_a_setting_that_was_given_up_is_missing_although_it_took_hold(tmp_path):

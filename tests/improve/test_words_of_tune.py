@@ -16,12 +16,20 @@ CACHED = {"loader": {"cache": True}}
 @pytest.mark.parametrize(
     "goal, known, said",
     [
-        ("time", {"speedup": tune_sample.factor(3.4, 0.0, math.inf, 1)}, "3.40x (1 pair of blocks, too few to tell)"),
-        ("time", {"speedup": tune_sample.factor(3.4, 2.0, 5.0, 8)}, "3.40x (2.00 to 5.00, 8 pairs of blocks), no-win"),
+        (
+            "time",
+            {"speedup": tune_sample.factor(3.4, 0.0, math.inf, 1)},
+            "3.40x (1 pair of blocks, too few for an interval)",
+        ),
+        (
+            "time",
+            {"speedup": tune_sample.factor(3.4, 2.0, 5.0, 8)},
+            "3.40x (95% CI 2.00–5.00, 8 pairs of blocks), no-win",
+        ),
         (
             "memory",
             {"speedup": tune_sample.factor(0.8, 0.7, 0.9, 8), "saving": tune_sample.factor(1.3, 1.2, 1.4, 8)},
-            "1.30x (1.20 to 1.40, 8 pairs of blocks) less memory, speed 0.80x",
+            "peak memory smaller by a factor of 1.30x (95% CI 1.20–1.40, 8 pairs of blocks), speed 0.80x",
         ),
         ("time", {"status": "failed", "reason": "it hung"}, "failed, it hung"),
     ],

@@ -2,7 +2,7 @@
 
 One program at a time, whatever the number of test processes: these are timings. Two kinds of demand:
 what has to hold in every run (exit code, remedies that must or must not be proposed, no data finding on healthy
-programs) fails the test of that program; the verdicts are counted, and 95 % of them have to be right.
+programs) fails the test of that program; the verdicts are counted, and 95% of them have to be right.
 
 `make test` runs the core of them, some minutes; `make labelled` (PACELINE_LABELLED=all) runs them all.
 """

@@ -102,7 +102,7 @@ def prove(case: cases.Case, repeat: int) -> bool:
 def describe(ranks: Sequence[dict]) -> None:
     for number, rank in enumerate(ranks):
         shares = sorted(rank["share"].items(), key=lambda item: -item[1])
-        text = ", ".join(f"{name} {100 * value:.0f} %" for name, value in shares if value >= 0.005)
+        text = ", ".join(f"{name} {100 * value:.0f}%" for name, value in shares if value >= 0.005)
         cpu = (rank["cpu_s"], rank["children_cpu_s"])
         loss = " ".join(f"{value:.3g}" for value in rank["loss"])
         steps = f"{rank['steps']} steps, median {rank['median_ms']:.1f} ms, p95 {rank['p95_ms']:.1f}"
@@ -115,7 +115,7 @@ def shares_hold(case: cases.Case, runs: Sequence[Sequence[dict]]) -> bool:
     for phase, least in case.share.items():
         found = max(min(share_of(rank, phase) for rank in ranks) for ranks in runs)
         held &= found >= least
-        print(f"    {phase} {100 * found:.0f} % (at least {100 * least:.0f} %) {answer(found >= least)}")
+        print(f"    {phase} {100 * found:.0f}% (at least {100 * least:.0f}%) {answer(found >= least)}")
     return held
 
 

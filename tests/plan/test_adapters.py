@@ -88,14 +88,14 @@ def test_few_bits_are_not_planned_on_axes_that_split_products():
     for plan in best(small, "8xA100-80GB-SXM"):
         layout = plan.case.layout
         assert (layout.tp, layout.pp, layout.cp) == (1, 1, 1)
-    with pytest.raises(UsageError, match="layout tp=8: frozen weights of fewer than 16 bits"):
+    with pytest.raises(UsageError, match="layout tp=8: frozen weights below 16 bits"):
         best(small, "8xA100-80GB-SXM", layout=parse_layout("tp=8"))
 
 
 @pytest.mark.parametrize(
     ("model", "where", "says"),
     [
-        (convnet("resnet-50"), "qv", "--lora is planned for transformers"),
+        (convnet("resnet-50"), "qv", "--lora needs a transformer"),
         (named("Mixtral-8x7B"), "all-linear", "adapters on the experts"),
     ],
 )
@@ -105,5 +105,5 @@ def test_what_is_not_planned_is_refused(model, where, says):
 
 
 def test_a_rank_above_the_narrowest_product_is_refused():
-    with pytest.raises(UsageError, match="--lora 2000 is no low rank: Llama-3-8B has products 1024 wide"):
+    with pytest.raises(UsageError, match="--lora 2000 is too high: a matrix of Llama-3-8B is only 1024 wide"):
         low_rank(LLAMA, 2000, "qv", 16)

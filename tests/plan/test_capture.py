@@ -119,10 +119,10 @@ def test_seventy_billion_weights_take_no_memory(models):
     ("name", "message"),
     [
         ("with_more", "million weights"),
-        ("no_transformer", "no list of like blocks"),
+        ("no_transformer", "no list of identical blocks"),
         ("failing", "failed on the meta device: RuntimeError: no data"),
         ("ending", "failed on the meta device: SystemExit: 0"),
-        ("number", "gives a int"),
+        ("number", "returned a int"),
         ("missing", "has no function"),
     ],
 )

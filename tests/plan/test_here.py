@@ -128,5 +128,5 @@ def test_what_was_not_measured_is_taken_for_a_copy_and_told():
 def test_a_program_whose_step_could_not_be_followed_is_refused():
     without = note()
     del without["step"]
-    with pytest.raises(UsageError, match="two steps of Toy could not be followed"):
+    with pytest.raises(UsageError, match="two steps of Toy could not be traced"):
         predicted(without, profile())

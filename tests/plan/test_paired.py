@@ -113,19 +113,19 @@ def test_a_program_that_trains_low_rank_pairs_is_planned_beside_its_frozen_weigh
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("net.blocks[2].requires_grad_(True)", "attn.q.weight of a block is trained, and is no low-rank matrix"),
-        ("net.head.requires_grad_(True)", "head.weight is trained, and lies outside of the blocks"),
-        (QV + "net.blocks[0].norm.requires_grad_(True)", "norm.weight of a block is trained"),
-        (QV + "net.blocks[0].attn.q.lora_B.requires_grad_(False)", "trained, and is no low-rank"),
+        ("net.blocks[2].requires_grad_(True)", "attn.q.weight is trained in a block and is not a low-rank matrix"),
+        ("net.head.requires_grad_(True)", "head.weight is trained and is outside the blocks"),
+        (QV + "net.blocks[0].norm.requires_grad_(True)", "norm.weight is trained in a block"),
+        (QV + "net.blocks[0].attn.q.lora_B.requires_grad_(False)", "trained in a block and is not a low-rank"),
     ],
 )
 def test_a_program_that_trains_another_part_is_refused_with_the_reason(tmp_path, capsys, change, says):
     assert planned(tmp_path, change) == 2
     said = capsys.readouterr().err
     assert says in said
-    assert "are trained, which is planned where they are low-rank pairs in blocks" in said
+    assert "are trained, which is supported only for low-rank pairs in blocks" in said
 
 
 def test_no_recipe_is_written_of_a_program_with_adapters(tmp_path, capsys):
     assert planned(tmp_path, QV, "--recipe", str(tmp_path / "recipe.toml")) == 2
-    assert "the program trains adapters, and a recipe says nothing of these" in capsys.readouterr().err
+    assert "the program trains LoRA adapters, which a recipe cannot describe" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_a_factory_is_counted_as_by_hand(folder):
     with pytest.raises(UsageError, match="--image 224"):
         from_factory("model.py:Net", 2048)
     (folder / "flat.py").write_text("from torch import nn\nmake = lambda: nn.Linear(8, 8)\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="takes no picture"):
+    with pytest.raises(UsageError, match="does not accept an image"):
         from_factory("flat.py:make", 2048, 64)
 
 
@@ -98,7 +98,7 @@ def test_what_mostly_does_not_convolve_is_refused():
     linear = {"kind": "linear", "weights": 1000, "groups": 1, "channels": 10, "outputs": 100}
     convolution = {"kind": "convolution", "weights": 10, "groups": 1, "channels": 10, "outputs": 100}
     module = Part(kind="vit", embedding=False, heads=None, weights=(), children=())
-    with pytest.raises(UsageError, match="mostly convolve"):
+    with pytest.raises(UsageError, match="mostly convolutions"):
         network_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
 
 

@@ -22,11 +22,11 @@ def test_a_profile_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no profile, or a damaged one"),
-        ('{"schema": "paceline.profile/1", "made"', "no profile, or a damaged one"),
-        ('{"schema": "paceline.profile/1", "made": 3}', "no profile, or a damaged one"),
+        ("", "is not a profile, or is damaged"),
+        ('{"schema": "paceline.profile/1", "made"', "is not a profile, or is damaged"),
+        ('{"schema": "paceline.profile/1", "made": 3}', "is not a profile, or is damaged"),
         ('{"schema": "paceline.profile/9"}', "reads 'paceline.profile/1'"),
-        ('{"name": "somebody else\'s"}', "no profile, or a damaged one"),
+        ('{"name": "somebody else\'s"}', "is not a profile, or is damaged"),
     ],
 )
 def test_what_is_no_profile_is_said_with_the_way_out(tmp_path, text, message):
@@ -69,5 +69,5 @@ def test_where_a_profile_is_kept():
 
 def test_only_ranks_that_were_measured_are_known():
     assert profile().place(2).threads == 1
-    with pytest.raises(UsageError, match="knows 1, 2 ranks of there, and not 4"):
+    with pytest.raises(UsageError, match="of there covers 1, 2 ranks, not 4"):
         profile().place(4)

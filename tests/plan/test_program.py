@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_program_is_caught_at_its_first_step_and_left_without_harm(folder, capsys):
     assert planned("--gpus", "8xH100-SXM", "--json", "plan.json", "train.py", "--its", "flag") == 0
-    assert "caught: Model, SGD (4 B a weight), batch [8, 512] x 3" in capsys.readouterr().out
+    assert "captured: Model, SGD (4 B per weight), batch [8, 512] x 3" in capsys.readouterr().out
     written = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert (written["model"]["layers"], written["model"]["hidden"], written["model"]["seq"]) == (4, 2048, 512)
     assert (written["global_batch"], written["best"]["precision"]) == (8 * 3 * 8, "bf16")

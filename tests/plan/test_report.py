@@ -26,6 +26,11 @@ def test_published_rows_are_predicted_as_well_as_the_docs_say(report):
     assert (report.oom.wrong_fits, report.oom.sure_wrong_fits) == (0, 0)
 
 
+def test_every_regime_has_a_fitted_interval(report):
+    """Without one, a plan of that kind would silently get the wide default interval."""
+    assert set(report.regimes) - {"refused"} == set(fitted().time_spread)
+
+
 def test_choosing_by_predictions_costs_little(report):
     assert report.regret.sweeps > 30
     assert report.regret.within_5_percent >= 0.9
@@ -67,4 +72,4 @@ def test_the_command_writes_the_contract(tmp_path, capsys):
     assert {"right", "wrong_fits", "wrong_ooms"} <= set(record["oom"])
     assert record["sources"][0]["memory_mdape"] is None  # Mosaic publishes none: null, never zero
     assert record["schema"] == "paceline.plan-validate/1"
-    assert "median of sources" in capsys.readouterr().out
+    assert "median over the sources" in capsys.readouterr().out

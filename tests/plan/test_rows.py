@@ -81,14 +81,14 @@ def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
         ({"gpu": "Voodoo 2"}, "no GPU is called"),
         ({"gpu": ""}, "gpu is not given"),
         ({"n_gpus": "-8"}, "n_gpus is '-8'"),
-        ({"n_gpus": "12.5"}, "no whole number"),
-        ({"n_gpus": "130"}, "not divided by tp=4"),
+        ({"n_gpus": "12.5"}, "must be a whole number"),
+        ({"n_gpus": "130"}, "cannot be split evenly by tp=4"),
         ({"layers": "many"}, "layers is 'many'"),
         ({"layers": "", "hidden": "", "params_b": ""}, "give --layers --hidden"),
         ({"micro_batch": "", "global_batch": ""}, "neither a micro-batch"),
         ({"micro_batch": "nonsense"}, "micro_batch"),
-        ({"tp": "", "n_gpus": "128", "params_b": "52", "layers": "64", "hidden": "8192"}, "layout is not published"),
-        ({"model": "Mystery", "arch": "moe"}, "not known"),
+        ({"tp": "", "n_gpus": "128", "params_b": "52", "layers": "64", "hidden": "8192"}, "gives no layout"),
+        ({"model": "Mystery", "arch": "moe"}, "is unknown"),
         ({"gpu": "T4", "precision": "fp8"}, "T4 has no fp8"),
         ({"iter_time_s": "inf"}, "iter_time_s"),
     ],
@@ -173,7 +173,7 @@ def test_spreadsheets_have_delimiters_marks_and_capitals_of_their_own(tmp_path, 
 def test_a_comma_is_of_thousands_and_never_of_decimals():
     assert number({"seconds": "1,234,567.5"}, "seconds") == 1234567.5
     for text in ("6,0", "12,3456", "1,23"):
-        with pytest.raises(UsageError, match="no number above zero; decimals take a point"):
+        with pytest.raises(UsageError, match="must be a number above zero; use a point for decimals"):
             number({"seconds": text}, "seconds")
 
 
@@ -200,10 +200,10 @@ def test_networks_have_memory_in_the_kind_of_their_source_and_may_run_out():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"precision": "int3"}, "no format"),
+        ({"precision": "int3"}, "unknown precision"),
         ({"tp": "8", "pp": "2", "dp": "32"}, "take more than 128"),
-        ({"n_gpus": "", "tp": ""}, "n_gpus is not given"),
-        (dict.fromkeys(("model", "arch", "params_b", "layers", "hidden"), ""), "no published model"),
+        ({"n_gpus": "", "tp": ""}, "neither n_gpus nor an axis"),
+        (dict.fromkeys(("model", "arch", "params_b", "layers", "hidden"), ""), "unknown model"),
     ],
 )
 def test_nonsense_has_its_reason(change, said):

@@ -21,7 +21,7 @@ from paceline.plan.search import Wish, largest_batch, search
 from paceline.plan.setting import parse_layout
 from paceline.plan.written import to_toml
 from paceline.report.plan_json import offers_to_json
-from paceline.report.plan_terminal import offer_lines
+from paceline.report.plan_terminal import lines_of, offer_lines
 from paceline.train.recipe import made
 
 TODAY = date(2026, 11, 22)
@@ -114,11 +114,11 @@ def test_nothing_that_fits_names_the_nearest():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch": 3, "layout": parse_layout("dp=16")}, "no layout divides"),
-        ({"layout": parse_layout("tp=2")}, "takes 2 GPUs"),
-        ({"layout": parse_layout("pp=16"), "batch": 8}, "too few for its stages"),
+        ({"batch": 3, "layout": parse_layout("dp=16")}, "no layout splits"),
+        ({"layout": parse_layout("tp=2")}, "needs 2 GPUs"),
+        ({"layout": parse_layout("pp=16"), "batch": 8}, "fewer micro-batches than stages"),
         ({"layout": parse_layout("dp=4,cp=2,tp=2"), "by_engine": True}, "cp and tp do not go together"),
-        ({"layout": parse_layout("dp=16"), "micro_batch": 3}, "not divided by a micro-batch of 3"),
+        ({"layout": parse_layout("dp=16"), "micro_batch": 3}, "not a multiple of the micro-batch 3"),
     ],
 )
 def test_what_does_not_divide_is_said(change, message):
@@ -197,6 +197,7 @@ def test_a_narrower_format_is_told_beside_the_plan():
     (fp8,) = advice.formats
     assert (advice.best.case.training.precision, fp8.case.training.precision) == ("bf16", "fp8")
     assert fp8.step_s < advice.best.step_s
+    assert "`paceline explain precision.fp8` prints how to use it" in list(lines_of(advice))
     on_ampere = wish(spec="16xA100-80GB-SXM", layout=parse_layout("shard=16"))
     assert advise(on_ampere, machines("16xA100-80GB-SXM", 8, None), Target(today=TODAY), fitted()).formats == ()
 
@@ -221,7 +222,7 @@ def test_the_least_spot_price_is_told_also_of_machines_that_others_beat_on_deman
     assert {offer.machines.instance.instance_type for offer in compared.best} == {"p5.48xlarge"}
     assert compared.cheapest_spot.machines.instance.instance_type == "p4de.24xlarge"
     said = "\n".join(offer_lines(compared, TODAY))
-    assert "on 2 x aws/p4de.24xlarge, here, the least of all\n  a list" in said
+    assert "on 2 x aws/p4de.24xlarge, here, the cheapest spot machine\n  a list" in said
     assert offers_to_json(compared)["cheapest_spot"]["spot"]["usd"] < compared.best[0].usd
 
 
@@ -233,5 +234,5 @@ def test_offers_keep_to_their_limits_and_beat_each_other():
     assert all(offer.machines.usd_per_hour <= 200 and offer.machines.instance.region == "us-east-1" for offer in found)
     assert [offer.usd for offer in found] == sorted(offer.usd for offer in found)
     assert [offer.hours for offer in found] == sorted((offer.hours for offer in found), reverse=True)
-    with pytest.raises(UsageError, match="no instance of the table will do"):
+    with pytest.raises(UsageError, match="no instance in the table qualifies"):
         offers(wish(batch=64), 100, Limits(usd_per_hour=0.01, region="us-east-1", nodes=(1,)), fitted())

@@ -63,11 +63,13 @@ class Browser:
         message, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, page: Path, *, width: int = 1200, dark: bool = False, script: bool = True) -> None:
+    def open(
+        self, page: Path, *, width: int = 1200, dark: bool = False, script: bool = True, paper: bool = False
+    ) -> None:
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setEmulatedMedia", media="print" if paper else "", features=[scheme])
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):

@@ -63,24 +63,24 @@ def finding(code: str, name: str, summary: str, **changes: object) -> Finding:
 CPU_BOUND = finding(
     "DATA002",
     "loader-cpu-bound",
-    "Both workers are busy on a CPU 94 % of the time, and there are 2 cores: more workers would not help.",
+    "Both workers are busy on a CPU 94% of the time, and there are 2 cores: more workers would not help.",
     time_share=0.61,
     gain=Gain(low=1.55, high=2.1),
     evidence=(
-        evidence("The training process waits for data 61 % of a step (1,190 steps).", 0.61, "share"),
-        evidence("Workers are on a CPU 94 % of the time they produce, blocked 2.1 %.", 0.94, "share"),
-        evidence("augment (train.py:31) holds 58 % of 4,212 samples of their stacks.", 0.58, "share"),
+        evidence("The training process waits for data 61% of a step (1,190 steps).", 0.61, "share"),
+        evidence("Workers are on a CPU 94% of the time they produce, blocked 2.1%.", 0.94, "share"),
+        evidence("augment (train.py:31) holds 58% of 4,212 samples of their stacks.", 0.58, "share"),
     ),
     remedies=(
         remedy("loader.cache", "exact", "Keep the decoded images (1.2 GiB, fits in memory)", 1.5, 2.0),
         remedy("loader.batch_transform", "numeric", "Do `augment` for a whole batch with torch", 1.3, 1.9),
-        remedy("loader.resize", "semantic", "Store the images at 256 pixels; they are cropped to 224", 1.2, 1.4),
+        remedy("loader.decode", "semantic", "Store the images at 256 pixels; they are cropped to 224", 1.2, 1.4),
     ),
 )
 CHECKPOINT = finding(
     "RUN001",
     "checkpoint-stall",
-    "Saving blocks training for 1.9 s every 200 steps, 2.5 % of the time.",
+    "Saving blocks training for 1.9 s every 200 steps, 2.5% of the time.",
     confidence="high",
     time_share=0.025,
     gain=Gain(low=1.01, high=1.03),
@@ -101,18 +101,18 @@ RESTART = finding(
 STRAGGLER = finding(
     "COMM002",
     "rank-straggling",
-    "Rank 5 makes the seven others wait: its loader is blocked on storage 71 % of the time.",
+    "Rank 5 makes the seven others wait: its loader is blocked on storage 71% of the time.",
     time_share=0.34,
     gain=Gain(low=1.3, high=1.48),
     ranks=(5,),
     evidence=(
-        evidence("Rank 5 waits for data 36 % of a step; the median rank 1.1 %.", 0.36, "share"),
-        evidence("Ranks 0–4, 6 and 7 spend 38 % of a step in collectives, rank 5 3.0 %.", 0.38, "share"),
+        evidence("Rank 5 waits for data 36% of a step; the median rank 1.1%.", 0.36, "share"),
+        evidence("Ranks 0–4, 6 and 7 spend 38% of a step in collectives, rank 5 3.0%.", 0.38, "share"),
         evidence("gpu-node-1 reads 41 MiB/s, gpu-node-0 612 MiB/s.", 41 * 2**20, "bytes/s"),
     ),
     remedies=(
-        remedy("data.shard", "exact", "Give rank 5 local shards: paceline data pack", 1.3, 1.48),
-        remedy("host.replace", "exact", "Replace gpu-node-1", 1.2, 1.48),
+        remedy("loader.local_copy", "exact", "Give rank 5 local shards: paceline data pack", 1.3, 1.48),
+        remedy("ranks.balance", "exact", "Replace gpu-node-1", 1.2, 1.48),
     ),
 )
 PRECISION = finding(
@@ -124,21 +124,21 @@ PRECISION = finding(
     time_share=0.42,
     gain=Gain(low=1.15, high=1.6),
     ranks=tuple(range(8)),
-    evidence=(evidence("91 % of matrix time is in fp32 kernels (3 profiled steps).", 0.91, "share"),),
+    evidence=(evidence("91% of matrix time is in fp32 kernels (3 profiled steps).", 0.91, "share"),),
     remedies=(
-        remedy("precision.bf16", "numeric", "Run forward and backward under bf16 autocast", 1.3, 1.6),
+        remedy("precision.autocast", "numeric", "Run forward and backward under bf16 autocast", 1.3, 1.6),
         remedy("precision.tf32", "numeric", 'torch.set_float32_matmul_precision("high")', 1.15, 1.4),
     ),
 )
 HEALTHY = finding(
     "COMP001",
     "compute-bound",
-    "The device works 94 % of the time; nothing found would gain 5 %.",
+    "The device works 94% of the time; nothing found would gain 5%.",
     severity="info",
     time_share=0.94,
     evidence=(
-        evidence("Forward, backward and optimizer take 94 % of a step.", 0.94, "share"),
-        evidence("47 % of the device's peak arithmetic is used (MFU, bf16 dense).", 0.47, "share"),
+        evidence("Forward, backward and optimizer take 94% of a step.", 0.94, "share"),
+        evidence("47% of the device's peak arithmetic is used (MFU, bf16 dense).", 0.47, "share"),
     ),
 )
 NAN_LOSS = finding(
@@ -155,7 +155,7 @@ GROWING = finding(
     "Host memory grows by 1.9 MiB a step and reached the limit of 16.0 GiB.",
     severity="critical",
     evidence=(evidence("Resident memory rose from 2.1 to 15.8 GiB over 7,300 steps.", 13.7 * GIB, "bytes"),),
-    remedies=(remedy("loop.detach", "exact", "Append loss.item(), not loss, to `history`"),),
+    remedies=(remedy("memory.detach", "exact", "Append loss.item(), not loss, to `history`"),),
 )
 
 
@@ -332,7 +332,7 @@ def diagnosis(**changes: object) -> Diagnosis:
         "loss": loss(),
         "cost": Cost(price_per_hour=0.34, price_source="--price", run=0.0511, idle=0.0312, idle_share=0.61),
         "verdict": "loader-cpu-bound",
-        "verdict_text": "The loader's workers use every core there is: training waits for data 61 % of the time.",
+        "verdict_text": "The loader's workers use every core there is: training waits for data 61% of the time.",
         "findings": (CPU_BOUND, CHECKPOINT, RESTART),
         "unavailable": {"gpu": "no NVIDIA driver", "mfu": "the peak of this CPU is not known"},
         "memory": {"peak_rss_bytes": 2.31 * GIB, "peak_device_bytes": None, "host_limit_bytes": 15.6 * GIB},
@@ -389,7 +389,7 @@ def straggler(world: int = 8, buckets: int = 2000, every: int = 3) -> Diagnosis:
         loss=loss(6000, end=0.8),
         cost=Cost(price_per_hour=55.04, price_source="p5.48xlarge", run=28.28, idle=11.6, idle_share=0.41),
         verdict="rank-straggling",
-        verdict_text="Rank 5 makes the seven others wait 38 % of every step; its loader is blocked on storage.",
+        verdict_text="Rank 5 makes the seven others wait 38% of every step; its loader is blocked on storage.",
         findings=(STRAGGLER, PRECISION, CHECKPOINT),
         unavailable={"network": "no counters for the InfiniBand ports (permission denied)"},
         memory={"peak_rss_bytes": 9.4 * GIB, "peak_device_bytes": 68.2 * GIB, "device_total_bytes": 80 * GIB},
@@ -410,7 +410,7 @@ def healthy() -> Diagnosis:
         seconds=one.seconds,
         mfu=0.47,
         verdict="compute-bound",
-        verdict_text="The device works 94 % of the time; nothing found would gain 5 %.",
+        verdict_text="The device works 94% of the time; nothing found would gain 5%.",
         findings=(HEALTHY,),
         unavailable={},
         timelines={0: timeline(1240, COMPUTE, 0.43)},
@@ -504,7 +504,7 @@ def hostile() -> Diagnosis:
         HOSTILE,
         gain=Gain(low=1.1, high=1.2),
         evidence=(evidence(HOSTILE, 1.0, HOSTILE),),
-        remedies=(remedy(HOSTILE, "exact", HOSTILE, 1.1, 1.2),),
+        remedies=(remedy("loader.workers", "exact", HOSTILE, 1.1, 1.2),),
     )
     hot = (HotFunction(function=HOSTILE, share=1.0, count=3),)
     return diagnosis(

@@ -6,6 +6,8 @@ import math
 
 from hypothesis import strategies as st
 
+from paceline.core.remedies import REMEDIES
+from paceline.core.safety import SAFETY_CLASSES
 from paceline.explain.model import (
     Cost,
     Diagnosis,
@@ -32,7 +34,9 @@ small = st.integers(min_value=0, max_value=1_000_000)
 gains = st.none() | st.builds(Gain, low=positive, high=positive)
 intervals = st.builds(Interval, value=odd, low=odd, high=odd, count=small)
 hot = st.builds(HotFunction, function=text, share=share, count=small)
-remedies = st.builds(Remedy, id=text, safety=st.sampled_from(["exact", "numeric", "semantic"]), change=text, gain=gains)
+remedies = st.builds(
+    Remedy, id=st.sampled_from(sorted(REMEDIES)), safety=st.sampled_from(SAFETY_CLASSES), change=text, gain=gains
+)
 findings = st.builds(
     Finding,
     code=text,

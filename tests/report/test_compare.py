@@ -48,19 +48,19 @@ def test_picture(comparison: Comparison) -> None:
     text = [ESCAPE.sub("", line).rstrip() for line in lines]
     assert text[1] == "paceline  20261121-031500-train-3fa2 → 20261121-031600-train-93cc"
     assert text[2] == "✗ regression"
-    assert re.match(r"  A step takes 2[45] % more time \(95 % interval \+2\d % to \+2\d %\): a regression", text[3])
+    assert re.match(r"  A step takes 2[45]% more time \(95% interval \+2\d% to \+2\d%\): a regression", text[3])
     assert any(re.match(r"  data wait +0 s +10\.1 ms +\+10\.1 ms \(\+10\.1 to \+10\.1 ms\)$", line) for line in text)
-    assert any(re.match(r"  why      of the change, data wait \d+ % \(\+10\.1 ms\)$", line) for line in text)
+    assert any(re.match(r"  why      of the change, data wait \d+% \(\+10\.1 ms\)$", line) for line in text)
     assert "  differs  torch: 2.13.0 → 2.14.0" in text
     assert text[-2].startswith("  next     paceline explain ")
     assert max(map(len, text)) <= 80
 
 
-def test_log_has_a_prefix_and_no_escapes(comparison: Comparison) -> None:
+def test_log_has_no_prefix_and_no_escapes(comparison: Comparison) -> None:
     text = printed(comparison)
-    assert all(line.startswith("paceline: ") for line in text.splitlines())
+    assert not any(line.startswith("paceline: ") for line in text.splitlines())
     assert "\x1b" not in text
-    assert "paceline: data wait: 0 s -> 10.1 ms, +10.1 ms" in text
+    assert "\ndata wait: 0 s -> 10.1 ms, +10.1 ms" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -118,4 +118,4 @@ def test_bounds_share_a_unit(change: Interval, text: str) -> None:
 
 
 def test_ratio_as_a_change() -> None:
-    assert (relative(1.123), relative(0.5), relative(1.0)) == ("+12 %", "-50 %", "+0.0 %")
+    assert (relative(1.123), relative(0.5), relative(1.0)) == ("+12%", "-50%", "+0.0%")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from tests.report import sample
 from tests.report.reading import Reading
 from tests.report.strategies import diagnoses
 
-from paceline.explain.model import Diagnosis
+from paceline.explain.model import Diagnosis, HotFunction, SourceLines
 from paceline.record.layout import PHASES
 from paceline.report.html import to_html
 from paceline.report.phases import STYLES
@@ -88,7 +89,7 @@ def section(reading: Reading, name: str) -> str:
 
 def test_readable_without_scripts() -> None:
     reading = Reading(to_html(sample.diagnosis()))
-    assert "training waits for data 61 % of the time" in reading.all("h1")[0].text
+    assert "training waits for data 61% of the time" in reading.all("h1")[0].text
     assert "1.55x to 2.10x" in section(reading, "findings")
     assert "paceline explain DATA002" in section(reading, "findings")
     assert "5 min 12 s" in section(reading, "phases")
@@ -99,6 +100,60 @@ def test_readable_without_scripts() -> None:
     toggle = reading.all("div", "toggle")[0]
     assert "hidden" in toggle.attributes  # a button that does nothing is not shown
     assert len(reading.all("path", "curve")) == 1
+
+
+def test_what_to_do_first_and_the_next_command_stand_at_the_top_and_at_the_end() -> None:
+    reading = Reading(to_html(sample.diagnosis(), next_command="paceline tune train.py"))
+    (box,) = reading.all("div", "first")
+    assert "Keep the decoded images" in box.text
+    assert "exact training computes the same numbers" in box.text
+    assert "1.50x to 2.00x expected speed-up" in box.text
+    assert "paceline tune train.py" in box.text
+    assert "paceline tune train.py" in section(reading, "next")
+    button = reading.all("button", "copy")[0]
+    assert "hidden" in button.attributes  # a button that does nothing is not shown
+
+
+def test_source_lines_stand_where_a_finding_names_their_function() -> None:
+    lines = ["def augment(image):", "    return image < 3 & image"]
+    source = SourceLines(file="/home/me/train.py", marked=31, first=30, lines=lines)
+    reading = Reading(to_html(sample.diagnosis(sources={"augment (train.py:31)": source})))
+    assert "31    return image < 3 & image" in section(reading, "findings")
+    assert {node.text for node in reading.all("mark")} == {"31    return image < 3 & image"}
+    assert reading.all("figcaption")[0].attributes["title"] == "/home/me/train.py"
+
+
+def test_a_source_that_changed_is_said_to_have() -> None:
+    source = SourceLines(file="/home/me/train.py", marked=31, first=31, lines=(), changed=True)
+    reading = Reading(to_html(sample.diagnosis(sources={"augment (train.py:31)": source})))
+    assert "train.py changed after this run started" in section(reading, "findings")
+    assert reading.all("mark") == []
+
+
+def test_the_step_time_and_the_throughput_say_what_they_are() -> None:
+    head = Reading(to_html(sample.diagnosis())).all("header")[0].text
+    assert "Step time, median412 ms95% CI 404–421, " in head
+    assert "Throughput155 samples/sover the steady steps" in head
+
+
+def test_the_step_time_is_not_repeated_as_evidence() -> None:
+    said = sample.evidence("a step takes 412 ms in the median", sample.diagnosis().step_s.value, "s")
+    finding = dataclasses.replace(sample.CPU_BOUND, evidence=(said, *sample.CPU_BOUND.evidence))
+    text = section(Reading(to_html(sample.diagnosis(findings=[finding]))), "findings")
+    assert "in the median" not in text
+    assert "blocked 2.1%" in text
+
+
+def test_the_ends_of_the_loss_say_how_many_steps_they_are_of() -> None:
+    loss = dataclasses.replace(sample.diagnosis().loss, averaged=8)
+    text = section(Reading(to_html(sample.diagnosis(loss=loss))), "loss")
+    assert "the medians of the first 8 and the last 8 steps" in text
+
+
+def test_a_single_sample_is_no_table() -> None:
+    once = HotFunction(function="main (train.py:9)", share=1.0, count=1)
+    rank = dataclasses.replace(sample.diagnosis().ranks[0], host_functions=(once,))
+    assert "main (train.py:9)" not in Reading(to_html(sample.diagnosis(ranks=[rank]))).text
 
 
 def test_every_figure_has_a_unit_or_counts_something() -> None:
@@ -123,7 +178,7 @@ def test_summary_is_not_said_twice() -> None:
 
 def test_ranks_are_compared() -> None:
     text = section(Reading(to_html(sample.straggler())), "ranks")
-    assert "data wait 1.1 % (rank 0) to 36 % (rank 5)" in text
+    assert "data wait 1.1% (rank 0) to 36% (rank 5)" in text
 
 
 def test_a_thousand_ranks_show_the_one_that_differs() -> None:

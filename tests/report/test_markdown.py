@@ -33,7 +33,7 @@ def test_only_our_own_tags_and_a_sane_size(scene: str) -> None:
 def test_what_it_says() -> None:
     text = to_markdown(sample.diagnosis())
     assert text.startswith("### 🟠 `loader-cpu-bound`")
-    assert "| data wait | 61 % | 5 min 12 s |" in text
+    assert "| data wait | 61% | 5 min 12 s |" in text
     assert "- **Keep the decoded images (1.2 GiB, fits in memory)** (exact, 1.50x to 2.00x) `loader.cache`" in text
     assert "paceline explain DATA002" in text
     assert text.count("<details>") == text.count("</details>") == 4

@@ -28,7 +28,8 @@ COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 def printed(diagnosis: Diagnosis, width: int = 100, *, terminal: bool = True, **console: object) -> str:
     file = console.pop("file", None) or io.StringIO()
-    made = Console(file=file, width=width, force_terminal=terminal, legacy_windows=False, _environ={}, **console)
+    console = {"stderr": True, "legacy_windows": False, "_environ": {}} | console
+    made = Console(file=file, width=width, force_terminal=terminal, **console)
     render(diagnosis, report_path=REPORT, next_command=NEXT, console=made)
     file.flush()
     return file.getvalue() if isinstance(file, io.StringIO) else file.buffer.getvalue().decode(file.encoding)
@@ -91,6 +92,12 @@ def test_log_lines_carry_the_prefix_and_no_escape() -> None:
     assert "\x1b" not in text
 
 
+def test_result_on_stdout_has_no_prefix() -> None:
+    text = printed(sample.straggler(), 80, terminal=False, stderr=False)
+    assert "paceline: " not in text
+    assert "\nverdict: rank-straggling" in text
+
+
 def test_hostile_names_move_no_cursor() -> None:
     colours = COLOUR.sub("", printed(sample.hostile()))
     assert "\x1b" not in colours
@@ -101,7 +108,7 @@ def test_hostile_names_move_no_cursor() -> None:
 def test_ascii_terminals_get_ascii(terminal: bool) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     text = COLOUR.sub("", printed(sample.diagnosis(), terminal=terminal, file=file))
-    assert ("# data wait 61 %" if terminal else "phases: data wait 61 %") in text
+    assert ("# data wait 61%" if terminal else "phases: data wait 61%") in text
 
 
 @given(diagnoses)

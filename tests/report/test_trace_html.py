@@ -47,7 +47,7 @@ def sections(page: Path) -> list[str]:
 
 def test_sections_are_those_that_the_captures_have(pages: Path) -> None:
     both = ["ranks", "path", "kernels", "launchers"]
-    assert sections(pages / "eight.html") == ["findings", "timeline", *both, "collectives"]
+    assert sections(pages / "eight.html") == ["findings", "timeline", *both, "collectives", "next"]
     assert "against" in sections(pages / "images.html")
 
 
@@ -91,8 +91,8 @@ def test_without_gpu_events_there_is_no_picture(tmp_path: Path) -> None:
 def test_markdown_has_the_same_figures() -> None:
     traces = read("eight")
     text = to_markdown(traces, findings_in(traces))
-    assert re.search(r"\| *0 *\|.*\| *261 *\| *13\.0 ms *\| *49 % *\|", text)
-    assert "rank 7 comes last in 5 of 8" in text
+    assert re.search(r"\| *0 *\|.*\| *261 *\| *13\.0 ms *\| *49% *\|", text)
+    assert "rank 7 is last in 5 of 8" in text
     assert all(line.count("|") >= 5 for line in text.splitlines() if line.startswith("|"))
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from tests.report import tune_sample
 
+from paceline.improve.next_step import next_steps
 from paceline.report.tune_terminal import render
+from paceline.report.tune_words import safety_line
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -18,7 +21,8 @@ def printed(scene: str, width: int = 80, *, terminal: bool = True, file: io.Text
     tuned = tune_sample.SCENES[scene]()
     written = file or io.StringIO()
     console = Console(file=written, width=width, force_terminal=terminal, _environ={})  # type: ignore[arg-type]
-    render(tuned, recipe_file="recipe.toml" if tuned.best else None, next_command=tune_sample.NEXT, console=console)
+    recipe = "recipe.toml" if tuned.best else None
+    render(tuned, recipe_file=recipe, steps=next_steps(tuned, tune_sample.PROGRAM, recipe), console=console)
     written.flush()
     text = written.getvalue() if isinstance(written, io.StringIO) else written.buffer.getvalue().decode()  # type: ignore[attr-defined]
     return COLOUR.sub("", text)
@@ -34,7 +38,7 @@ def test_figures_stand_in_columns_within_the_width(scene: str, width: int) -> No
     assert measured
     for line in measured:
         assert re.match(r"\d", line[head.index("achieved") :])
-        assert re.match(r"exact|numeric|semantic", line[head.index("class") :])
+        assert re.match(r"exact|resampled|numeric|semantic", line[head.index("class") :])
 
 
 def test_a_long_recipe_is_wrapped_between_settings() -> None:
@@ -43,7 +47,7 @@ def test_a_long_recipe_is_wrapped_between_settings() -> None:
     assert [line.strip() for line in lines[at : at + 3]] == [
         "loader.num_workers=28, loader.persistent_workers=true,",
         "loader.prefetch_factor=8",
-        "certainly gains less than 2 %",
+        "the gain is certainly below 2%",
     ]
 
 
@@ -65,7 +69,8 @@ def test_a_log_gets_a_line_for_each_trial() -> None:
 
 def test_a_log_tells_memory_where_that_is_the_goal_and_no_interval_where_there_is_none() -> None:
     assert re.search(
-        r"trial: .*\(exact\): \S+x \(.*pairs\) less memory at once, speed \S+x", printed("for_memory", terminal=False)
+        r"trial: .*\(exact\): peak memory smaller by a factor of \S+x \(.*pairs\), speed \S+x",
+        printed("for_memory", terminal=False),
     )
     far = printed("far_out", terminal=False)
     assert "(1 pair, too few for an interval)" in far
@@ -84,6 +89,14 @@ def test_ascii_terminals_get_ascii(scene: str) -> None:
 
 
 def test_where_the_program_was_not_watched_again_the_reason_is_told() -> None:
-    assert "after: not watched with all that was kept: the budget of 60 s is spent" in " ".join(
+    assert "after: not measured with the recipe: the budget of 60 s is spent" in " ".join(
         printed("in_turn", 200).split()
     )
+
+
+def test_the_safety_of_what_was_kept_is_one_line() -> None:
+    assert "paceline: safety: exact. Training computes the same numbers." in printed("tuned", 200)
+    kept = replace(tune_sample.TRIALS[0], status="kept", safety="resampled")
+    said = safety_line(tune_sample.tuned(trials=(kept,)))
+    assert said.startswith("safety: resampled. Training sees the same samples in the same order")
+    assert said.endswith("With the same random numbers for each sample, training computes the same.")

@@ -17,8 +17,8 @@ from paceline.report import words
         (0.412, "s", "412 ms"),
         (1.5 * 2**30, "bytes", "1.50 GiB"),
         (41 * 2**20, "bytes/s", "41.0 MiB/s"),
-        (0.61, "share", "61 %"),
-        (61.0, "%", "61 %"),
+        (0.61, "share", "61%"),
+        (61.0, "%", "61%"),
         (1.5, "x", "1.50x"),
         (12.0, "USD", "12.00 USD"),
         (480.0, "W", "480 W"),
@@ -34,8 +34,11 @@ def test_quantity(value: float | None, unit: str, text: str) -> None:
 
 
 def test_interval_names_its_bounds_once() -> None:
-    assert words.interval(Interval(value=0.412, low=0.404, high=0.421, count=9)) == "412 ms (404 to 421 ms)"
-    assert words.interval(Interval(value=0.99, low=0.9, high=1.1, count=9)) == "990 ms (900 ms to 1.10 s)"
+    assert words.interval(Interval(value=0.412, low=0.404, high=0.421, count=9)) == "412 ms (95% CI 404–421)"
+    minutes = Interval(value=125, low=120, high=130, count=9)
+    assert words.interval(minutes) == "2 min 05 s (95% CI 2 min 00 s–2 min 10 s)"
+    assert words.interval(Interval(value=2.93, low=2.41, high=13.6, count=9), "x") == "2.93x (95% CI 2.41–14)"
+    assert words.interval(Interval(value=0.99, low=0.9, high=1.1, count=9)) == "990 ms (95% CI 900 ms–1.10 s)"
 
 
 @pytest.mark.parametrize(

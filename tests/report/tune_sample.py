@@ -15,7 +15,8 @@ from paceline.improve.quality import Quality, SeedTimes
 
 WAITS = sample.spread(0.85, 0.0, 0.059, 0.072, 0.008, 0.0, 0.0, 0.0, 0.011)
 AFTER = sample.spread(0.31, 0.0, 0.29, 0.27, 0.07, 0.0, 0.0, 0.0, 0.06)
-NEXT = "paceline run --recipe recipe.toml train.py --epochs 6 --data ~/photos"
+PROGRAM = "train.py --epochs 6 --data ~/photos"
+NEXT = f"paceline run --recipe recipe.toml {PROGRAM}"
 DIFF = """\
 --- a/train.py
 +++ b/train.py
@@ -28,12 +29,12 @@ DIFF = """\
 """
 PROOF = (
     Check(name="steps", passed=True, text="25 optimizer steps applied, 25 in the baseline"),
-    Check(name="samples", passed=True, text="models are fed the same 25 times, to the bit"),
+    Check(name="samples", passed=True, text="the same inputs in 25 forward passes, to the bit"),
     Check(name="losses", passed=True, text="the same losses, to the bit"),
     Check(name="parameters", passed=True, text="the same parameters, to the bit"),
 )
 BROKEN = (
-    Check(name="samples", passed=False, text="models are fed other samples from step 12 on"),
+    Check(name="samples", passed=False, text="the inputs differ from forward pass 12 on"),
     Check(name="losses", passed=False, text="losses differ by 0.031 on average over 12 steps; 0.0021 is allowed"),
 )
 
@@ -53,7 +54,7 @@ def trial(number: int, remedy: str, recipe: Mapping[str, Mapping[str, object]], 
         "predicted_by_findings": None,
         "speedup": None,
         "status": "no-win",
-        "reason": "no proven win",
+        "reason": "gain not proven",
         "rounds": 2 if "speedup" in known else 0,
         "seconds": 31.4,
         **known,
@@ -77,7 +78,7 @@ TRIALS = (
         predicted_by_findings=gain(2.4, 5.8),
         speedup=factor(7.36, 4.38, 13.44, 4),
         status="kept",
-        reason="a proven win",
+        reason="gain proven",
         checks=PROOF,
         cpu_ratio=0.94,
     ),
@@ -89,7 +90,7 @@ TRIALS = (
         predicted_by_findings=gain(1.05, 1.6),
         speedup=factor(1.2, 1.01, 1.39, 29),
         status="kept",
-        reason="a proven win",
+        reason="gain proven",
         checks=PROOF,
         saving=factor(0.82, 0.8, 0.84, 29),
         set_aside=3,
@@ -102,7 +103,7 @@ TRIALS = (
         predicted=gain(0.99, 1.15),
         predicted_by_findings=gain(1.0, 1.3),
         speedup=factor(1.0, 0.97, 1.015, 31),
-        reason="certainly gains less than 2 %",
+        reason="the gain is certainly below 2%",
     ),
     trial(
         4,
@@ -112,7 +113,7 @@ TRIALS = (
         predicted_by_findings=gain(1.1, 2.2),
         speedup=factor(1.31, 1.22, 1.4, 12),
         status="unsafe",
-        reason="models are fed other samples from step 12 on",
+        reason="the inputs differ from forward pass 12 on",
         checks=BROKEN,
     ),
     trial(
@@ -121,7 +122,7 @@ TRIALS = (
         ROUNDED,
         safety="numeric",
         speedup=factor(0.71, 0.66, 0.75, 8),
-        reason="certainly gains less than 2 %",
+        reason="the gain is certainly below 2%",
     ),
     trial(
         6,
@@ -131,7 +132,7 @@ TRIALS = (
         predicted=gain(1.02, 1.3),
         predicted_by_findings=gain(1.02, 1.3),
         status="failed",
-        reason="compute.compile did not take hold: `torch.compile` needs a C compiler, and none was found",
+        reason="compute.compile had no effect: `torch.compile` needs a C compiler, and none was found",
     ),
     trial(
         7,
@@ -149,7 +150,7 @@ TRIALS = (
         predicted=gain(1.0, 1.01),
         predicted_by_findings=gain(1.0, 1.01),
         status="skipped",
-        reason="expected to gain less than 2 %",
+        reason="expected to gain less than 2%",
     ),
 )
 
@@ -161,7 +162,7 @@ def tuned(**changes: object) -> Tuned:
         "before": sample.diagnosis(
             shares=WAITS,
             verdict="loader-io-bound",
-            verdict_text="The loader's workers wait for storage: training waits for data 85 % of the time.",
+            verdict_text="The loader's workers wait for storage: training waits for data 85% of the time.",
             step_s=sample.around(0.0451, 300),
             samples_per_s=709.0,
         ),
@@ -177,7 +178,11 @@ def tuned(**changes: object) -> Tuned:
         "scatter": 0.021,
         "compared": 3,
         "wall_s": 257.0,
-        "stopped": "nothing is left that could gain 2 %",
+        "stopped": "no change is left that could gain 2% or more",
+        "out_of_budget": False,
+        "budget_s": 600.0,
+        "allowed": ("exact", "resampled", "numeric"),
+        "other_cores": 0.05,
         "goal": "time",
         "price_per_hour": None,
         "batch": None,
@@ -198,7 +203,7 @@ def one_kept() -> Tuned:
 
 
 def interrupted() -> Tuned:
-    return tuned(speedup=None, saving=None, stopped="interrupted: what was kept so far stands")
+    return tuned(speedup=None, saving=None, stopped="interrupted; the changes that were kept so far are the result")
 
 
 def in_turn() -> Tuned:
@@ -223,14 +228,14 @@ def too_short() -> Tuned:
 def for_memory() -> Tuned:
     kept = trial(
         1,
-        "memory.checkpointing",
+        "memory.checkpoint",
         {"memory": {"checkpoint_every": 2}},
         predicted=gain(0.7, 0.9),
         predicted_by_findings=gain(0.7, 0.9),
         speedup=factor(0.78, 0.76, 0.8),
         saving=factor(1.84, 1.8, 1.88),
         status="kept",
-        reason="a proven win",
+        reason="gain proven",
         checks=PROOF,
     )
     slow = trial(
@@ -263,7 +268,7 @@ def for_money() -> Tuned:
         predicted_by_findings=gain(1.3, 1.9),
         speedup=factor(1.62, 1.51, 1.74),
         status="kept",
-        reason="a proven win",
+        reason="gain proven",
         checks=BROKEN,
     )
     sizes = (

@@ -42,7 +42,7 @@ def test_kinds_and_groups_are_matched_apart_and_what_is_short_is_told():
     found = matched({0: first, 1: second})
     assert [(one.kind, one.number) for one in found.collectives] == [("all_reduce", 0), ("all_gather", 0)]
     assert found.problems == [
-        "all_reduce of group 0: ranks have between 1 and 2 of them: those that end together are matched"
+        "all_reduce of group 0: ranks recorded between 1 and 2 of them; those that end together are matched"
     ]
 
 
@@ -55,7 +55,7 @@ def test_groups_of_one_name_are_matched_apart_by_who_they_are_of():
     unknown = calls((0, 3), size=2)
     untold = matched({0: unknown, 1: unknown, 2: unknown})
     assert not untold.collectives
-    assert "3 ranks have it, and it is of 2" in untold.problems[0]
+    assert "3 ranks recorded it, but its group has 2" in untold.problems[0]
 
 
 def test_what_one_rank_sends_to_another_makes_nobody_a_straggler():
@@ -86,7 +86,7 @@ def test_without_numbers_those_that_end_together_are_matched():
 def test_what_never_runs_at_the_same_time_is_not_the_same():
     found = matched({0: calls((0, 1), (10, 11), (30, 31), (90, 91)), 1: calls((0, 1), (40, 41), (50, 51), (60, 61))})
     assert not found.collectives
-    assert "do not run at the same time" in found.problems[0]
+    assert "does not run at the same time" in found.problems[0]
 
 
 def test_clocks_of_hosts_are_found_by_the_groups_that_lie_across():

@@ -43,7 +43,7 @@ def test_windows_as_they_are_written(text, expected):
 
 @pytest.mark.parametrize("text", ["", "10:12", "5ms", "20ms:5ms", "#a:#b", "1ms:2ms:3ms", "1.2.3ms:4ms"])
 def test_what_is_no_window(text):
-    with pytest.raises(UsageError, match="is no window"):
+    with pytest.raises(UsageError, match="is not a window"):
         between_of(text)
 
 
@@ -92,12 +92,12 @@ def test_ranks_stand_side_by_side_on_one_clock(path):
 
 
 def test_steps_that_are_not_there(path):
-    with pytest.raises(UsageError, match="there are #10, #11, #12"):
+    with pytest.raises(UsageError, match="marked are #10, #11, #12"):
         kept(path, Between(steps=(40, 41)))
 
 
 def test_a_window_with_nothing_in_it(path):
-    with pytest.raises(UsageError, match="nothing lies in the window"):
+    with pytest.raises(UsageError, match="no event lies in the window"):
         kept(path, Between(times_us=(5000.0, 6000.0)))
 
 

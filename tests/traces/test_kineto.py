@@ -103,7 +103,12 @@ def test_a_gzipped_capture_is_the_same(tmp_path):
 
 @pytest.mark.parametrize(
     "content, said",
-    [(b"", "is empty"), (b"  \n", "is empty"), (b"hello", "no profiler capture"), (b"\x1f\x8bbroken", "is damaged")],
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b"hello", "cannot be read as a profiler capture"),
+        (b"\x1f\x8bbroken", "is damaged"),
+    ],
 )
 def test_what_is_no_capture_is_said_with_the_file(tmp_path, content, said):
     path = tmp_path / "what.json"

@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_data_set_or_fewer_loaders_is_refused(ran, progr
     engine = Engine()
     engine.setup(torch.nn.Sequential(program.Part()), lambda model: torch.optim.Adam(model.parameters()))
     engine.load(ran[0] / "state")
-    with pytest.raises(UsageError, match="a data set of 22 samples, this one has 24"):
+    with pytest.raises(UsageError, match="a data set of 22 samples, and this one has 24"):
         engine.loader(loader(24))
 
 

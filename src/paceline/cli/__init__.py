@@ -2,85 +2,98 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib import import_module
 from typing import Any
 
 import click
 
 from paceline import __version__
-from paceline.cli.settings import defaults_of, name_variables, settings_map
+from paceline.cli.lazy_group import ClosedOutput, LazyGroup
 from paceline.errors import PacelineError
 
 VERBS = {
-    "run": "Watch an unmodified training program and name what holds it back.",
-    "tune": "Try the fixes on an unmodified program and keep what measurably helps.",
-    "trace": "Say what GPUs did, from profiler captures of any number of ranks.",
-    "plan": "Predict what fits, how fast, on which machines, for how much.",
-    "data": "Convert data sets into shards that are read fast, and look at them.",
-    "report": "Show the report of a run, finished or still going on.",
-    "profile": "Have a run that is going on take another profiler window.",
-    "compare": "Say what got slower or faster between two runs, and why.",
-    "explain": "Print the page of a finding: what it means, how it is decided, what helps.",
-    "config": "Show the settings in force and where each comes from.",
+    "run": "Watch a training program, unchanged, and name its bottleneck.",
+    "tune": "Try changes on a training program and keep those that make it faster.",
+    "trace": "Break down profiler captures of one or many ranks.",
+    "plan": "Predict whether a model fits, how fast it trains and what that costs.",
+    "data": "Convert data sets into shards that load fast, and check them.",
+    "report": "Show the report of a run, or list all runs.",
+    "profile": "Profile a few more steps of a run that is still going.",
+    "compare": "Show what became slower or faster between two runs, and why.",
+    "explain": "Print the page of a finding or a remedy.",
+    "config": "Show the current settings and where each one comes from.",
 }
 
 
-class Verbs(click.Group):
-    """A group whose commands live in modules of their own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in order of use."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one verb."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
-        name_variables(cmd_name, command)
-        ctx.default_map = {cmd_name: defaults_of(cmd_name, command, settings_map())}
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PACELINE"})
+@click.group(
+    cls=LazyGroup,
+    verbs=VERBS,
+    modules="paceline.cli.",
+    examples=(
+        "paceline run train.py --epochs 1",
+        "paceline tune train.py --epochs 1",
+        "paceline plan llama-3-8b --gpus 8xH100-SXM",
+        "paceline COMMAND --help",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PACELINE"},
+)
 @click.version_option(__version__, prog_name="paceline")
 def group() -> None:
-    """Make PyTorch training as fast and as cheap as the hardware allows, and prove it."""
+    """Find out what slows PyTorch training down, fix it, and measure that the fix helps."""
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; every error of ours becomes one line and its exit code."""
+    """Run the command line; each error becomes one line and its exit code."""
     try:
         result = group.main(args=args, prog_name="paceline", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         sys.exit(130)
+    except click.exceptions.Exit as ending:
+        sys.exit(ending.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        from paceline.cli.usage_errors import message_of
+
+        _fail(message_of(error), error.exit_code)
     except PacelineError as error:
-        click.echo(f"paceline: {error}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
+        _fail(str(error), error.exit_code)
+    except (BrokenPipeError, ClosedOutput):
+        _leave_closed_pipe()
+    except OSError as error:
+        _fail_on_system_error(error)
     except Exception as error:
-        click.echo(
-            f"paceline: a fault of ours: {type(error).__name__}: {error}\n"
-            "  the program's record is kept; PACELINE_DEBUG=1 shows where it happened",
-            err=True,
-        )
-        if _debug():
-            raise
-        sys.exit(3)
+        _fail_on_internal_error(error)
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _debug() -> bool:
-    import os
+def _fail(message: str, exit_code: int) -> None:
+    click.echo(f"paceline: {message}", err=True)
+    sys.exit(exit_code)
 
+
+def _leave_closed_pipe() -> None:
+    """End quietly: the reader of our output, such as `head`, has what it needs."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # Python flushes both streams once more when it ends
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    sys.exit(0)
+
+
+def _fail_on_system_error(error: OSError) -> None:
+    if _debug():
+        raise error
+    where = f"{error.filename}: " if error.filename else ""
+    _fail(f"{where}{error.strerror or error}; PACELINE_DEBUG=1 shows where this happened", 2)
+
+
+def _fail_on_internal_error(error: Exception) -> None:
+    if _debug():
+        raise error
+    _fail(
+        f"internal error: {type(error).__name__}: {error}; please report it. PACELINE_DEBUG=1 prints the traceback", 3
+    )
+
+
+def _debug() -> bool:
     return os.environ.get("PACELINE_DEBUG", "") not in ("", "0")

@@ -1,4 +1,4 @@
-"""What did the steps that ``paceline run --profile`` captured show? As ``paceline trace`` says it, and a page."""
+"""The results of ``paceline run --profile``: printed as ``paceline trace`` prints them, and a page."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from paceline.errors import PacelineError
 from paceline.record import layout
 
 PAGE = "trace.html"  # in the run's folder
-_ONLY_HOST = "; what the host did can be looked at in Perfetto (ui.perfetto.dev)"
+_ONLY_HOST = "; the captures contain no GPU events, but ui.perfetto.dev shows what the host did"
 
 
 def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
-    """Explain the captures of a run. A fault of ours is one line: the program's result stands."""
+    """Explain the captures of a run. An internal error is one line and does not change the exit code."""
     captures = sorted((folder / layout.CAPTURES_DIR).glob("*.json"))
     if not captures:
-        click.echo(f"paceline: no capture of steps {steps} was taken: {_why(folder)}", err=True)
+        click.echo(f"paceline: steps {steps} were not captured: {_why(folder)}", err=True)
         return
     try:
         _present(folder, captures, quiet)
     except (PacelineError, OSError) as error:
-        click.echo(f"paceline: the captures could not be explained: {error}", err=True)
+        click.echo(f"paceline: the captures could not be analysed: {error}", err=True)
     except Exception as error:
-        click.echo(f"paceline: the captures could not be explained ({type(error).__name__}: {error})", err=True)
+        click.echo(f"paceline: the captures could not be analysed ({type(error).__name__}: {error})", err=True)
         if os.environ.get("PACELINE_DEBUG"):
             raise
 
@@ -46,17 +46,17 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
     write_text(folder / PAGE, to_html(traces, findings, gallery_of(traces)))
     if not quiet:
         render_traces(traces, findings, Console(stderr=True))
-        where = f"captures in {folder / layout.CAPTURES_DIR}, their page in {folder / PAGE}"
+        where = f"wrote captures to {folder / layout.CAPTURES_DIR} and their report to {folder / PAGE}"
         seen = any(rank.breakdown.events for rank in traces.ranks)
         click.echo(f"paceline: {where}{'' if seen else _ONLY_HOST}", err=True)
 
 
 def _why(folder: Path) -> str:
-    """Return why there is none, as far as a process said so."""
+    """Return why there is no capture, as far as a process recorded it."""
     from paceline.record.read import read_run
 
     for rank in read_run(folder).ranks:
         for note in rank.noted("capture"):
             if note.get("failed"):
                 return str(note["failed"])
-    return "no rank came to the first of them"
+    return "the program ended before the first of these steps"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import to_json, to_markdown
+from paceline.cli.command import Command
+from paceline.cli.files import check_writable, opens_page, to_html, to_json, to_markdown
 from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.runs import find_run, in_runs_folder
-from paceline.explain.comparison import Comparison
+from paceline.cli.runs import complete_run, find_run, in_runs_folder
 from paceline.record.write import RUNS
+
+if TYPE_CHECKING:
+    from paceline.explain.comparison import Comparison
 
 
 class Fraction(click.ParamType[float]):
@@ -25,47 +28,56 @@ class Fraction(click.ParamType[float]):
         try:
             fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is no share; write 5% or 0.05", param, ctx)
+            self.fail(f"{value!r} is not a share; write a value such as 5% or 0.05", param, ctx)
         if not (0 <= fraction < 1 or (text.endswith("%") and fraction >= 0)):
-            self.fail(f"{value!r} is out of range; write 5% or 0.05, from 0 up", param, ctx)
+            self.fail(f"{value!r} is out of range; write a share of at least 0, such as 5% or 0.05", param, ctx)
         return fraction
 
 
-@click.command(name="compare", short_help="Say what got slower or faster between two runs, and why.")
+@click.command(
+    cls=Command,
+    name="compare",
+    examples=(
+        "paceline compare 20261121-0315 last",
+        "paceline compare main-run last --tolerance 3% --json compare.json",
+    ),
+    groups={"When to fail": ("--tolerance", "--strict"), "Which runs": ("--dir",)},
+    exit_codes={"1": "a regression: AFTER is slower than the tolerance allows, by more than noise can explain"},
+)
 @click.option(
     "--tolerance", type=Fraction(), default="5%", show_default=True, metavar="SHARE",
-    help="Slow-down of a step to accept, as 5% or 0.05.",
+    help="Largest slow-down of a step to accept, such as 5% or 0.05.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit 1 also where a regression can be neither shown nor ruled out.")
+@click.option(
+    "--strict", is_flag=True, help="Also exit with code 1 if noise makes it unclear whether there is a regression."
+)
 @to_json
 @to_markdown
+@to_html
+@opens_page("compare")
 @in_runs_folder
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", shell_complete=complete_run)
+@click.argument("after", shell_complete=complete_run)
 def command(before: str, after: str, **options: Any) -> int:
-    """Compare the runs BEFORE and AFTER: time of a step with its interval, phase by phase, loss, memory, findings.
+    """Compare two runs and show what became slower or faster: step time, phases, loss, memory and findings.
 
-    Each is the path of a run's folder, a run id, the beginning of one, or `last`.
-
-    \b
-    paceline compare 20261121-0315 last
-    paceline compare main-run last --tolerance 3% --json compare.json
-
-    Exit code 1: AFTER is slower beyond the tolerance, and the 95 % interval excludes the tolerance.
+    BEFORE and AFTER are run ids, the beginnings of ids, paths of runs' folders, or `last`.
     """
     from paceline.explain.compare import compare
     from paceline.record.read import read_run
 
+    check_writable(options["json_file"], options["markdown"], options["html"])
     base = options["directory"] or RUNS
     runs = [read_run(find_run(name, base)) for name in (before, after)]
     comparison = compare(runs[0], runs[1], options["tolerance"])
-    _present(comparison, options["json_file"], options["markdown"])
+    _present(comparison, options["json_file"], options["markdown"], options["html"])
     return int(comparison.outcome in (("regression", "cannot-tell") if options["strict"] else ("regression",)))
 
 
-def _present(comparison: Comparison, json_file: Path | None, markdown: Path | None) -> None:
+def _present(comparison: Comparison, json_file: Path | None, markdown: Path | None, html: Path | None) -> None:
     from rich.console import Console
 
+    from paceline.report.compare_html import comparison_to_html
     from paceline.report.compare_json import comparison_to_json
     from paceline.report.compare_markdown import comparison_to_markdown
     from paceline.report.compare_terminal import render_comparison
@@ -75,4 +87,6 @@ def _present(comparison: Comparison, json_file: Path | None, markdown: Path | No
         write_text(json_file, json_text(comparison_to_json(comparison)))
     if markdown is not None:
         write_text(markdown, comparison_to_markdown(comparison))
-    tell_written(json_file, markdown)
+    if html is not None:
+        write_text(html, comparison_to_html(comparison))
+    tell_written(json_file, markdown, html)

@@ -1,26 +1,29 @@
-"""``paceline config``: every setting in force, and where its value comes from."""
+"""``paceline config``: the settings in force, and where each value comes from."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from paceline.cli.settings import defaults_of, name_variables, options_of, settings_file, settings_map
+from paceline.cli.command import Command
+from paceline.cli.lazy_group import LazyGroup
+from paceline.cli.settings import options_of, settings_file, settings_map
 from paceline.errors import UsageError
 
-_VERBS = ("run", "report", "compare")  # those that have settings
 _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",
-    "PACELINE_DEBUG": "1: a fault of ours shows where it happened",
-    "PACELINE_HISTORY": "off, or the file in which `paceline tune` keeps what trials achieved",
-    "PACELINE_CACHE": "off, or the folder in which data sets of stores are kept",
-    "NO_COLOR": "anything: no colour",
+    "PACELINE_DEBUG": "1: errors show a traceback",
+    "PACELINE_HISTORY": "off, or the file where `paceline tune` keeps the results of trials",
+    "PACELINE_CACHE": "off, or the folder that caches data sets from object storage",
+    "NO_COLOR": "any value: no colours",
 }
 
 
@@ -28,7 +31,7 @@ _SWITCHES = {
 class Setting:
     """One setting as it is in force."""
 
-    verb: str
+    verb: str  # such as "run" or "data.convert"
     key: str
     value: str
     origin: str
@@ -36,57 +39,103 @@ class Setting:
 
 
 @click.command(
+    cls=Command,
     name="config",
-    short_help="Show the settings in force and where each comes from.",
+    forms=("[OPTIONS] [VERB [FLAGS]...]",),
+    examples=(
+        "paceline config",
+        "paceline config tune",
+        "paceline config run --price 2.49",
+        "paceline config data convert",
+    ),
+    groups={"What to show": ("--all",)},
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("verb", required=False)
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Show all settings of all verbs, including those that have their default value.",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[VERB [FLAGS]...]")
 @click.pass_context
-def command(ctx: click.Context, verb: str | None, flags: tuple[str, ...]) -> int:
-    """Show every setting, its value in force and where that is from.
+def command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> int:
+    """Show the current settings and where each one comes from.
 
-    Flags win over variables (PACELINE_VERB_KEY), those over the file (paceline.toml, or [tool.paceline] in
-    pyproject.toml), and that over the default. FLAGS after a VERB are read as that verb would read them.
-
-    \b
-    paceline config
-    paceline config run
-    paceline config run --price 2.49
+    Flags override environment variables (PACELINE_VERB_OPTION). Variables override the settings file, which is
+    paceline.toml or [tool.paceline] in pyproject.toml. The file overrides the defaults. With VERB, all settings of that
+    verb are shown. FLAGS after VERB count as if they were given to the verb.
     """
-    if verb is not None and verb not in _VERBS:
-        raise UsageError(f"{verb!r} has no settings; there are those of {', '.join(_VERBS)}")
     tables = settings_map()
-    shown = [s for name in ([verb] if verb else _VERBS) for s in settings_in_force(ctx, name, tables, flags)]
-    click.echo(f"file: {settings_file(Path.cwd()) or 'none (paceline.toml or [tool.paceline] in pyproject.toml)'}")
+    verbs = dict(_verbs(ctx))
+    path, flags = _split(words, verbs)
+    chosen = [path] if path else list(verbs)
+    settings = [setting for each in chosen for setting in settings_in_force(*verbs[each], each, flags)]
+    shown = [setting for setting in settings if path or everything or setting.given]
+    click.echo(f"file: {settings_file(Path.cwd()) or 'none (paceline.toml, or [tool.paceline] in pyproject.toml)'}")
     _print(shown)
-    if verb is None:
+    if not path:
         _print_switches()
-    for unknown in sorted(set(tables) - set(_VERBS)):
-        click.echo(f"paceline: the table [{unknown}] in the file belongs to no verb", err=True)
+    if not path and not everything:
+        names = ", ".join(" ".join(each) for each in verbs)
+        click.echo(f"all other settings have their default values; `paceline config VERB` shows them. Verbs: {names}")
+    _warn_of_unknown(tables, verbs)
     return 0
 
 
 def settings_in_force(
-    ctx: click.Context, verb: str, tables: dict[str, Any], flags: Sequence[str] = ()
+    command: click.Command, parent: click.Context, path: tuple[str, ...], flags: Sequence[str] = ()
 ) -> Iterator[Setting]:
     """Yield the settings of a verb as it would see them with these flags."""
-    command: click.Command = import_module(f"paceline.cli.{verb}").command
-    inner = click.Context(command, info_name=verb, parent=ctx.parent)
-    name_variables(verb, command)
-    inner.default_map = defaults_of(verb, command, tables)
+    inner = click.Context(command, info_name=path[-1], parent=parent)
     given, _, _ = command.make_parser(inner).parse_args(list(flags))
     for key, option in options_of(command).items():
-        option.handle_parse_result(inner, given, [])
+        with suppress(click.MissingParameter):  # without a value it is shown as not set
+            option.handle_parse_result(inner, given, [])
         name = str(option.name)
         source = inner.get_parameter_source(name) or ParameterSource.DEFAULT
         yield Setting(
-            verb=verb,
+            verb=".".join(path),
             key=key,
             value=_text(inner.params.get(name)),
             origin=_origin(source, option, key),
-            given=source is not ParameterSource.DEFAULT,
+            given=source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP),
         )
+
+
+def _verbs(ctx: click.Context) -> Iterator[tuple[tuple[str, ...], tuple[click.Command, click.Context]]]:
+    """Yield every verb that has settings, by its path: the verb, and the context of its group."""
+    assert ctx.parent is not None
+    root = ctx.parent.command
+    assert isinstance(root, LazyGroup)
+    for name in root.verbs:
+        parent = click.Context(root, info_name=ctx.parent.info_name)  # a context holds the settings of one verb
+        command = root.get_command(parent, name)
+        if isinstance(command, LazyGroup):
+            for inner_name in command.verbs:
+                group = click.Context(command, info_name=name, parent=parent)
+                inner = command.get_command(group, inner_name)
+                if inner is not None and options_of(inner):
+                    yield (name, inner_name), (inner, group)
+        elif command is not None and name != ctx.info_name and options_of(command):
+            yield (name,), (command, parent)
+
+
+def _split(words: Sequence[str], verbs: dict[tuple[str, ...], Any]) -> tuple[tuple[str, ...], Sequence[str]]:
+    """Return the path of the verb that is named, empty for none, and the flags after it.
+
+    Raises:
+        UsageError: There is no such verb, or it has no settings.
+    """
+    if not words:
+        return (), ()
+    for length in (2, 1):
+        if tuple(words[:length]) in verbs:
+            return tuple(words[:length]), words[length:]
+    known = [" ".join(path) for path in verbs]
+    near = get_close_matches(" ".join(words[:2]), known, n=1) or get_close_matches(words[0], known, n=1)
+    meant = f"; did you mean `paceline config {near[0]}`?" if near else "."
+    raise UsageError(f"no settings belong to {words[0]!r}{meant} The verbs with settings are {', '.join(known)}")
 
 
 def _origin(source: ParameterSource, option: click.Option, key: str) -> str:
@@ -100,20 +149,31 @@ def _origin(source: ParameterSource, option: click.Option, key: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value) if isinstance(value, str | float | Path) else "not set"  # click has a mark of its own for that
+    return (
+        str(value) if isinstance(value, str | int | float | Path) else "not set"
+    )  # click marks unset values in its own way
 
 
 def _print(settings: Sequence[Setting]) -> None:
     rows = [(f"{s.verb}.{s.key}", s.value, s.origin) for s in settings]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for row, setting in zip(rows, settings, strict=True):
         line = f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}"
         click.secho(line, bold=setting.given)
 
 
 def _print_switches() -> None:
-    import os
-
     for name, meaning in _SWITCHES.items():
         value = os.environ.get(name)
         click.echo(f"{name}={value or ''}  {'environment' if value else 'not set'} ({meaning})")
+
+
+def _warn_of_unknown(tables: dict[str, Any], verbs: dict[tuple[str, ...], Any]) -> None:
+    """Name the tables of the file that belong to no verb."""
+    for name, table in sorted(tables.items()):
+        inner = {path[1] for path in verbs if path[0] == name and len(path) == 2}
+        unknown = [f"{name}.{key}" for key in table if key not in inner] if inner else []
+        if (name,) not in verbs and not inner:
+            unknown = [name]
+        for each in unknown:
+            click.echo(f"paceline: [{each}] in the settings file belongs to no verb and has no effect", err=True)

@@ -1,40 +1,30 @@
-"""``paceline data``: data sets of shards, converted once and read fast from then on. Each of its verbs has a file."""
+"""``paceline data``: data sets of shards. Each of its verbs has a file."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
+from paceline.cli.lazy_group import LazyGroup
+
 VERBS = {
-    "convert": "Convert a folder of pictures, or any Dataset, into shards.",
-    "inspect": "Say what a data set of shards holds.",
-    "verify": "Hold every byte of a data set against its checksum.",
-    "export": "Write a data set of shards as TFRecord, HDF5 or for WebDataset.",
-    "bench": "Measure how fast a data set is read, stage by stage.",
+    "convert": "Convert images, records, text or a Python Dataset into shards.",
+    "inspect": "Show the samples, columns and shards of a data set.",
+    "verify": "Check every byte of a data set against its checksums.",
+    "export": "Write a data set of shards as TFRecord, HDF5 or WebDataset.",
+    "bench": "Measure how fast a data set loads, stage by stage.",
 }
 
 
-class DataVerbs(click.Group):
-    """A group whose commands live in modules of their own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in order of use."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one verb."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(f"paceline.cli.data_{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(name="data", cls=DataVerbs, short_help="Data sets of shards: convert, inspect, verify, measure.")
+@click.group(
+    name="data",
+    cls=LazyGroup,
+    verbs=VERBS,
+    modules="paceline.cli.data_",
+    examples=(
+        "paceline data convert photos/ shards/",
+        "paceline data inspect shards/",
+        "paceline data bench shards/",
+    ),
+)
 def command() -> None:
-    """Convert data sets into shards that are read fast, and look at them."""
+    """Convert data sets into shards that load fast, and inspect, verify, export or measure them."""

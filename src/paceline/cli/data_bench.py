@@ -1,4 +1,4 @@
-"""``paceline data bench``: how fast is a data set read?"""
+"""``paceline data bench``: measure how fast a data set loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import __version__, units
+from paceline.cli.command import Command
 from paceline.cli.files import check_writable, to_json
 from paceline.cli.outputs import json_text, tell_written, write_text
+from paceline.cli.progress import Progress
 
 if TYPE_CHECKING:
     from paceline.data.measure import Around, Measured
@@ -20,25 +22,69 @@ if TYPE_CHECKING:
 SCHEMA = "paceline.data-bench/1"
 
 
-@click.command(name="bench", short_help="Measure how fast a data set is read, stage by stage.")
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--size", type=click.IntRange(1), default=224, show_default=True, help="Pixels on a side of a picture.")
-@click.option(
-    "--length", type=click.IntRange(1), default=1024, show_default=True, help="Of a sample of text, in tokens."
+@click.command(
+    cls=Command,
+    name="bench",
+    examples=(
+        "paceline data bench shards/",
+        "paceline data bench shards/ --batch-size 256 --threads 8",
+        "paceline data bench shards/ --decoded-cache ram --json bench.json",
+    ),
+    groups={
+        "Batches": ("--batch-size", "--size", "--length"),
+        "Loader": ("--threads", "--decoded-cache"),
+        "Limits": ("--samples", "--rounds"),
+    },
 )
-@click.option("--threads", type=click.IntRange(0), metavar="N", help="That make batches; default: as many as pay.")
 @click.option(
-    "--decoded-cache", metavar="ram|DIR", help="Keep decoded pictures; they are, before anything is measured."
+    "--batch-size",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Number of samples in a batch.",
 )
-@click.option("--samples", type=click.IntRange(1), default=4096, show_default=True, help="Of a round, at most.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=224,
+    show_default=True,
+    metavar="PIXELS",
+    help="Width and height of the image crops in pixels.",
+)
+@click.option(
+    "--length", type=click.IntRange(1), default=1024, show_default=True, metavar="N",
+    help="For text: number of tokens in a sample.",
+)  # fmt: skip
+@click.option(
+    "--threads",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of loader threads; 0 means none. Default: chosen by measurement.",
+)
+@click.option(
+    "--decoded-cache",
+    metavar="ram|DIR",
+    help="Cache decoded images in memory or in DIR; the cache is filled before the measurement.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of samples in a round.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="Number of rounds to measure."
+)
 @to_json
-@click.argument("folder", metavar="DEST")
+@click.argument("folder", metavar="DATASET")
 def command(folder: str, **options: Any) -> int:
-    """Read a data set as training would: samples mixed, pictures cropped at random, in batches.
+    """Measure how fast a data set loads, as in training: shuffled, with random crops of images, in batches.
 
-    DEST is a folder, or the URL of one in a store; what is fetched is kept in the cache, as training does.
-    Beside each round, what decoding alone costs is measured in the same process: no loader can be faster.
+    DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage. Downloaded data stays
+    in the cache. After each round, decoding alone is measured, because no loader can be faster than decoding.
     """
     from paceline.data.crops import RandomResizedCrop
     from paceline.data.folders import is_url
@@ -51,15 +97,17 @@ def command(folder: str, **options: Any) -> int:
     tokens = not is_url(folder) and (Path(folder) / CONTENTS_FILE).exists()
     dataset = TokenDataset(folder, options["length"], dtype=None) if tokens else ShardedDataset(folder)
     pictures = isinstance(dataset, ShardedDataset) and picture_column(dataset) is not None
-    found = measure(
-        dataset,
-        RandomResizedCrop(options["size"]) if pictures else None,
-        batch_size=options["batch_size"],
-        samples=options["samples"],
-        rounds=options["rounds"],
-        threads=options["threads"],
-        decoded_cache=options["decoded_cache"],
-    )
+    with Progress("rounds") as progress:
+        found = measure(
+            dataset,
+            RandomResizedCrop(options["size"]) if pictures else None,
+            batch_size=options["batch_size"],
+            samples=options["samples"],
+            rounds=options["rounds"],
+            progress=progress,
+            threads=options["threads"],
+            decoded_cache=options["decoded_cache"],
+        )
     remote = dataset.remote if isinstance(dataset, ShardedDataset) else None
     for line in [*_lines(found), *([] if remote is None else [_store(remote.counts)])]:
         click.echo(line)
@@ -74,18 +122,20 @@ def _lines(found: Measured) -> list[str]:
     rounds = f"{rate.count} rounds of {found.samples:,} samples, batches of {found.batch_size}, {found.threads} threads"
     lines = [
         f"{rate.value:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f}; {rounds})",
-        f"{_ms(cpu.value)} of CPU a sample ({_ms(cpu.low)} to {_ms(cpu.high)})",
+        f"{_ms(cpu.value)} of CPU time per sample ({_ms(cpu.low)} to {_ms(cpu.high)})",
     ]
     if limit is not None and found.times_limit is not None:
         times = found.times_limit
         lines.append(
-            f"{times.value:.2f} times ({times.low:.2f} to {times.high:.2f}) what decoding and resizing alone take, "
+            f"{times.value:.2f} times ({times.low:.2f} to {times.high:.2f}) the CPU time of decoding alone, "
             f"{_ms(limit.value)} ({_ms(limit.low)} to {_ms(limit.high)})"
         )
     whole = sum(stage.cpu_s for stage in found.stages)
     for stage in found.stages:
         share = units.percent(stage.cpu_s / whole) if whole else units.MISSING
-        each = f"{units.seconds(stage.cpu_s)} of CPU a sample ({share}), {units.seconds(stage.wall_s)} of a thread"
+        each = (
+            f"{units.seconds(stage.cpu_s)} of CPU time per sample ({share}), {units.seconds(stage.wall_s)} in a thread"
+        )
         lines.append(f"{stage.name}: {each}; {stage.samples:,} samples timed")
     return [*lines, *_of_cache(found)]
 
@@ -94,33 +144,33 @@ def _of_cache(found: Measured) -> list[str]:
     """Say what a cache holds, or what one would cost and save."""
     use, offer = found.cache, found.offer
     if use is not None:
-        trouble = f"; nothing more is kept: {use.trouble}" if use.trouble else ""
-        return [f"kept in {use.where}: {use.samples:,} decoded pictures, {units.size(use.bytes)}{trouble}"]
+        trouble = f"; no more images are kept: {use.trouble}" if use.trouble else ""
+        return [f"cache in {use.where}: {use.samples:,} decoded images, {units.size(use.bytes)}{trouble}"]
     if offer is None:
         return []
     return [
-        f"a cache of decoded pictures takes {units.size(offer.bytes)} and saves {units.seconds(offer.saves_cpu_s)} of "
-        f"{units.seconds(offer.of_cpu_s)} of CPU a sample, from the second epoch on",
+        f"a cache of decoded images would take {units.size(offer.bytes)} and, from the second epoch on, save "
+        f"{units.seconds(offer.saves_cpu_s)} of the {units.seconds(offer.of_cpu_s)} of CPU time per sample",
         *_where(offer),
     ]
 
 
 def _where(offer: CacheOffer) -> list[str]:
     free = {"ram": offer.free_memory_bytes, "disk": offer.free_disk_bytes}
-    disk = f"on a disk, if it gives {units.size(offer.disk_bytes_per_s)}/s to a thread"
+    disk = f"on a disk that reads at least {units.size(offer.disk_bytes_per_s)}/s per thread"
     ways = {
         "ram": 'in memory: Loader(..., decoded_cache="ram")',
         "disk": f'{disk}: Loader(..., decoded_cache="DIR")',
     }
     fitting = [f"  {ways[name]}; {units.size(free[name] or 0)} are free" for name in offer.fits]
-    return fitting or ["  which is more than 40 % of what is free, in memory and on the disk of the data set"]
+    return fitting or ["  it does not fit: it would take more than 40% of the free memory and of the free disk space"]
 
 
 def _store(counts: Counts) -> str:
     """Return what was asked of a store."""
     return (
-        f"store: {units.size(counts.bytes)} in {counts.requests:,} requests, {counts.repeated:,} of them repeated; "
-        f"{counts.from_cache:,} blocks were kept here before, {counts.not_kept:,} could not be kept"
+        f"object storage: {units.size(counts.bytes)} in {counts.requests:,} requests, {counts.repeated:,} of them "
+        f"repeated; {counts.from_cache:,} blocks came from the cache, {counts.not_kept:,} could not be cached"
     )
 
 

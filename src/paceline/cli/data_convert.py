@@ -1,4 +1,4 @@
-"""``paceline data convert``: a data set as it is, into shards."""
+"""``paceline data convert``: convert a data set into shards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import units
-from paceline.cli.progress import Bar
+from paceline.cli.command import Command
+from paceline.cli.progress import Progress
 from paceline.errors import UsageError
 from paceline.report.words import count
 
@@ -19,35 +20,63 @@ _FOLDER = click.Path(path_type=Path)
 FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy", "text")
 
 
-@click.command(name="convert", short_help="Convert a folder of pictures, or any Dataset, into shards.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="What SRC is, where its name does not say.")
-@click.option("--dataset", metavar="MODULE:NAME", help="Convert this Python Dataset; SRC is left out.")
-@click.option("--columns", metavar="A,B,...", help="What the parts of its samples are to be called.")
-@click.option("--tokenizer", metavar="bytes|FILE", help="Make text into tokens: of its bytes, or by a tokenizer.json.")
-@click.option(
-    "--shard-mb", type=click.FloatRange(0, min_open=True), default=128, show_default=True, help="Size of a shard."
+@click.command(
+    cls=Command,
+    name="convert",
+    forms=("[OPTIONS] SRC DEST", "[OPTIONS] --dataset MODULE:NAME DEST"),
+    examples=(
+        "paceline data convert photos/ shards/",
+        "paceline data convert labels.csv shards/",
+        "paceline data convert --dataset my_data:train_set shards/",
+        "paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json",
+    ),
+    groups={
+        "Source": ("--format", "--dataset", "--columns", "--tokenizer", "--on-error"),
+        "Shards": ("--shard-mb", "--seed", "--no-shuffle", "--verbatim"),
+        "Limits": ("--processes",),
+    },
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order in which samples are mixed.")
-@click.option("--no-shuffle", is_flag=True, help="Leave samples in their order.")
-@click.option("--verbatim", is_flag=True, help="Leave JPEGs as they are, byte by byte.")
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), help="Format of SRC; default: recognized from the name of SRC."
+)
+@click.option(
+    "--dataset",
+    metavar="MODULE:NAME",
+    help="Convert this Python Dataset, or the Dataset that this function returns; give no SRC then.",
+)
+@click.option("--columns", metavar="A,B,...", help="With --dataset: names for the parts of each sample.")
+@click.option(
+    "--tokenizer", metavar="bytes|FILE", help="For text: use bytes as tokens, or use the tokenizer.json in FILE."
+)
+@click.option(
+    "--shard-mb", type=click.FloatRange(0, min_open=True), default=128, show_default=True, metavar="MB",
+    help="Size of a shard in MB.",
+)  # fmt: skip
+@click.option(
+    "--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed for the order of the samples."
+)
+@click.option("--no-shuffle", is_flag=True, help="Keep the order of the samples.")
+@click.option(
+    "--verbatim", is_flag=True, help="Copy JPEG files unchanged; the loader then decodes the whole image for each crop."
+)
 @click.option(
     "--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
-    help="What to do with a sample that cannot be read.",
+    help="What to do with a sample that cannot be read: stop, or skip the sample and list it.",
 )  # fmt: skip
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="That convert side by side; default: the cores.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of processes that convert; default: the number of cores.",
+)
 @click.argument("paths", nargs=-1, required=True, type=_FOLDER, metavar="SRC DEST")
 def command(paths: tuple[Path, ...], **options: Any) -> int:
-    """Convert a data set into shards: tars that any tool reads, with an index beside each.
+    """Convert a data set into shards: tar files with an index beside each.
 
-    SRC is a folder with a folder of pictures for each class, a CSV file of paths and labels, or a file or folder of
-    tars as WebDataset has them, TFRecord, Parquet, HDF5, .npy, or text. JPEGs get restart markers, by which a crop
-    decodes only what it needs; no pixel changes. An interrupted conversion goes on where it was.
-
-    \b
-    paceline data convert photos/ shards/
-    paceline data convert labels.csv shards/
-    paceline data convert --dataset my_data:train_set shards/
-    paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json
+    SRC is a folder with one folder of images per class, a CSV file of paths and labels, or files in WebDataset,
+    TFRecord, Parquet, HDF5, .npy or text format. DEST is a new folder. To continue an interrupted conversion, repeat
+    the command. JPEG files get restart markers, so that the loader decodes only a part of the image for a crop. The
+    pixels stay the same.
     """
     from paceline.data.convert import Options, convert, cores
     from paceline.data.sources import BadSample
@@ -63,16 +92,16 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     try:
         source, dest = _source(paths, options["dataset"], options["columns"], options["kind"])
         _warn(source, verbatim=asked.verbatim)
-        with Bar("samples") as bar:
-            made = convert(source, dest, asked, options["processes"] or cores(), bar)
+        with Progress("samples") as progress:
+            made = convert(source, dest, asked, options["processes"] or cores(), progress)
     except BadSample as error:
-        raise UsageError(f"{error}; mend it, or leave it out with --on-error skip") from error
+        raise UsageError(f"{error}; repair that sample, or leave it out with --on-error skip") from error
     for text in made.skipped[:8]:
         click.echo(f"paceline: skipped {text}", err=True)
     contents = made.contents
     size = units.size(sum(shard.bytes for shard in contents.shards))
     skipped = f", {len(made.skipped):,} skipped" if made.skipped else ""
-    resumed = f", {made.resumed:,} of them there already" if made.resumed else ""
+    resumed = f", {made.resumed:,} of them converted before" if made.resumed else ""
     shards = count(len(contents.shards), "shard")
     click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {dest}")
     click.echo(f"paceline: next: paceline data bench {dest}", err=True)
@@ -80,20 +109,27 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
 
 
 def _warn(source: Source, *, verbatim: bool) -> None:
-    """Say what is probably not meant."""
+    """Warn about options that are probably a mistake."""
     from paceline.data.lossless import jpegtran
     from paceline.data.model import shown
     from paceline.data.sources.image_folder import Pictures
 
     if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):
         click.echo(
-            "paceline: JPEGs stay as they are, and crops decode all of them: jpegtran is not installed "
-            "(Debian and Ubuntu: apt install libjpeg-turbo-progs)",
+            "paceline: JPEG files are copied unchanged, because jpegtran is not installed; crops will decode whole "
+            "images. On Debian and Ubuntu: apt install libjpeg-turbo-progs",
             err=True,
         )
     if isinstance(source, Pictures) and (empty := source.empty_classes):
         named = ", ".join(map(shown, empty[:8])) + (", ..." if len(empty) > 8 else "")
-        click.echo(f"paceline: folders without pictures have a label too, as in torchvision: {named}", err=True)
+        click.echo(
+            f"paceline: these folders contain no images but count as classes, as in torchvision: {named}", err=True
+        )
+
+
+def _paths_message(paths: tuple[Path, ...]) -> str:
+    given = f"1 path: {paths[0]}" if len(paths) == 1 else f"{len(paths)} paths: {' '.join(map(str, paths))}"
+    return f"expected SRC and DEST, not {given}; for example `paceline data convert photos/ shards/`"
 
 
 def _is_text(path: Path) -> bool:
@@ -106,15 +142,17 @@ def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
     from paceline.data.token_shards import write_tokens
 
     if len(paths) != 2:
-        raise UsageError(f"give SRC and DEST, not {len(paths)} paths: {' '.join(map(str, paths))}")
+        raise UsageError(_paths_message(paths))
     if not paths[0].exists():
-        raise UsageError(f"no file or folder {paths[0]}")
+        raise UsageError(f"there is no file or folder {paths[0]}; give the text to convert as SRC")
     if tokenizer is None:
         raise UsageError(
-            f"{paths[0]} is text: say how tokens are made, --tokenizer bytes or --tokenizer tokenizer.json"
+            f"{paths[0]} is text, which needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
         )
     own = tokenizer_of(tokenizer)
-    made = write_tokens(paths[1], documents(paths[0]), own, mark=fingerprint(paths[0], tokenizer))
+    with Progress("bytes") as progress:
+        texts = documents(paths[0], progress)
+        made = write_tokens(paths[1], texts, own, mark=fingerprint(paths[0], tokenizer))
     click.echo(
         f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
         f"{made.dtype}, in {count(len(made.shards), 'file')}: {paths[1]}"
@@ -130,17 +168,19 @@ def _source(paths: tuple[Path, ...], dataset: str | None, columns: str | None, k
 
     if dataset is not None:
         if len(paths) != 1:
-            raise UsageError(f"--dataset {dataset} takes the place of SRC; give DEST alone")
+            raise UsageError(
+                f"--dataset replaces SRC; give DEST alone: `paceline data convert --dataset {dataset} DEST`"
+            )
         names = tuple(columns.split(",")) if columns else ()
         return DatasetSource(dataset, names), paths[0]
     if len(paths) != 2:
-        raise UsageError(f"give SRC and DEST, not {len(paths)} paths: {' '.join(map(str, paths))}")
+        raise UsageError(_paths_message(paths))
     if columns is not None:
-        raise UsageError("--columns names the parts of a --dataset; files name theirs themselves")
+        raise UsageError("--columns needs --dataset; columns of files already have names")
     folder, dest = paths
     source = source_of(folder, kind)
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
-            f"{dest} is in {folder}: what is written would be a part of what is read; name a folder elsewhere"
+            f"{dest} is inside {folder}, so the conversion would read its own output; name a folder elsewhere"
         )
     return source, dest

@@ -6,26 +6,36 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.progress import Bar
+from paceline.cli.command import Command
+from paceline.cli.progress import Progress
 from paceline.report.words import count
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
 
 
-@click.command(name="export", short_help="Write a data set of shards as TFRecord, HDF5 or for WebDataset.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.command(
+    cls=Command,
+    name="export",
+    examples=(
+        "paceline data export --format webdataset shards/ tars/",
+        "paceline data export --format hdf5 shards/ data.h5",
+    ),
+    groups={"Format": ("--format",)},
+)
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Format to write.")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="SRC")
 @click.argument("dest", type=click.Path(path_type=Path), metavar="DEST")
 def command(folder: Path, dest: Path, kind: str) -> int:
-    """Write a data set in another format; DEST is a new folder, of HDF5 a new file.
+    """Write a data set of shards in another format.
 
-    Nothing is lost: pictures are the bytes that are in the shards.
+    SRC is a folder that `paceline data convert` wrote. DEST is a new folder, or a new file with HDF5. The export is
+    lossless: the bytes of images are copied unchanged.
     """
     from paceline.data.export import export
     from paceline.data.sharded import ShardedDataset
 
     dataset = ShardedDataset(folder)
-    with Bar("samples") as bar:
-        written = export(dataset, dest, kind, bar)
+    with Progress("samples") as progress:
+        written = export(dataset, dest, kind, progress)
     click.echo(f"{count(len(dataset), 'sample')} in {count(len(written), 'file')}: {dest}")
     return 0

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.command import Command
 
-@click.command(name="inspect", short_help="Say what a data set of shards holds.")
-@click.argument("folder", metavar="DEST")
+
+@click.command(
+    cls=Command,
+    name="inspect",
+    examples=("paceline data inspect shards/", "paceline data inspect s3://bucket/shards"),
+)
+@click.argument("folder", metavar="DATASET")
 def command(folder: str) -> int:
-    """Say what a data set holds: samples, columns, shards, pictures and how fast they can be decoded.
+    """Show the samples, columns and shards of a data set, and how fast its images can be decoded.
 
-    DEST is a folder, or the URL of one in a store.
+    DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage.
     """
     from paceline.data.described import described, described_tokens
     from paceline.data.folders import is_url

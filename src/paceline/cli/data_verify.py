@@ -1,4 +1,4 @@
-"""``paceline data verify``: is a data set what was written?"""
+"""``paceline data verify``: check a data set against its checksums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline import units
-from paceline.cli.progress import Bar
+from paceline.cli.command import Command
+from paceline.cli.progress import Progress
 from paceline.errors import UsageError
 from paceline.report.words import count
 
@@ -18,14 +19,24 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-@click.command(name="verify", short_help="Hold every byte of a data set against its checksum.")
-@click.option("--repair", is_flag=True, help="Make the list of blocks anew, where it is missing or damaged.")
-@click.argument("folder", metavar="DEST")
+@click.command(
+    cls=Command,
+    name="verify",
+    examples=("paceline data verify shards/", "paceline data verify --repair shards/"),
+    groups={"Repair": ("--repair",)},
+    exit_codes={"1": "something is damaged or missing; stderr names each sample"},
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Before verifying, rebuild the list of blocks (the parts of shards that are read at once).",
+)
+@click.argument("folder", metavar="DATASET")
 def command(folder: str, repair: bool) -> int:
-    """Read all of a data set and hold every tar, index and sample against what was written.
+    """Read a whole data set and check every shard, index and sample against its checksum.
 
-    DEST is a folder, or the URL of one in a store; that is copied for it, a shard at a time.
-    Exit code 1: something is not as it was written; each sample is named.
+    DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage, which is copied one
+    shard at a time.
     """
     from paceline.data.folders import is_url
     from paceline.data.tokens import CONTENTS_FILE
@@ -38,7 +49,7 @@ def command(folder: str, repair: bool) -> int:
         click.echo(f"paceline: {text}", err=True)
     if len(found.problems) > _SHOWN:
         click.echo(f"paceline: and {len(found.problems) - _SHOWN:,} more", err=True)
-    what = f"{count(found.samples, 'token' if tokens else 'sample')}, {units.size(found.bytes)}, as written"
+    what = f"{count(found.samples, 'token' if tokens else 'sample')}, {units.size(found.bytes)} intact"
     click.echo(f"{what}; {count(len(found.problems), 'problem')}" if found.problems else what)
     return 1 if found.problems else 0
 
@@ -49,28 +60,29 @@ def _shards(folder: str) -> Verified:
     from paceline.data.verify import verify
 
     dataset = ShardedDataset(folder, cache=False) if is_url(folder) else ShardedDataset(folder)
-    with Bar("shards") as bar:
-        return verify(dataset, bar)
+    with Progress("shards") as progress:
+        return verify(dataset, progress)
 
 
 def _tokens(folder: Path) -> Verified:
     from paceline.data.token_shards import verify_tokens
 
-    with Bar("files") as bar:
-        return verify_tokens(folder, bar)
+    with Progress("files") as progress:
+        return verify_tokens(folder, progress)
 
 
 def _repair(folder: str, *, tokens: bool) -> None:
-    """Make the list of blocks anew."""
+    """Rebuild the list of blocks."""
     from paceline.data.contents import read_contents, write_contents
     from paceline.data.convert import all_blocks
     from paceline.data.folders import is_url
 
     if is_url(folder):
-        raise UsageError(f"--repair writes, and {folder} is in a store: repair the folder that it was copied from")
+        raise UsageError(f"--repair cannot write to {folder}; repair the local folder that it was copied from")
     if tokens:
         raise UsageError(
-            f"--repair makes lists of blocks, and {folder} holds tokens, which have none; convert it again"
+            f"--repair rebuilds the list of blocks, but the tokens in {folder} have no such list; convert the text "
+            f"again"
         )
     contents = read_contents(Path(folder))
     write_contents(Path(folder), contents, all_blocks(Path(folder), contents))

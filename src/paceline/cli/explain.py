@@ -1,62 +1,101 @@
-"""``paceline explain``: the page of a finding, offline; without one, a list of all findings."""
+"""``paceline explain``: print the page of a finding or a remedy, or list all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.command import Command
+from paceline.core.remedies import REMEDIES, RemedyInfo
+from paceline.core.safety import SAFETY_MEANING, Safety
 from paceline.errors import UsageError
-from paceline.explain.pages import Page, all_pages, markdown
+from paceline.explain.pages import Page, all_pages
+from paceline.explain.pages import markdown as finding_markdown
 
-_SAFETY = """
-## Safety of a remedy
-
-*exact*: the same numbers come out. *numeric*: the same algorithm in other rounding. *semantic*: other mathematics,
-such as another batch size.
-"""
+if TYPE_CHECKING:
+    from paceline.improve.pages import RemedyPage
 
 
-@click.command(name="explain", short_help="Print the page of a finding: what it means, how it is decided, what helps.")
-@click.argument("finding", required=False, metavar="[CODE|NAME]")
-def command(finding: str | None) -> int:
-    """Print what a finding means, how it is decided and what helps; without one, list all findings.
+@click.command(
+    cls=Command,
+    name="explain",
+    examples=(
+        "paceline explain",
+        "paceline explain DATA001",
+        "paceline explain loader-serial",
+        "paceline explain loader.workers",
+    ),
+)
+@click.argument("name", required=False, metavar="[FINDING|REMEDY]")
+def command(name: str | None) -> int:
+    """Print the page of a finding or a remedy; without an argument, list all findings and remedies.
 
-    \b
-    paceline explain
-    paceline explain DATA001
-    paceline explain loader-serial
+    The page of a finding says what the finding means, how it is detected and which remedies help. The page of a remedy
+    says when the remedy helps, how safe it is, what it sets and how to apply it by hand.
     """
-    pages = all_pages()
-    if finding is None:
-        _list(pages)
+    if name is None:
+        _list_findings(all_pages())
+        _list_remedies(list(REMEDIES.values()))
+        return 0
+    page = find_page(name)
+    if isinstance(page, Page):
+        classes = [safety for remedy in page.remedies for safety in REMEDIES[remedy].classes]
+        _print(finding_markdown(page) + _meanings(classes))
     else:
-        page = find_page(finding, pages)
-        _print(markdown(page) + (_SAFETY if page.decided else ""))
+        from paceline.improve.pages import markdown as remedy_markdown
+
+        _print(remedy_markdown(page) + _meanings(page.info.classes))
     return 0
 
 
-def find_page(finding: str, pages: Sequence[Page]) -> Page:
-    """Return the page of a finding by its code or name, in whatever case.
+def find_page(name: str) -> Page | RemedyPage:
+    """Return the page of a finding or a remedy.
+
+    Args:
+        name: The code or the name of a finding, or the id of a remedy. Case does not matter.
 
     Raises:
-        UsageError: There is no such finding.
+        UsageError: No finding and no remedy has this name.
     """
-    wanted = finding.strip().lower().replace("_", "-")
-    by_key = {key.lower(): page for page in pages for key in (page.code, page.name)}
-    if wanted in by_key:
-        return by_key[wanted]
+    from paceline.improve.pages import remedy_pages
+
+    findings = all_pages()
+    by_key: dict[str, Page | RemedyPage] = {key.lower(): page for page in findings for key in (page.code, page.name)}
+    by_key |= {page.info.id: page for page in remedy_pages()}
+    wanted = name.strip().lower()
+    for key in (wanted, wanted.replace("_", "-"), wanted.replace("-", "_")):
+        if key in by_key:
+            return by_key[key]
     raise UsageError(
-        f"there is no finding {finding!r}{_near(wanted, by_key)}; `paceline explain` lists all {len(pages)}"
+        f"there is no finding or remedy {name!r}{_near(wanted, by_key)}; "
+        f"`paceline explain` lists all {len(findings)} findings and {len(REMEDIES)} remedies"
     )
 
 
-def _near(wanted: str, by_key: dict[str, Page]) -> str:
-    within = [page for key, page in by_key.items() if len(wanted) > 2 and wanted in key]
-    near = within or [by_key[key] for key in get_close_matches(wanted, by_key, n=3, cutoff=0.5)]
-    names = list(dict.fromkeys(f"{page.code} {page.name}" for page in near))[:3]
-    return f"; did you mean {' or '.join(names)}?" if names else ""
+def _near(wanted: str, by_key: Mapping[str, Page | RemedyPage]) -> str:
+    """Return the question which of the most similar names was meant; an empty string if none is similar."""
+    within = [key for key in by_key if len(wanted) > 2 and wanted in key]
+    near = within or get_close_matches(wanted, by_key, n=3, cutoff=0.5)
+    titles = list(dict.fromkeys(_title(by_key[key]) for key in near))[:3]
+    return f"; did you mean {' or '.join(titles)}?" if titles else ""
+
+
+def _title(page: Page | RemedyPage) -> str:
+    return f"{page.code} {page.name}" if isinstance(page, Page) else page.info.id
+
+
+def _meanings(classes: Sequence[Safety]) -> str:
+    """Return a section that explains safety classes; an empty string for none."""
+    if not classes:
+        return ""
+    return "\n".join(["\n## Safety classes\n", *_each_meaning(classes), ""])
+
+
+def _each_meaning(classes: Sequence[Safety]) -> Iterator[str]:
+    return (f"- *{name}*: {text}" for name, text in SAFETY_MEANING.items() if name in classes)
 
 
 def _print(text: str) -> None:
@@ -70,11 +109,19 @@ def _print(text: str) -> None:
         click.echo(text.rstrip())
 
 
-def _list(pages: Sequence[Page]) -> None:
+def _list_findings(pages: Sequence[Page]) -> None:
     width = max(len(page.name) for page in pages)
     for group in dict.fromkeys(page.group for page in pages):
-        click.secho(group, bold=True)
+        click.secho(f"Findings: {group}", bold=True)
         for page in pages:
             if page.group == group:
-                note = "" if page.decided else click.style("  [not decided by this version]", dim=True)
+                note = "" if page.decided else click.style("    [not detected by this version]", dim=True)
                 click.echo(f"  {page.code:<8} {page.name:<{width}}  {page.when}{note}")
+
+
+def _list_remedies(rows: Sequence[RemedyInfo]) -> None:
+    width = max(len(row.id) for row in rows)
+    click.secho("Remedies", bold=True)
+    for row in rows:
+        click.echo(f"  {row.id:<{width}}  {row.title} ({', '.join(row.classes)})")
+    click.echo("\n`paceline explain NAME` prints the page of a finding or a remedy, such as loader.workers.")

@@ -1,4 +1,4 @@
-"""How is a run presented? Diagnosed once, then written in every form that was asked for."""
+"""Write the result of a run: diagnosed once, then written in every format asked for."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.files import STDOUT, open_page, write_to_stdout
+from paceline.cli.runs import PAGE
 from paceline.errors import EnvironmentFault, PacelineError
-from paceline.explain.diagnose import diagnose
-from paceline.explain.model import Diagnosis
-from paceline.record.read import read_run
 
-PAGE = "report.html"  # in the run's folder
+if TYPE_CHECKING:
+    from paceline.explain.model import Diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,19 @@ class Outputs:
     markdown: Path | None = None
     html: tuple[Path, ...] = ()
     quiet: bool = False
-    to_stdout: bool = False  # the verdict is the result of the command, and not a word beside the program's
+    open_page: bool = False  # in the browser, after it is written
+    to_stdout: bool = False  # where the verdict is printed; with `run`, stdout belongs to the program
 
 
 def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
-    """Explain a run and write the reports. A fault of ours is one line: the program's result stands.
+    """Explain a run and write the reports. An internal error is one line and does not change the exit code.
 
     Returns:
         The diagnosis, or None when the run could not be explained.
     """
+    from paceline.explain.diagnose import diagnose
+    from paceline.record.read import read_run
+
     try:
         diagnosis = diagnose(read_run(folder))
         write(diagnosis, folder, outputs)
@@ -47,7 +51,7 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
         return None
     except Exception as error:
         click.echo(
-            f"paceline: the run could not be explained ({type(error).__name__}: {error}); "
+            f"paceline: the run could not be analysed (internal error: {type(error).__name__}: {error}); "
             f"its record is kept in {folder}",
             err=True,
         )
@@ -60,7 +64,7 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
 def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
     """Write JSON, Markdown and HTML where asked, the page into the run's folder, and print the verdict.
 
-    A run's folder that cannot be written is said in a line and stops nothing: the verdict still shows.
+    If the run's folder cannot be written, one line says so and the verdict is still printed.
 
     Raises:
         EnvironmentFault: A file that was asked for cannot be written.
@@ -69,10 +73,11 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
     from paceline.report.json_run import to_json
     from paceline.report.markdown import to_markdown
 
-    html = to_html(diagnosis)
+    following = _next_command(diagnosis, folder)
+    html = to_html(diagnosis, next_command=following)
     page = _write_page(folder / PAGE, html)
     if not outputs.quiet:
-        _print_verdict(diagnosis, page, outputs.to_stdout)
+        _print_verdict(diagnosis, page, following, outputs.to_stdout)
     if outputs.json_file is not None:
         write_text(outputs.json_file, json_text(to_json(diagnosis)))
     if outputs.markdown is not None:
@@ -81,10 +86,12 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
         write_text(path, html)
     if not outputs.quiet:
         tell_written(outputs.json_file, outputs.markdown, *outputs.html)
+    if outputs.open_page:
+        open_page(Path(page) if page else next(iter(outputs.html), None))
 
 
 def _write_page(page: Path, html: str) -> str:
-    """Return where the page is, or nothing when it could not be written."""
+    """Return the path of the page, or an empty string if it could not be written."""
     try:
         write_text(page, html)
     except EnvironmentFault as fault:
@@ -93,28 +100,34 @@ def _write_page(page: Path, html: str) -> str:
     return str(page)
 
 
-def _print_verdict(diagnosis: Diagnosis, page: str, to_stdout: bool) -> None:
+def _next_command(diagnosis: Diagnosis, folder: Path) -> str:
+    """Return what to type next; of a run whose neighbours cannot be read, what its own record says."""
+    from paceline.cli.runs import run_before
+    from paceline.explain.next_step import after_run
+    from paceline.record.read import read_launches
+
+    launches = read_launches(folder)
+    try:
+        before = run_before(folder)
+    except (OSError, PacelineError):
+        before = None
+    step = after_run(diagnosis, launches[0] if launches else None, before)
+    return step.command or ""
+
+
+def _print_verdict(diagnosis: Diagnosis, page: str, following: str, to_stdout: bool) -> None:
     from rich.console import Console
 
     from paceline.report.terminal import render
 
     sys.stdout.flush()
     console = Console(stderr=not to_stdout)
-    following = next_command(diagnosis, "paceline report" if to_stdout else f"paceline report {diagnosis.run_id}")
     render(diagnosis, report_path=page, next_command=following, console=console)
 
 
-def next_command(diagnosis: Diagnosis, otherwise: str) -> str:
-    """Return what to type next: the page of the verdict, where it is a finding."""
-    for finding in diagnosis.findings:
-        if finding.name == diagnosis.verdict:
-            return f"paceline explain {finding.code}"
-    return otherwise
-
-
 def tell_written(*paths: Path | None) -> None:
-    """Say on stderr which files were written."""
-    written = [str(path) for path in paths if path is not None]
+    """Print to stderr which files were written."""
+    written = [str(path) for path in paths if path is not None and path != STDOUT]
     if written:
         click.echo(f"paceline: wrote {', '.join(written)}", err=True)
 
@@ -125,24 +138,27 @@ def json_text(record: dict[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all.
+    """Write a file, completely or not at all; to stdout where the path is `-`.
 
     Raises:
         EnvironmentFault: It cannot be written.
     """
+    if path == STDOUT:
+        write_to_stdout(text)
+        return
     with whole(path) as place:
         place.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Give a place to write to, which becomes the file in the end: what was there stays if that fails.
+    """Yield a path to write to, which replaces the file at the end. If writing fails, the old file stays.
 
     Raises:
         EnvironmentFault: It cannot be written.
     """
     end = path.resolve()
-    plain = end.is_file() or not end.exists()  # a pipe or a device is written to as it is
+    plain = end.is_file() or not end.exists()  # pipes and devices are written to directly
     place = end.with_name(f".part-{os.getpid()}-{end.name}") if plain else end
     try:
         yield place

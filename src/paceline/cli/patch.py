@@ -1,4 +1,4 @@
-"""How is a recipe offered as a patch to the source? Its options, the diff, and the files that it is written to."""
+"""A recipe as a patch to the source: the options, the diff, and the files that it changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.program import as_typed
 from paceline.errors import EnvironmentFault, UsageError
+from paceline.explain.next_step import as_typed
 
 if TYPE_CHECKING:
     from paceline.explain.model import Finding
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.improve.patches.suggestions import Suggestion
     from paceline.improve.recipe import Recipe
 
-_NEEDS = "a patch to the source needs libcst: pip install paceline[patch]"
+_NEEDS = "a patch to the source needs libcst; install it with `pip install paceline[patch]`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,17 @@ class Offer:
 def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options by which a recipe becomes a patch."""
     diff = click.option("--diff", is_flag=True, help="Print the recipe as a patch to the program's source.")
-    write = click.option("--write", is_flag=True, help="Apply that patch; each file is kept as FILE.orig.")
+    write = click.option(
+        "--write",
+        is_flag=True,
+        help="Apply the recipe as a patch to the program's source; the old files are kept as FILE.orig.",
+    )
     source = click.option(
         "--from",
         "from_recipe",
         type=click.Path(path_type=Path),
         metavar="RECIPE",
-        help="Make no trials: patch the source by a recipe that is there.",
+        help="Make the patch from this recipe, without trials.",
     )
     return diff(write(source(function)))
 
@@ -82,7 +86,9 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
     from paceline.improve.recipe import read
 
     if options["json_file"] is not None or options["html"] is not None:
-        raise UsageError("--json and --html are for the result of trials, and --from makes none; leave one of both out")
+        raise UsageError(
+            "--json and --html write the result of trials, but --from makes no trials; leave out --json and --html"
+        )
     recipe = read(options["from_recipe"])
     options = {**options, "diff": options["diff"] or not options["write"]}
     check(command, options)
@@ -101,7 +107,7 @@ def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
 
 
 def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:
-    """Return a recipe as a patch, or why there is none; a fault of ours is such a reason: the result stands.
+    """Return a recipe as a patch, or why there is none; an internal error is such a reason: the result stands.
 
     Args:
         command: What starts the program.
@@ -109,29 +115,34 @@ def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = 
         findings: What was found in the program as it is, for suggestions at its lines.
     """
     try:
-        return _offer(_read(command), recipe, findings)
+        return _offer(command, recipe, findings)
     except UsageError as error:
         return Offer(patch=None, diff=None, why_not=str(error))
     except Exception as error:
         if os.environ.get("PACELINE_DEBUG"):
             raise
-        return Offer(patch=None, diff=None, why_not=f"a fault of ours: {type(error).__name__}: {error}")
+        return Offer(patch=None, diff=None, why_not=f"internal error: {type(error).__name__}: {error}")
 
 
-def _offer(sources: Sequence[Source], recipe: Recipe, findings: Sequence[Finding]) -> Offer:
+def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) -> Offer:
     from paceline.improve.patches.suggestions import suggestions
 
+    sources = _read(command)
     shown = suggestions(findings, sources)
     if not recipe:
-        return Offer(patch=None, diff=None, why_not="nothing was kept", suggestions=shown)
+        return Offer(patch=None, diff=None, why_not="no change was kept", suggestions=shown)
     if find_spec("libcst") is None:
         return Offer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
     from paceline.improve.patches.patch import patched
     from paceline.improve.patches.written import diff_of
 
-    patch = patched(sources, recipe)
+    patch = patched(sources, recipe, command)
     diff = diff_of(patch) or None
-    reason = "nothing of the recipe has a place in the source" if patch.stays else "the source has all of the recipe"
+    reason = (
+        "no setting of the recipe can be written into the source"
+        if patch.stays
+        else "the source already has all settings of the recipe"
+    )
     return Offer(patch=patch, diff=diff, why_not=None if diff else reason, suggestions=shown)
 
 
@@ -153,7 +164,7 @@ def show(found: Offer, options: dict[str, Any]) -> None:
 
 
 def _tell_rest(found: Offer) -> None:
-    """Say what the patch does not have, and what would help beside it."""
+    """Print what is not in the patch, and what else would help."""
     stays = found.patch.stays if found.patch is not None else ()
     for why in dict.fromkeys(one.why for one in stays):
         names = ", ".join(one.setting for one in stays if one.why == why)
@@ -168,7 +179,7 @@ def _write(patch: Patch) -> None:
     from paceline.improve.patches.written import write
 
     for path, kept in write(patch, Path.cwd()):
-        _tell(f"wrote {path}; as it was it is {kept}")
+        _tell(f"wrote {path}; the old file is {kept}")
 
 
 def _read(command: Sequence[str]) -> list[Source]:

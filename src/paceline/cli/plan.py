@@ -1,47 +1,66 @@
-"""``paceline plan``: what fits, how fast, on which machines, for how much. Each of its verbs has a file."""
+"""``paceline plan``: predict memory, time and cost of training. Each of its verbs has a file."""
 
 from __future__ import annotations
 
-from importlib import import_module
+from difflib import get_close_matches
 
 import click
+from click.shell_completion import CompletionItem
+
+from paceline.cli.lazy_group import LazyGroup
+from paceline.errors import UsageError
 
 VERBS = {
-    "for": "Predict and search for a model (the verb may be left out).",
-    "here": "Predict a program on this machine, or on one whose profile is at hand (also: --here).",
-    "calibrate": "Measure what this machine can do (also: --calibrate).",
-    "validate": "Hold predictions against a file of measurements.",
+    "for": "Predict the training of a model on a cluster and find its best layout; the word `for` is optional.",
+    "here": "Predict the training of a program on this machine, from the machine's profile (also: --here).",
+    "calibrate": "Measure this machine and write its profile (also: --calibrate).",
+    "validate": "Compare predictions with the measurements in a file.",
 }
 _AS_FLAGS = {"--here": "here", "--calibrate": "calibrate"}
 
 
-class PlanVerbs(click.Group):
-    """A group whose commands live in modules of their own; without one of them, `for` is meant."""
+class PlanVerbs(LazyGroup):
+    """A group whose verb `for` may be left out, and whose help shows the options of that verb."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `for` before anything that is no verb and no wish for help; some verbs may be written as flags."""
+        """Insert `for` before anything that is neither a verb nor a request for help; some verbs are flags too."""
         flag = next((each for each in _before_program(args) if each in _AS_FLAGS), None)
         if flag is not None:
             args = [_AS_FLAGS[flag], *args[: args.index(flag)], *args[args.index(flag) + 1 :]]
+        self._check_verb(ctx, args)
         if args and args[0] not in (*VERBS, "-h", "--help"):
             args = ["for", *args]
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in order of use."""
-        return list(VERBS)
+    def _check_verb(self, ctx: click.Context, args: list[str]) -> None:
+        """Suggest a verb where a lone word is almost one: it would be taken for the name of a model."""
+        if not args or args[0] in VERBS or "--gpus" in args or "--catalogue" in args or ctx.resilient_parsing:
+            return
+        if near := get_close_matches(args[0], VERBS, n=1, cutoff=0.75):
+            raise UsageError(
+                f"there is no command {args[0]!r}; did you mean `{ctx.command_path} {near[0]}`? "
+                "For a model of this name, add --gpus NxCARD"
+            )
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one verb."""
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = import_module(f"paceline.cli.plan_{cmd_name}").command
-        return command
+    def write_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of `plan for`."""
+        command, inner = self._usual(ctx)
+        command.format_options(inner, formatter)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the verbs, and the flags of `plan for`."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        command, inner = self._usual(ctx)
+        flags = [CompletionItem(flag, help=VERBS[verb]) for flag, verb in _AS_FLAGS.items()]
+        every = {str(item.value): item for item in (*flags, *command.shell_complete(inner, incomplete))}
+        return [item for name, item in every.items() if name.startswith(incomplete)]
+
+    def _usual(self, ctx: click.Context) -> tuple[click.Command, click.Context]:
+        command = self.get_command(ctx, "for")
+        assert command is not None
+        return command, click.Context(command, info_name="for", parent=ctx)
 
 
 def _before_program(args: list[str]) -> list[str]:
@@ -50,6 +69,23 @@ def _before_program(args: list[str]) -> list[str]:
     return args[: min(ends, default=len(args))]
 
 
-@click.group(name="plan", cls=PlanVerbs, short_help="What fits, how fast, on which machines, for how much.")
+@click.group(
+    name="plan",
+    cls=PlanVerbs,
+    verbs=VERBS,
+    modules="paceline.cli.plan_",
+    forms=(
+        "[MODEL] --gpus NxCARD [OPTIONS]",
+        "--gpus NxCARD [OPTIONS] SCRIPT [ARGS]...",
+        "[MODEL] --catalogue --target-tokens N [OPTIONS]",
+        "here|calibrate|validate [OPTIONS]",
+    ),
+    examples=(
+        "paceline plan llama-3-8b --gpus 64xH100-SXM --target-tokens 1t",
+        "paceline plan --params 1b --layers 24 --hidden 2048 --gpus 8xA100-SXM-80GB",
+        "paceline plan llama-3-8b --catalogue --target-tokens 10b --deadline 48",
+        "paceline plan calibrate",
+    ),
+)
 def command() -> None:
-    """Predict memory, time and money of training on more GPUs, and search for the best layout."""
+    """Predict memory, time and cost of training a model, and find the best layout or the best machines for it."""

@@ -1,4 +1,4 @@
-"""``paceline plan calibrate``: what can this machine do?"""
+"""``paceline plan calibrate``: measure this machine."""
 
 from __future__ import annotations
 
@@ -9,21 +9,41 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.files import check_writable
+from paceline.cli.command import Command
+from paceline.cli.files import FILE_ONLY, check_writable
+from paceline.cli.progress import Progress
+from paceline.errors import UsageError
 
-_FILE = click.Path(path_type=Path)
 
-
-@click.command(name="calibrate", short_help="Measure what this machine can do (also: --calibrate).")
-@click.option("--out", type=_FILE, metavar="FILE", help="Write the profile here; default: where --here looks.")
-@click.option("--quick", is_flag=True, help="Few sizes and one rank, in about twenty seconds: for a first look.")
-@click.option("--storage", type=_FILE, metavar="FOLDER", help="Whose storage is read; default: of temporary files.")
+@click.command(
+    cls=Command,
+    name="calibrate",
+    examples=(
+        "paceline plan calibrate",
+        "paceline plan calibrate --quick",
+        "paceline plan calibrate --out machine.json --storage /data",
+    ),
+    groups={"What to measure": ("--quick", "--storage"), "Output": ("--out",)},
+)
+@click.option(
+    "--out", type=FILE_ONLY, metavar="FILE",
+    help="Write the profile to FILE instead of the default path, from which `paceline plan here` reads it.",
+)  # fmt: skip
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Measure only a few sizes and one rank, in less than a minute; predictions are less accurate.",
+)
+@click.option(
+    "--storage", type=click.Path(path_type=Path), metavar="FOLDER",
+    help="Measure the storage of FOLDER instead of the storage of temporary files.",
+)  # fmt: skip
 def command(out: Path | None, quick: bool, storage: Path | None) -> int:
-    """Measure what this machine can do, in one to three minutes, and write its profile.
+    """Measure this machine, in one to three minutes, and write its profile for `paceline plan here`.
 
-    Products of matrices, convolutions, attention and all other operators of real blocks at a grid of sizes; whole
-    blocks with their optimizer, for what operators take beside and what a process holds; copies, launches, messages
-    among two ranks, storage. Needs torch. Let nothing else run meanwhile: what others used is told.
+    The command measures operators at many sizes, whole model blocks with their optimizer, copies, kernel launches,
+    messages between two ranks, and storage. It needs torch. Other programs disturb the measurement; the result says how
+    many cores they used.
     """
     from paceline.plan.calibrate.run import FULL, QUICK, calibrate
     from paceline.plan.profile import default_path, write_profile
@@ -33,11 +53,21 @@ def command(out: Path | None, quick: bool, storage: Path | None) -> int:
     if out is not None:
         check_writable(out)
     folder = storage or Path(tempfile.gettempdir())
-    check_writable(folder / "profile")
-    profile = calibrate(QUICK if quick else FULL, folder, date.today(), lambda what: click.echo(f"  {what}", err=True))
+    _check_storage(folder)
+    with Progress() as progress:
+        profile = calibrate(QUICK if quick else FULL, folder, date.today(), progress.update)
     write_profile(profile, path)
     for line in profile_terminal.lines_of(profile):
         click.echo(line)
     shown = "" if out is None else f" --profile {out}"
-    click.echo(f"paceline: wrote {path}; next: paceline plan --here{shown} train.py", err=True)
+    click.echo(f"paceline: wrote {path}", err=True)
+    click.echo(f"paceline: next: paceline plan here{shown} train.py", err=True)
     return 0
+
+
+def _check_storage(folder: Path) -> None:
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(
+            f"--storage {folder} is not a folder that can be written; name a folder in which a test file can be "
+            f"written and read"
+        )

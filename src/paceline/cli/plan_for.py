@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import check_writable, to_json
+from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
 from paceline.cli.outputs import json_text, tell_written, write_text
 from paceline.cli.program import ModelOrProgram, command_line, program_of, takes_program
 from paceline.errors import UsageError
@@ -32,65 +32,125 @@ _OPTIMIZERS = click.Choice(["adamw", "adam", "adam-8bit", "lion", "muon", "sgd-m
 _COUNT = click.IntRange(min=1)
 
 
-@click.command(cls=ModelOrProgram, name="for", short_help="Predict and search for a model (the verb may be left out).")
-@click.option("--params", metavar="N", help="Weights in all, such as 8b.")
-@click.option("--layers", type=_COUNT, metavar="N", help="Blocks.")
-@click.option("--hidden", type=_COUNT, metavar="N", help="Width.")
-@click.option("--heads", type=_COUNT, metavar="N", help="Attention heads.")
-@click.option("--kv-heads", type=_COUNT, metavar="N", help="Heads of keys and values, where they are fewer.")
-@click.option("--ffn", type=_COUNT, metavar="N", help="Width of the feed-forward.")
-@click.option("--gated", is_flag=True, default=None, help="The feed-forward is gated (SwiGLU).")
-@click.option("--vocab", type=_COUNT, metavar="N", help="Vocabulary.")
-@click.option("--seq", type=_COUNT, metavar="N", help="Tokens of a sample.")
-@click.option("--image", type=_COUNT, metavar="N", help="Pixels on a side of a picture, of a module that convolves.")
-@click.option("--experts", type=_COUNT, metavar="N", help="Experts of a block.")
-@click.option("--top-k", type=_COUNT, metavar="N", help="Experts that a token reaches.")
-@click.option("--expert-ffn", type=_COUNT, metavar="N", help="Width of an expert.")
-@click.option("--gpus", metavar="NxCARD", help="Machines: 64xH100-SXM, or instances: 8xp5.48xlarge.")
-@click.option("--per-node", type=_COUNT, metavar="N", help="GPUs of a node; default 8.")
-@click.option("--network", metavar="SPEED", help="Of a node, such as 400gbps; default: what such nodes have.")
-@click.option("--catalogue", is_flag=True, help="Look at every instance of the price table instead.")
-@click.option("--region", metavar="NAME", help="With --catalogue: in this region only.")
-@click.option("--max-price", type=click.FloatRange(min=0), metavar="USD", help="With --catalogue: per hour, at most.")
-@click.option("--deadline", type=click.FloatRange(min=0), metavar="HOURS", help="With --catalogue: hours, at most.")
-@click.option("--batch", type=_COUNT, metavar="N", help="Samples of a step; default: about 4 million tokens.")
-@click.option("--micro-batch", type=_COUNT, metavar="N", help="This one only.")
-@click.option("--layout", metavar="AXES", help="This one only, such as dp=2,shard=4,tp=2.")
-@click.option("--schedule", type=_SCHEDULES, help="Of a pipeline, this one only; default: those that may be best.")
+@click.command(
+    cls=ModelOrProgram,
+    name="for",
+    forms=(
+        "[MODEL] --gpus NxCARD [OPTIONS]",
+        "--gpus NxCARD [OPTIONS] SCRIPT [ARGS]...",
+        "[MODEL] --catalogue --target-tokens N [OPTIONS]",
+    ),
+    examples=(
+        "paceline plan llama-3-8b --gpus 64xH100-SXM --target-tokens 1t",
+        "paceline plan llama-3-8b --gpus 8xp5.48xlarge --json plan.json",
+        "paceline plan --gpus 8xA100-SXM-80GB train.py --epochs 1",
+    ),
+    groups={
+        "Machines": ("--gpus", "--per-node", "--network", "--prices"),
+        "Choice of machines": ("--catalogue", "--region", "--max-price", "--deadline"),
+        "Model given by numbers": tuple(f"--{name.replace('_', '-')}" for name in (*_NUMBERS, "image")),
+        "Training": ("--batch", "--precision", "--optimizer", "--eager", "--lora", "--lora-on", "--frozen-bits"),
+        "Layout": ("--layout", "--micro-batch", "--schedule"),
+        "Time and cost": ("--target-tokens", "--target-samples", "--price"),
+        "Output": ("--recipe", "--json", "--html", "--open"),
+    },
+    exit_codes={"1": "no layout fits in memory with a probability of 0.9 or more"},
+)
+@click.option("--params", metavar="N", help="Number of parameters, such as 8b.")
+@click.option("--layers", type=_COUNT, metavar="N", help="Number of transformer blocks.")
+@click.option("--hidden", type=_COUNT, metavar="N", help="Hidden size.")
+@click.option("--heads", type=_COUNT, metavar="N", help="Number of attention heads.")
+@click.option("--kv-heads", type=_COUNT, metavar="N", help="Number of key and value heads (grouped-query attention).")
+@click.option("--ffn", type=_COUNT, metavar="N", help="Hidden size of the feed-forward layers.")
+@click.option("--gated", is_flag=True, default=None, help="Use gated feed-forward layers (SwiGLU).")
+@click.option("--vocab", type=_COUNT, metavar="N", help="Size of the vocabulary.")
+@click.option("--seq", type=_COUNT, metavar="N", help="Sequence length in tokens.")
+@click.option(
+    "--image", type=_COUNT, metavar="N", help="Side of an image in pixels, for a convolutional module:factory."
+)
+@click.option("--experts", type=_COUNT, metavar="N", help="Number of experts in a block.")
+@click.option("--top-k", type=_COUNT, metavar="N", help="Number of experts that each token uses.")
+@click.option("--expert-ffn", type=_COUNT, metavar="N", help="Hidden size of an expert.")
+@click.option("--gpus", metavar="NxCARD", help="GPUs, such as 64xH100-SXM, or cloud instances, such as 8xp5.48xlarge.")
+@click.option("--per-node", type=_COUNT, metavar="N", help="Number of GPUs in a node; default: 8.")
+@click.option(
+    "--network",
+    metavar="SPEED",
+    help="Network speed of a node, such as 400gbps; default: the usual speed for nodes with this GPU.",
+)
+@click.option("--catalogue", is_flag=True, help="Compare all cloud instances of the price table, instead of --gpus.")
+@click.option("--region", metavar="NAME", help="With --catalogue: consider only instances of this region.")
+@click.option(
+    "--max-price",
+    type=click.FloatRange(min=0),
+    metavar="USD",
+    help="With --catalogue: highest price of all machines together, per hour.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0),
+    metavar="HOURS",
+    help="With --catalogue: longest training time, in hours.",
+)
+@click.option(
+    "--batch",
+    type=_COUNT,
+    metavar="N",
+    help="Number of samples per step over all GPUs; default: as many as give about 4 million tokens.",
+)
+@click.option("--micro-batch", type=_COUNT, metavar="N", help="Consider only this micro-batch size.")
+@click.option("--layout", metavar="AXES", help="Consider only this layout, such as dp=2,shard=4,tp=2.")
+@click.option("--schedule", type=_SCHEDULES, help="Consider only this pipeline schedule.")
 @click.option(
     "--precision",
     type=_FORMATS,
-    help="Of products of matrices; default: bf16 (fp16 on cards without), or the program's.",
+    help="Number format of matrix products; default: the format that the program uses, else bf16 (fp16 on a GPU "
+    "without bf16).",
 )
-@click.option("--optimizer", type=_OPTIMIZERS, help="Whose states are kept; default: adamw, or the program's.")
-@click.option("--lora", type=_COUNT, metavar="RANK", help="Train low-rank matrices of this rank beside frozen weights.")
-@click.option("--lora-on", type=click.Choice(["qv", "all-linear"]), help="With --lora: which products; default: qv.")
+@click.option("--optimizer", type=_OPTIMIZERS, help="Optimizer; default: the optimizer of the program, else adamw.")
+@click.option("--lora", type=_COUNT, metavar="RANK", help="Train LoRA adapters of this rank; other weights are frozen.")
 @click.option(
-    "--frozen-bits", type=click.Choice(["4", "8", "16", "32"]), help="With --lora: of a frozen weight; default: 16."
+    "--lora-on",
+    type=click.Choice(["qv", "all-linear"]),
+    help="With --lora: which layers get adapters; default: qv (the query and value projections).",
 )
-@click.option("--eager", is_flag=True, help="Element-wise kernels are not fused (no torch.compile, no Megatron).")
-@click.option("--target-tokens", metavar="N", help="To train on in all, such as 15t.")
-@click.option("--target-samples", metavar="N", help="To train on in all, such as 1.2m.")
-@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Of all machines together, per hour.")
 @click.option(
-    "--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Write the best plan that the engine runs."
+    "--frozen-bits",
+    type=click.Choice(["4", "8", "16", "32"]),
+    help="With --lora: number of bits of a frozen weight; default: 16.",
 )
-@click.option("--prices", type=click.Path(path_type=Path), metavar="FILE", help="A price table of your own (CSV).")
+@click.option(
+    "--eager", is_flag=True, help="Assume that element-wise kernels are not fused (no torch.compile, no Megatron)."
+)
+@click.option("--target-tokens", metavar="N", help="Total number of training tokens, such as 15t.")
+@click.option("--target-samples", metavar="N", help="Total number of training samples, such as 1.2m.")
+@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of all machines together, per hour.")
+@click.option(
+    "--recipe",
+    type=FILE_ONLY,
+    metavar="FILE",
+    help="Write a recipe to FILE, with the best layout that `paceline.train` supports.",
+)
+@click.option(
+    "--prices", type=click.Path(path_type=Path), metavar="FILE", help="Use your own price table (CSV) for instances."
+)
 @to_json
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as a page.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write the result as one HTML file.")
 @takes_program
+@opens_page("plan")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Predict memory, time and money of training MODEL, and find the best layout or the best machines.
+    """Predict memory, time and cost of training MODEL, and find the best layout or the best machines for it.
 
-    MODEL is a published name (llama-3-8b), a Hugging Face config.json, or module:factory, which makes it on the meta
-    device; or a program (train.py --its --flags, behind all other options), which is left at its first step.
-    Without it, give --params, --layers, --hidden.
+    MODEL is a published name (llama-3-8b), a Hugging Face config.json, or module:factory, a function that returns a
+    module. Instead of MODEL, give --params, --layers and --hidden, or a training script after all other options. The
+    script runs only until its first step.
     """
     check_writable(options["json_file"], options["html"], options["recipe"])
     if options["catalogue"] == (options["gpus"] is not None):
         raise UsageError(
-            "say on what, before any program: --gpus 64xH100-SXM (or 8xp5.48xlarge), or --catalogue for all instances"
+            "give either --gpus, such as --gpus 64xH100-SXM or --gpus 8xp5.48xlarge, or --catalogue; put options "
+            "before the program"
         )
     _check_together(options)
     subject = _subject(ctx, options)
@@ -100,22 +160,22 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _check_together(options: dict[str, Any]) -> None:
     """Refuse options that would be passed over."""
     if options["target_tokens"] is not None and options["target_samples"] is not None:
-        raise UsageError("--target-tokens and --target-samples are two targets; give one of them")
+        raise UsageError("--target-tokens and --target-samples exclude each other; give one of them")
     if options["recipe"] is not None and options["precision"] == "fp4":
-        raise UsageError("paceline.train has no fp4, so that no recipe can ask for it; leave out --recipe")
+        raise UsageError("paceline.train does not support fp4, so no recipe can be written; leave out --recipe")
     of_lora = [f"--{name.replace('_', '-')}" for name in ("lora_on", "frozen_bits") if options[name]]
     if of_lora and options["lora"] is None:
-        raise UsageError(f"{', '.join(of_lora)} says how adapters are made: give --lora RANK, such as --lora 16")
+        raise UsageError(f"{', '.join(of_lora)} needs --lora RANK, such as --lora 16")
     if options["recipe"] is not None and options["lora"] is not None:
-        raise UsageError("a recipe says nothing of frozen weights and of adapters; leave out --recipe")
+        raise UsageError("a recipe cannot describe LoRA adapters; leave out --recipe or --lora")
     of_catalogue = [f"--{name.replace('_', '-')}" for name in ("region", "max_price", "deadline") if options[name]]
     if of_catalogue and not options["catalogue"]:
-        raise UsageError(f"{', '.join(of_catalogue)} chooses among machines: give --catalogue in place of --gpus")
+        raise UsageError(f"{', '.join(of_catalogue)} needs --catalogue; give --catalogue instead of --gpus")
     of_machines = [
         f"--{name.replace('_', '-')}" for name in ("recipe", "price", "per_node", "network") if options[name]
     ]
     if of_machines and options["catalogue"]:
-        raise UsageError(f"{', '.join(of_machines)} is of one cluster: give --gpus in place of --catalogue")
+        raise UsageError(f"{', '.join(of_machines)} needs --gpus; give --gpus instead of --catalogue")
 
 
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Trained:
@@ -127,8 +187,8 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
     if not ctx.meta["program"]:
         if len(program.arguments) > 1:
             raise UsageError(
-                f"one MODEL, and not {len(program.arguments)}: {' '.join(program.arguments)}; of a program that a "
-                "launcher starts, give the script alone, as it runs in one process"
+                f"expected one MODEL, not {len(program.arguments)} arguments: {' '.join(program.arguments)}; for a "
+                "program that a launcher starts, give only the script"
             )
         return program.arguments[0] if program.arguments else None
     found = trained(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
@@ -138,6 +198,7 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
 
 
 def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
+    from paceline.cli.plan_next import after_plan
     from paceline.plan.advice import advise
     from paceline.plan.constants import fitted
     from paceline.plan.described import machines
@@ -150,16 +211,21 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
         click.echo(line)
     _write_json(options["json_file"], plan_json.to_json(advice))
     if options["html"] is not None:
-        _write_page(options["html"], plan_html.to_html(advice))
+        _write_page(options["html"], plan_html.to_html(advice, then=after_plan(advice, options)))
     if options["recipe"] is not None and advice.best is not None:
         write_text(options["recipe"], to_toml(advice.best, found.name, advice.wish.optimizer))
         tell_written(options["recipe"])
     elif options["recipe"] is not None:
-        click.echo(f"paceline: {options['recipe']} is not written: no plan surely fits", err=True)
+        click.echo(
+            f"paceline: {options['recipe']} was not written: no layout fits in memory with a probability of 0.9 or "
+            f"more",
+            err=True,
+        )
     return 0 if advice.best is not None else 1
 
 
 def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
+    from paceline.cli.plan_next import after_offers
     from paceline.plan.catalogue import Limits, offers
     from paceline.plan.constants import fitted
     from paceline.plan.described import machines
@@ -169,7 +235,7 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
     steps = _target(options).steps(wish)
     if steps is None:
         raise UsageError(
-            "a catalogue is compared by what all the training costs; give --target-tokens or --target-samples"
+            "--catalogue compares the cost of the whole training; give --target-tokens N or --target-samples N"
         )
     limits = Limits(
         usd_per_hour=options["max_price"],
@@ -182,7 +248,8 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
         click.echo(line)
     _write_json(options["json_file"], plan_json.offers_to_json(found))
     if options["html"] is not None:
-        _write_page(options["html"], plan_html.offers_to_html(wish, found, steps, date.today()))
+        then = after_offers(found)
+        _write_page(options["html"], plan_html.offers_to_html(wish, found, steps, date.today(), then=then))
     return 0
 
 
@@ -196,9 +263,9 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
     numbers["params"] = None if options["params"] is None else amount(options["params"])
     caught = subject if isinstance(subject, Trained) else None
     if caught and options["lora"] is not None:
-        raise UsageError("--lora changes what is trained, and a program says that itself; name its model instead")
+        raise UsageError("--lora has no effect on a program; name a MODEL instead of the program, or leave out --lora")
     if caught and caught.adapted.adapters and options["recipe"] is not None:
-        raise UsageError("the program trains adapters, and a recipe says nothing of these; leave out --recipe")
+        raise UsageError("the program trains LoRA adapters, which a recipe cannot describe; leave out --recipe")
     model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers, options["image"])
     usual = caught.samples * cluster.count if caught else _usual_batch(model, cluster.count)
     return Wish(

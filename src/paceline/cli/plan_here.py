@@ -1,4 +1,4 @@
-"""``paceline plan here``: how long will a step of this program take on this machine, and what will it hold?"""
+"""``paceline plan here``: predict the step time and the memory of a program on this machine."""
 
 from __future__ import annotations
 
@@ -9,32 +9,42 @@ from typing import Any
 
 import click
 
+from paceline.cli.command import EXIT_CODES
 from paceline.cli.files import check_writable, to_json
 from paceline.cli.outputs import json_text, tell_written, write_text
 from paceline.cli.program import ProgramCommand, command_line, program_of, takes_program
 
 
-@click.command(cls=ProgramCommand, name="here", short_help="Predict a program on this machine (also: --here).")
+@click.command(
+    cls=ProgramCommand,
+    name="here",
+    examples=(
+        "paceline plan here train.py --epochs 1",
+        "paceline plan here --ranks 2 train.py --epochs 1",
+        "paceline plan here --profile other.json --json plan.json train.py",
+    ),
+    groups={"What to predict": ("--profile", "--ranks")},
+    exit_codes={"2": f"there is no profile, or a {EXIT_CODES['2']}"},
+)
 @click.option(
     "--profile",
     "profile_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Of the machine, as --calibrate wrote it; default: this machine's own.",
+    help="Use this machine profile, which `paceline plan calibrate` wrote; default: the profile of this machine.",
 )
 @click.option(
-    "--ranks", type=click.IntRange(min=1), default=1, metavar="N", help="Replicas, each with the program's batch."
-)
+    "--ranks", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Number of replicas (data parallel), each with the program's batch size.",
+)  # fmt: skip
 @to_json
 @takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Predict a step of a program, and the memory of its process, from the machine's profile.
+    """Predict the step time and the peak memory of a program on this machine.
 
-    The program is started without values and left after two steps, whose operators are counted; nothing is trained.
-    All that follows it is its own. With `--ranks 2` it is predicted as two replicas on this machine, each with the
-    batch that was seen. Times are for the machine's speed of now, which is measured at the end, where the profile is of
-    this machine.
+    The program runs for two steps on tensors without data (the meta device), and Paceline counts its operators. Nothing
+    is trained. The predicted times come from the machine's profile, scaled to the machine's current speed.
     """
     from paceline.observe.catch import catch
     from paceline.plan.calibrate.run import speed_now

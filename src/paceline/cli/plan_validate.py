@@ -1,4 +1,4 @@
-"""``paceline plan validate``: how far off are the predictions on measurements that somebody published?"""
+"""``paceline plan validate``: errors of the predictions on a file of measurements."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from pathlib import Path
 
 import click
 
+from paceline.cli.command import Command
 from paceline.cli.files import check_writable, to_json
 from paceline.cli.outputs import json_text, tell_written, write_text
 
 
-@click.command(name="validate", short_help="Hold predictions against a file of measurements.")
+@click.command(
+    cls=Command,
+    name="validate",
+    examples=("paceline plan validate rows.csv", "paceline plan validate rows.csv --json errors.json"),
+)
 @to_json
 @click.argument("rows_file", type=click.Path(path_type=Path), metavar="ROWS.csv")
 def command(rows_file: Path, json_file: Path | None) -> int:
-    """Predict every row of a file of measured configurations, and print how far off the predictions are.
+    """Compare predictions with the measured configurations in a CSV file, and print the errors.
 
-    Measured columns are compared, never read by the prediction. The columns are described in docs/how-to/plan.md; any
-    may be empty, and a row that makes no sense is refused with its reason.
+    The predictions never use the measured columns. docs/how-to/plan.md describes the columns; each may be empty. If a
+    row contradicts itself, the error message names the row and the reason.
     """
     from paceline.plan.constants import fitted
     from paceline.plan.report import validate

@@ -1,4 +1,4 @@
-"""What does an hour of this machine cost? Given as a number, or by the name of a cloud instance."""
+"""The price of this machine per hour: a number, or that of a cloud instance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from paceline.hardware.catalogue import find_instance
 
 by_number = click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour.")
 by_instance = click.option(
-    "--instance", metavar="NAME", help="Take the price of a cloud instance, such as p5.48xlarge."
+    "--instance", metavar="NAME", help="Use the price of this cloud instance, such as p5.48xlarge."
 )
 
 
 def price_of(price: float | None, instance_name: str | None) -> tuple[float | None, str]:
-    """Return the price per hour and where it is from.
+    """Return the price per hour and its source.
 
     Raises:
         UsageError: The instance is unknown or has no price.
@@ -25,5 +25,5 @@ def price_of(price: float | None, instance_name: str | None) -> tuple[float | No
         return None, ""
     instance = find_instance(instance_name)
     if instance.on_demand_usd_h is None:
-        raise UsageError(f"no price is known for {instance_name}; give it with --price USD")
+        raise UsageError(f"the price of {instance_name} is unknown; give it with --price USD")
     return instance.on_demand_usd_h, f"{instance.instance_type}, {instance.price_source}"

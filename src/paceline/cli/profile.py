@@ -1,4 +1,4 @@
-"""``paceline profile``: another profiler window of a run that is going on."""
+"""``paceline profile``: another profiler window of a run that is still going."""
 
 from __future__ import annotations
 
@@ -6,34 +6,46 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.runs import LAST, find_run, in_runs_folder
+from paceline.cli.command import Command
+from paceline.cli.runs import LAST, complete_run, find_run, in_runs_folder
 from paceline.errors import UsageError
-from paceline.explain.ending import RUNNING, ended
 from paceline.record import layout
-from paceline.record.read import read_run
 from paceline.record.write import RUNS
 
 
-@click.command(name="profile", short_help="Have a run that is going on take another profiler window.")
+@click.command(
+    cls=Command,
+    name="profile",
+    examples=("paceline profile", "paceline profile 20261121-0315"),
+    groups={"Which run": ("--dir",)},
+)
 @in_runs_folder
-@click.argument("run", default=LAST)
+@click.argument("run", default=LAST, shell_complete=complete_run)
 def command(directory: Path | None, run: str) -> int:
-    """Have every training process of a RUN profile its next steps; reports then show that window.
+    """Profile a few more steps of a run that is still going.
 
-    RUN is the path of a run's folder, a run id, the beginning of one, or `last`. Steps in the window are a little
-    slower, and no figure is taken from them.
-
-    \b
-    paceline profile
-    paceline profile 20261121-0315
+    RUN is a run id, the beginning of one, the path of a run's folder, or `last` (the default). Every training process
+    of the run is profiled. The profiled steps are slightly slower, so they are not included in step times. A report
+    shows the newest window.
     """
+    from paceline.explain.ending import RUNNING, ended
+    from paceline.record.read import read_run
+
     folder = find_run(run, directory or RUNS)
     how = ended(read_run(folder))
     if how != RUNNING:
-        raise UsageError(f"run {folder.name} is not going on ({how}); it has no next steps to profile")
+        raise UsageError(
+            f"run {folder.name} has ended ({how}) and has no further steps to profile; `paceline report` lists all runs"
+        )
     try:
         (folder / layout.PROFILE_FILE).touch()
     except OSError as error:
-        raise UsageError(f"cannot write {folder / layout.PROFILE_FILE}: {error.strerror}") from error
-    click.echo(f"paceline: asked; in a few steps `paceline report {folder.name}` shows the new window", err=True)
+        raise UsageError(
+            f"cannot write {folder / layout.PROFILE_FILE}: {error.strerror}; to profile a run, you need write "
+            f"permission for its folder"
+        ) from error
+    click.echo(
+        f"paceline: requested to profile a few steps; afterwards, `paceline report {folder.name}` shows the result",
+        err=True,
+    )
     return 0

@@ -1,45 +1,61 @@
-"""How is a program named on the command line? A script, ``-m`` and a module, or ``--`` and any command."""
+"""The program on a verb's command line: a script, ``-m`` and a module, or ``--`` and any command."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from paceline.cli.command import Command
 from paceline.errors import UsageError
+
+_FORMS = ("[OPTIONS] SCRIPT [ARGS]...", "[OPTIONS] -m MODULE [ARGS]...", "[OPTIONS] -- COMMAND [ARGS]...")
+_DATA = (".csv", ".ipynb", ".json", ".md", ".toml", ".txt", ".yaml", ".yml")  # never scripts
+PROGRAM = "Program"  # heading of the options that name it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program, as it was named."""
+    """A program, as the command line names it."""
 
     arguments: tuple[str, ...]
     any_command: bool
     module: str | None
 
 
-class ProgramCommand(click.Command):
-    """A command whose own options end at the program; a ``--`` before it means: any command line."""
+class ProgramCommand(Command):
+    """A command whose own options end where the program begins. After ``--`` any command line may follow."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        settings.setdefault("forms", _FORMS)
+        groups = {**(settings.pop("groups", None) or {}), PROGRAM: ("-m",)}
+        super().__init__(*args, groups=groups, **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Part our options from what is the program's, and note whether that follows a ``--``; then parse as usual."""
+        """Separate our options from the program's, note whether the program follows a ``--``, and parse ours."""
         end, module = _end_of_options(self, ctx, args)
         ctx.meta["any_command"] = not module and args[end : end + 1] == ["--"]
         program = args[end + 1 :] if ctx.meta["any_command"] else args[end:]
         return super().parse_args(ctx, [*args[:end], "--", *program] if program else args[:end])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return our flags before the program, and files after it."""
+        if ctx.params.get("arguments") or ctx.params.get("module"):
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
 
 class ModelOrProgram(ProgramCommand):
-    """A command on a model or on a program: behind a script, and behind ``-m``, all is the program's."""
+    """A command on a model or on a program. Everything after a script or ``-m MODULE`` belongs to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Part our options from a program's; without one, options may stand anywhere."""
+        """Separate our options from a program's. Without a program, options may stand anywhere."""
         end, module = _end_of_options(self, ctx, args)
         ctx.meta["program"] = module or (end < len(args) and args[end].endswith(".py"))
         if ctx.meta["program"]:
@@ -49,7 +65,7 @@ class ModelOrProgram(ProgramCommand):
 
 
 def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
-    """Return how many arguments are ours, and whether the last of them name a module: what follows that is its own."""
+    """Return how many arguments are ours, and whether the last of them is ``-m MODULE``."""
     takes_value = {
         name
         for option in command.get_params(ctx)
@@ -66,17 +82,24 @@ def _end_of_options(command: click.Command, ctx: click.Context, args: list[str])
 
 
 def takes_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what names a program to a verb: the option ``-m`` and all that is not ours."""
+    """Add to a verb what names a program: the option ``-m``, and all arguments that are not ours."""
     module = click.option(
-        "-m", "module", metavar="MODULE", help="A module, as `python -m` takes; what follows is its own."
+        "-m", "module", metavar="MODULE", help="Run a module, as `python -m MODULE` does; its arguments follow."
     )
     metavar = "SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
-    arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar=metavar)
+    arguments = click.argument(
+        "arguments", nargs=-1, type=click.UNPROCESSED, metavar=metavar, shell_complete=_complete_file
+    )
     return module(arguments(function))
 
 
+def _complete_file(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete the name of a file."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def program_of(ctx: click.Context, options: dict[str, Any]) -> Program:
-    """Take the program out of a verb's options."""
+    """Remove the program from a verb's options and return it."""
     arguments, module = tuple(options.pop("arguments")), options.pop("module")
     return Program(arguments=arguments, any_command=ctx.meta["any_command"], module=module)
 
@@ -96,42 +119,40 @@ def command_line(program: Program) -> list[str]:
     if program.module is not None:
         return [sys.executable, "-m", program.module, *arguments]
     if not arguments:
-        raise UsageError("nothing to run: give a script (`paceline run train.py`), `-m MODULE`, or `-- COMMAND`")
+        verb = ctx.command_path if (ctx := click.get_current_context(silent=True)) is not None else "paceline run"
+        raise UsageError(f"no program was given; name a script (`{verb} train.py`), `-m MODULE` or `-- COMMAND`")
     if program.any_command:
         return arguments
     return [sys.executable, *_checked_script(arguments)]
 
 
-def as_typed(command: Sequence[str]) -> str:
-    """Return a command as it is typed behind a verb of ours."""
-    return shlex.join(command[1:] if command[0] == sys.executable else ["--", *command])
-
-
 def _checked_script(arguments: list[str]) -> list[str]:
     script = Path(arguments[0])
     if script.is_dir() and not (script / "__main__.py").is_file():
-        raise UsageError(f"{script} is a folder without __main__.py; name the training script in it")
+        raise UsageError(f"{script} is a folder without a __main__.py; name the training script in it")
     if not script.exists():
-        raise UsageError(f"no script {arguments[0]!r} in {Path.cwd()}{_hint(script)}")
+        raise UsageError(f"there is no script {arguments[0]!r} (looked in {Path.cwd()}){_hint(script)}")
+    if script.suffix in _DATA:
+        raise UsageError(f"{script} is not a Python script; name the training script, such as train.py")
     if script.is_file() and not _may_be_python(script):
-        raise UsageError(f"{script} is not a Python script; to run any command: paceline run -- {arguments[0]} …")
+        raise UsageError(f"{script} is not a Python script; to run any command, type `paceline run -- {arguments[0]}`")
     return arguments
 
 
 def _may_be_python(script: Path) -> bool:
-    """Say whether a file may be meant for Python: not when its name or its first line says something else."""
+    """Say whether a file may be a Python script, by its name and its first line."""
     try:
         with script.open("rb") as file:
             first = file.readline(256)
     except OSError:
-        return True  # Python will say what is wrong with it
+        return True  # Python reports the error
     if first.startswith((b"\x7fELF", b"#!")):
         return b"python" in first and not first.startswith(b"\x7fELF")
     return script.suffix in (".py", ".pyw", ".pyz", ".zip", "") or not os.access(script, os.X_OK)
 
 
 def _hint(script: Path) -> str:
-    """Suggest what may have been meant."""
+    """Suggest a script with a similar name, or how to run a command."""
     from difflib import get_close_matches
     from shutil import which
 
@@ -140,5 +161,5 @@ def _hint(script: Path) -> str:
     if near:
         return f"; did you mean {folder / near[0]}?"
     if which(str(script)):
-        return f"; {script} is a program on PATH: write `paceline run -- {script} …`"
-    return ""
+        return f"; {script} is a command on PATH: type `paceline run -- {script}` and its arguments"
+    return "; name the training script, or give any command after `--`"

@@ -1,44 +1,131 @@
-"""How far is it? A bar on a terminal, a line now and then elsewhere; both on stderr."""
+"""Progress of long work on stderr: a live line on a terminal, otherwise one line every 10 seconds.
+
+The time left is estimated from the rate since the first call. Where the caller knows it better, such as a search with
+a time budget, the caller gives it.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import click
 
-_QUIET_S = 10.0  # between two lines, where there is no terminal
+_BAR_CELLS = 24
+_LIVE_S, _LINES_S = 0.1, 10.0  # between two updates, on a terminal and elsewhere
+_EARLY = 0.02  # share of the work below which a time left would be a guess
 
 
-class Bar:
-    """Shows how much is done; it is called with what is done, and all."""
+class Progress:
+    """Shows how much of some work is done. Use it as a context manager.
 
-    def __init__(self, noun: str) -> None:
+    Args:
+        noun: What is counted, such as ``samples``.
+    """
+
+    def __init__(self, noun: str = "") -> None:
         self._noun = noun
         self._terminal = sys.stderr.isatty()
-        self._begun = self._told = time.monotonic()
-        self._shown = False
+        self._shown_at = time.monotonic()
+        self._first: tuple[float, float] | None = None  # time and share of the first call
+        self._live = ""
+        self._writing = threading.Lock()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._shown and self._terminal:
+        self._erase()
+        self._live = ""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` are done."""
+        self.update(done / total if total else 1.0, f"{done:,} of {total:,} {self._noun}")
+
+    def update(self, share: float, text: str, left_s: float | None = None) -> None:
+        """Show a share of the work, what it is, and the time left.
+
+        Args:
+            share: From 0 to 1.
+            text: What is done, or in progress.
+            left_s: Time left in seconds; None: estimated from the rate so far.
+        """
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, share
+        if now - self._shown_at >= (_LIVE_S if self._terminal else _LINES_S):
+            self._shown_at = now
+            self._show(share, text, self._left_s(now, share) if left_s is None else left_s)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays, above the live line."""
+        with self._writing:
+            self._erase()
+            click.echo(f"paceline: {text}", err=True)
+            if self._live:
+                click.echo(self._live, nl=False, err=True)
+
+    @contextmanager
+    def counting_down(self, total_s: float) -> Iterator[Callable[[str], None]]:
+        """Show the time left of a budget once a second, on a terminal; elsewhere lines only.
+
+        Yields:
+            A function that prints a line that stays; the live line repeats the last one.
+        """
+        told, over, begun = [""], threading.Event(), time.monotonic()
+
+        def tell(text: str) -> None:
+            told[0] = text
+            self.note(text)
+
+        def show() -> None:
+            while not over.wait(1.0):
+                spent = time.monotonic() - begun
+                self.update(min(1.0, spent / total_s), told[0], max(0.0, total_s - spent))
+
+        thread = threading.Thread(target=show, daemon=True)
+        if self._terminal:
+            thread.start()
+        try:
+            yield tell
+        finally:
+            over.set()
+            if self._terminal:
+                thread.join()
+
+    def _left_s(self, now: float, share: float) -> float | None:
+        """Return the time left by the rate since the first call: an interrupted conversion starts above 0."""
+        begun, first = self._first or (now, share)
+        if share - first < _EARLY:
+            return None
+        return (now - begun) * (1 - share) / (share - first)
+
+    def _show(self, share: float, text: str, left_s: float | None) -> None:
+        left = "" if left_s is None or share >= 1 else f", {duration(left_s)} left"
+        line = f"{text}, {share:.0%}{left}"
+        if not self._terminal:
+            click.echo(f"paceline: {line}", err=True)
+            return
+        filled = round(_BAR_CELLS * share)
+        bar = "█" * filled + "░" * (_BAR_CELLS - filled)
+        with self._writing:
+            self._erase()
+            self._live = f"  {bar}  {line}"[: shutil.get_terminal_size().columns - 1]
+            click.echo(self._live, nl=False, err=True)
+
+    def _erase(self) -> None:
+        if self._live and self._terminal:
             click.echo("\r\033[K", nl=False, err=True)
 
-    def __call__(self, done: int, whole: int) -> None:
-        """Show it."""
-        now = time.monotonic()
-        if now - self._told < (0.1 if self._terminal else _QUIET_S):
-            return
-        self._told, self._shown = now, True
-        share = done / whole if whole else 1.0
-        text = f"{done:,} of {whole:,} {self._noun}, {share:.0%}"
-        if 0 < share < 1:
-            text += f", {(now - self._begun) * (1 - share) / share:.0f} s left"
-        if self._terminal:
-            filled = round(24 * share)
-            click.echo(f"\r\033[K  {'█' * filled}{'░' * (24 - filled)}  {text}", nl=False, err=True)
-        else:
-            click.echo(f"paceline: {text}", err=True)
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: ``40 s``, ``3 min``, ``1 h 20 min``."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

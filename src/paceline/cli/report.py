@@ -1,4 +1,4 @@
-"""``paceline report``: what held a run back, from its record, while it runs and long after."""
+"""``paceline report``: the report of a run, from its record, while it runs or afterwards."""
 
 from __future__ import annotations
 
@@ -7,58 +7,62 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import to_html, to_json, to_markdown
-from paceline.cli.outputs import PAGE, Outputs, write
-from paceline.cli.runs import begun_unix_s, find_run, in_runs_folder, run_folders
+from paceline.cli.command import Command
+from paceline.cli.files import check_writable, to_html, to_json, to_markdown, to_open
+from paceline.cli.outputs import Outputs, write
+from paceline.cli.runs import PAGE, begun_unix_s, complete_run, find_run, in_runs_folder, run_folders
 from paceline.errors import PacelineError, UsageError
-from paceline.explain.diagnose import diagnose
-from paceline.explain.ending import ended
-from paceline.record.read import read_launches, read_run
 from paceline.record.run import Run
 from paceline.record.write import RUNS
-from paceline.report.run_list import RunLine, print_runs
+
+if TYPE_CHECKING:
+    from paceline.report.run_list import RunLine
 
 _MOST = 20
 _TITLE = re.compile(r"<title>([a-z0-9-]+): paceline ")
-_HEAD_CHARS = 4096  # the title is among the first of a page
+_HEAD_CHARS = 4096  # the title is at the beginning of a page
 
 
-@click.command(name="report", short_help="Show the report of a run, finished or still going on.")
+@click.command(
+    cls=Command,
+    name="report",
+    examples=(
+        "paceline report",
+        "paceline report last",
+        "paceline report 20261121-0315 --json run.json --html run.html",
+    ),
+    groups={"Which runs": ("--dir", "--all")},
+)
 @to_json
 @to_markdown
 @to_html
+@to_open
 @in_runs_folder
-@click.option("--all", "everything", is_flag=True, help=f"List all runs, not only the {_MOST} newest.")
-@click.argument("run", required=False)
-def command(
-    json_file: Path | None,
-    markdown: Path | None,
-    html: Path | None,
-    directory: Path | None,
-    everything: bool,
-    run: str | None,
-) -> int:
-    """Explain a RUN from its record and print the verdict; without RUN, list the runs that there are.
+@click.option("--all", "everything", is_flag=True, help=f"List all runs instead of the {_MOST} newest.")
+@click.argument("run", required=False, shell_complete=complete_run)
+def command(run: str | None, directory: Path | None, everything: bool, **options: Any) -> int:
+    """Show the report of a run, finished or still going; without RUN, list all runs.
 
-    RUN is the path of a run's folder, a run id, the beginning of one, or `last`.
-
-    \b
-    paceline report
-    paceline report last
-    paceline report 20261121-0315 --json run.json --html run.html
+    RUN is a run id, the beginning of one, the path of a run's folder, or `last`.
     """
     base = directory or RUNS
     if run is None:
-        if json_file or markdown or html:
+        if any(options.values()):
             raise UsageError(
-                "which run? Name one, as in `paceline report last --json FILE`; without one runs are listed"
+                "--json, --markdown and --html need a run; name one, such as `paceline report last --json FILE`"
             )
         return _list(base, everything)
     folder = find_run(run, base)
-    wanted = Outputs(json_file=json_file, markdown=markdown, html=(html,) if html else (), to_stdout=True)
+    from paceline.explain.diagnose import diagnose
+    from paceline.record.read import read_run
+
+    html: Path | None = options.pop("html")
+    check_writable(options["json_file"], options["markdown"], html)
+    wanted = Outputs(**options, html=(html,) if html else (), to_stdout=True)
     write(diagnose(read_run(folder)), folder, wanted)
     return 0
 
@@ -66,18 +70,27 @@ def command(
 def _list(base: Path, everything: bool) -> int:
     from rich.console import Console
 
+    from paceline.report.run_list import print_runs
+
     folders = run_folders(base)
     if not folders:
-        click.echo(f"no runs in {base}; `paceline run train.py` makes one, and --dir DIR looks elsewhere", err=True)
+        _tell(f"there are no runs in {base}; make one with `paceline run train.py`, or look elsewhere with --dir DIR")
         return 0
     shown = folders if everything else folders[:_MOST]
     print_runs([_line(folder) for folder in shown], Console())
-    more = f"; {len(folders) - len(shown)} older ones with --all" if len(folders) > len(shown) else ""
-    click.echo(f"paceline: next: paceline report {shown[0].name}{more}", err=True)
+    if len(folders) > len(shown):
+        _tell(f"{len(folders) - len(shown)} older runs are not shown; `paceline report --all` lists them")
+    _tell(f"next: paceline report {shown[0].name}")
     return 0
 
 
+def _tell(text: str) -> None:
+    click.echo(f"paceline: {text}", err=True)
+
+
 def _line(folder: Path) -> RunLine:
+    from paceline.report.run_list import RunLine
+
     ending, program = _told(folder)
     return RunLine(
         run_id=folder.name,
@@ -90,6 +103,9 @@ def _line(folder: Path) -> RunLine:
 
 def _told(folder: Path) -> tuple[str, str]:
     """Return how a run ended and its command, from its launch records alone."""
+    from paceline.explain.ending import ended
+    from paceline.record.read import read_launches
+
     try:
         launches = read_launches(folder)
     except PacelineError:
@@ -104,7 +120,7 @@ def _shortened(command: Sequence[str]) -> str:
 
 
 def _verdict(page: Path) -> str:
-    """Return the verdict that the run's page names: the page was made when the run ended, or was looked at last."""
+    """Return the verdict in the title of the run's page, as of its last report."""
     try:
         with page.open(encoding="utf-8") as file:
             found = _TITLE.search(file.read(_HEAD_CHARS))

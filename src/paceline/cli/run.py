@@ -1,4 +1,4 @@
-"""``paceline run``: start a program as it is, watch it, and say at its end what held it back."""
+"""``paceline run``: run a program unchanged, watch it, and report its bottleneck at the end."""
 
 from __future__ import annotations
 
@@ -7,81 +7,100 @@ from typing import Any
 
 import click
 
-from paceline.cli.files import to_html, to_json, to_markdown
+from paceline.cli.files import to_html, to_json, to_markdown, to_open
 from paceline.cli.price import by_instance, by_number
 from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 from paceline.errors import UsageError
 from paceline.observe.probe.capture import steps_of
 from paceline.train.layout import parse
-from paceline.train.unmodified.allowed import checked
+from paceline.train.unmodified.allowed import check_axes, checked
 
 
 def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Check what `--profile` was given."""
+    """Check the value of `--profile`."""
     if given is not None and steps_of(given) is None:
         raise UsageError(
-            f"--profile {given!r} names no steps; give the first and the last, such as --profile 10:13, "
-            "or --no-profile to take no profiler window"
+            f"--profile {given!r} is not a range of steps; give the first and the last step, such as "
+            "--profile 10:13, or use --no-profile to profile no steps"
         )
     return given
 
 
 def _layout(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Check what `--layout` was given."""
-    return None if given is None else str(checked(parse(given)))
+    """Check the value of `--layout`."""
+    if given is None:
+        return None
+    check_axes(given)
+    return str(checked(parse(given)))
 
 
 @click.command(
     cls=ProgramCommand,
     name="run",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
-    short_help="Watch an unmodified training program and name what holds it back.",
+    examples=(
+        "paceline run train.py --epochs 1",
+        "paceline run -m package.train --epochs 1",
+        "paceline run -- torchrun --nproc-per-node 4 train.py",
+        "paceline run --fail-on critical --json run.json train.py",
+    ),
+    groups={
+        "What to watch": ("--profile", "--no-profile", "--target-loss"),
+        "How to run": ("--recipe", "--layout"),
+        "Price": ("--price", "--instance"),
+        "Output": ("--dir", "--run-id", "--json", "--markdown", "--html", "--open", "--fail-on", "--quiet"),
+    },
+    exit_codes={
+        "0": "the program succeeded",
+        "1": "the program succeeded, and a finding is at least as severe as the level given with --fail-on",
+        "other": "the exit code of the program; 128+N: signal N ended it",
+    },
 )
-@click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run under a recipe that `tune` found.")
+@click.option(
+    "--recipe", type=click.Path(path_type=Path), metavar="FILE",
+    help="Apply a recipe, a file with settings that `paceline tune` wrote.",
+)  # fmt: skip
 @to_json
 @to_markdown
 @to_html
+@to_open
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep runs in DIR instead of .paceline/runs.",
+    help="Keep the run in DIR instead of .paceline/runs.",
 )
 @click.option(
-    "--run-id", metavar="ID", help="Name the run; commands on several hosts that share a folder join one run by it."
-)
+    "--run-id", metavar="ID",
+    help="Name the run. Commands on several hosts with the same ID and the same shared DIR become one run.",
+)  # fmt: skip
 @click.option(
     "--layout", callback=_layout, metavar="AXES",
-    help="Train a script for one process on several ranks of this machine: dp=2, shard=2 or dp=2,shard=2.",
+    help="Train a one-process script on several ranks of this machine: dp=2, shard=2 or dp=2,shard=2.",
 )  # fmt: skip
 @by_number
 @by_instance
-@click.option("--target-loss", type=float, metavar="LOSS", help="Say when this loss was reached.")
+@click.option("--target-loss", type=float, metavar="LOSS", help="Report when the loss first reached LOSS.")
 @click.option(
     "--profile", "captured", callback=_steps, metavar="FIRST:LAST",
-    help="Capture these steps of every rank, counted from 0, and analyse them as `paceline trace` does.",
+    help="Capture these steps (counted from 0) with PyTorch's profiler on every rank, and analyse the captures.",
 )  # fmt: skip
-@click.option("--no-profile", is_flag=True, help="Take no short profiler window.")
+@click.option("--no-profile", is_flag=True, help="Do not profile a few steps, as every run does otherwise.")
 @click.option(
     "--fail-on",
     type=click.Choice(["never", "critical", "warning"]),
     default="never",
     show_default=True,
-    help="Exit 1 when the program succeeded but a finding is at least this severe.",
+    help="Exit with code 1 if a finding is at least this severe.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print no verdict; errors still show.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the verdict; errors are still printed.")
 @takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Run a training program, unchanged, and explain where its time goes.
+    """Run a training program, unchanged, and report what holds it back.
 
-    \b
-    paceline run train.py --its --flags
-    paceline run -m package.train --its --flags
-    paceline run -- torchrun --nproc-per-node 4 train.py
-
-    Exit code, output and signals are the program's own. The verdict goes to stderr.
+    Output, signal handling and exit code of the program stay the same. The verdict goes to stderr.
     """
     return watch(Request(program=program_of(ctx, options), **options))

@@ -1,19 +1,24 @@
-"""Which run is meant? A path, a run id, the beginning of one, or ``last``; and a list of those that there are."""
+"""Find a run by its path, its id, the beginning of its id, ``last`` or ``last~1``; and list all runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from paceline.errors import PacelineError, UsageError
 from paceline.record import layout
-from paceline.record.read import read_launches
 from paceline.record.write import RUNS
 
+if TYPE_CHECKING:
+    from paceline.record.run import Launch
+
 LAST = "last"
+PAGE = "report.html"  # in the run's folder
 in_runs_folder = click.option(
     "--dir",
     "directory",
@@ -22,7 +27,14 @@ in_runs_folder = click.option(
     help=f"Look for runs in DIR instead of {RUNS}.",
 )
 
-_NAMED = 5  # so many near matches are named in an error
+_BEFORE_LAST = re.compile(rf"{LAST}(?:~(\d+))?")
+_NAMED = 5  # most similar runs that an error names
+
+
+def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the runs that begin so, newest first, for shell completion."""
+    names = [LAST, *(folder.name for folder in run_folders(ctx.params.get("directory") or RUNS))]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def run_folders(base: Path) -> list[Path]:
@@ -38,19 +50,40 @@ def _is_run(folder: Path) -> bool:
     return (folder / layout.RANKS_DIR).is_dir() or any(folder.glob("launch-*.json"))
 
 
+def run_before(folder: Path) -> str | None:
+    """Return the id of the last run of the same command before a run, without a recipe; None if there is none."""
+    commands, begun = _commands(folder), begun_unix_s(folder)
+    earlier = (other for other in run_folders(folder.parent) if begun_unix_s(other) < begun)
+    return next((o.name for o in earlier if _commands(o) == commands and not _has_recipe(o)), None)
+
+
+def _commands(folder: Path) -> list[list[str]]:
+    return [list(launch.command) for launch in _launches(folder)]
+
+
+def _has_recipe(folder: Path) -> bool:
+    return any(launch.recipe is not None for launch in _launches(folder))
+
+
+def _launches(folder: Path) -> Sequence[Launch]:
+    from paceline.record.read import read_launches
+
+    return read_launches(folder)
+
+
 def begun_unix_s(folder: Path) -> float:
-    """Return when a run began, in seconds of the wall clock; where its record does not say, when the folder changed."""
+    """Return when a run began, in seconds since 1970; without a launch record, when its folder last changed."""
     try:
-        return min(launch.started_unix_s for launch in read_launches(folder))
+        return min(launch.started_unix_s for launch in _launches(folder))
     except (PacelineError, ValueError):
         return folder.stat().st_mtime
 
 
 def find_run(name: str, base: Path) -> Path:
-    """Return the folder of the run that is meant.
+    """Return the folder of a run.
 
     Args:
-        name: Path of a run folder, a run id, the beginning of one, or ``last``.
+        name: Path of a run folder, a run id, the beginning of one, ``last``, or ``last~N`` for the Nth before it.
         base: Folder that holds runs.
 
     Raises:
@@ -60,34 +93,35 @@ def find_run(name: str, base: Path) -> Path:
     if given.is_dir() and _is_run(given):
         return given
     if given.is_file():
-        raise UsageError(f"{name} is a file; a run is a folder such as {RUNS}/ID: give that folder, or the ID alone")
+        raise UsageError(f"{name} is a file, and a run is a folder such as {RUNS}/ID; give that folder or the ID")
     folders = run_folders(base)
-    if name == LAST and folders:
-        return folders[0]
+    latest = _BEFORE_LAST.fullmatch(name)
+    if latest and int(latest[1] or 0) < len(folders):
+        return folders[int(latest[1] or 0)]
     fitting = [path for path in folders if path.name == name] or [
         path for path in folders if path.name.startswith(name)
     ]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"{name!r} begins {len(fitting)} runs: {_few(fitting)}; give more of the id")
+        raise UsageError(f"{len(fitting)} runs begin with {name!r}: {_few(fitting)}; give more of the id")
     if given.is_dir():
         raise UsageError(
-            f"{name} is a folder, but holds no run (no launch-*.json and no ranks/); give the folder of one run"
+            f"{name} is a folder but holds no run (no launch-*.json and no ranks/); give the folder of one run"
         )
     raise UsageError(f"there is no run {name!r} in {base}{_near(name, folders)}")
 
 
 def _near(name: str, folders: Sequence[Path]) -> str:
-    """Say what may have been meant, or how to come by a run at all."""
+    """Suggest a similar run id, or how to make a run."""
     if not folders:
-        return ", nor any other; `paceline run train.py` makes one, and --dir DIR looks elsewhere"
+        return ", which holds no runs; make one with `paceline run train.py`, or look elsewhere with --dir DIR"
     by_name = {path.name: path for path in folders}
     within = [path for path in folders if len(name) > 1 and name in path.name]
     near = within or [by_name[one] for one in get_close_matches(Path(name).name, by_name, n=_NAMED, cutoff=0.4)]
     if near:
-        return f"; near to it: {_few(near)}"
-    return f"; `paceline report` lists those that there are ({len(folders)}), and --dir DIR looks elsewhere"
+        return f"; did you mean {_few(near)}?"
+    return f"; `paceline report` lists all {len(folders)} runs, and --dir DIR looks elsewhere"
 
 
 def _few(folders: Sequence[Path]) -> str:

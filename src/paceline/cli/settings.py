@@ -1,14 +1,14 @@
-"""Where do settings come from? Flag, then PACELINE_* variable, then a file of the project, then the default.
+"""Settings: a flag wins over a PACELINE_* variable, a variable over the settings file, the file over the default.
 
 The file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in this folder or the nearest above
-that has one. A table per verb, ``[run]``; its keys are the options without dashes (``target_loss = 0.5``), and so are
-the variables: ``PACELINE_RUN_TARGET_LOSS``.
+that has one. Each verb has a table, ``[run]`` or ``[data.convert]``. Its keys are the options without dashes
+(``target_loss = 0.5``); the variables are named alike (``PACELINE_RUN_TARGET_LOSS``).
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ PREFIX = "PACELINE"
 
 
 def settings_file(start: Path) -> Path | None:
-    """Return the settings file that counts for a folder, or None."""
+    """Return the nearest settings file at or above a folder, or None."""
     for folder in (start, *start.parents):
         own = folder / "paceline.toml"
         if own.is_file():
@@ -45,12 +45,12 @@ def settings_map(start: Path | None = None) -> dict[str, Any]:
     found: dict[str, Any] = content.get("tool", {}).get("paceline", {}) if path.name == "pyproject.toml" else content
     for verb, table in found.items():
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: {verb!r} must be a table such as [run]; found {table!r}")
+            raise UsageError(f"{path}: {verb!r} must be a table such as [run], not {table!r}")
     return found
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """Return a verb's options by key: the long flag without dashes; what has no long flag is no setting."""
+    """Return a verb's options by key: the long flag without dashes. An option without a long flag is no setting."""
     options = [param for param in command.params if isinstance(param, click.Option)]
     return {_key(option): option for option in options if max(option.opts, key=len).startswith("--")}
 
@@ -60,38 +60,60 @@ def _key(option: click.Option) -> str:
     return longest.lstrip("-").replace("-", "_")
 
 
-def variable(verb: str, key: str) -> str:
-    """Return the environment variable of a setting."""
-    return f"{PREFIX}_{verb}_{key}".upper()
+def variable(path: Sequence[str], key: str) -> str:
+    """Return the environment variable of a setting, such as ``PACELINE_DATA_CONVERT_SEED``."""
+    return "_".join([PREFIX, *path, key]).upper()
 
 
-def name_variables(verb: str, command: click.Command) -> None:
-    """Let a verb's variables be named for its flags, whatever the arguments are called inside."""
+def name_variables(path: Sequence[str], command: click.Command) -> None:
+    """Name a verb's environment variables after its flags, not after the arguments of its function."""
     for key, option in options_of(command).items():
-        option.envvar = option.envvar or variable(verb, key)
+        option.envvar = option.envvar or variable(path, key)
 
 
-def defaults_of(verb: str, command: click.Command, tables: Mapping[str, Any]) -> dict[str, Any]:
+def defaults_of(path: Sequence[str], command: click.Command, tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of one verb from the file's tables, by the name of click's parameter.
+
+    Args:
+        path: Names of the verb and the groups above it, such as ``("data", "convert")``.
+        command: The verb.
+        tables: All settings of the file.
 
     Raises:
         UsageError: A key is no option of the verb.
     """
     options = options_of(command)
-    table = tables.get(verb, {})
+    table = table_of(path, tables)
+    if isinstance(command, click.Group):
+        return {}  # its keys are tables of verbs, which are checked when these are imported
     for key in table:
         if key not in options:
-            raise UsageError(f"{_where()}: [{verb}] has no setting {key!r}{_near(key, options)}")
+            raise UsageError(f"{_where()}: [{'.'.join(path)}] has no setting {key!r}{_near(key, options)}")
     return {str(options[key].name): value for key, value in table.items()}
 
 
+def table_of(path: Sequence[str], tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table of a verb, empty where the file has none.
+
+    Raises:
+        UsageError: It is not a table.
+    """
+    found = tables
+    for name in path:
+        inner = found.get(name, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"{_where()}: {name!r} must be a table such as [{'.'.join(path)}], not {inner!r}")
+        found = inner
+    return found
+
+
 def _where() -> str:
-    return str(settings_file(Path.cwd()) or "the settings")
+    return str(settings_file(Path.cwd()) or "the settings file")
 
 
 def _near(key: str, options: Mapping[str, click.Option]) -> str:
     near = get_close_matches(key, options, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(options)}"
+    return f"; did you mean {near[0]}?" if near else f"; its settings are {', '.join(options)}"
 
 
 def _load(path: Path) -> dict[str, Any]:

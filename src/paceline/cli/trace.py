@@ -1,60 +1,90 @@
-"""``paceline trace``: what GPUs did, from profiler captures of any number of ranks."""
+"""``paceline trace``: the breakdown of profiler captures of one or many ranks."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import check_writable, to_html, to_json, to_markdown
+from paceline.cli.command import EXIT_CODES, Command
+from paceline.cli.files import FILE_ONLY, check_writable, opens_page, to_html, to_json, to_markdown
 from paceline.cli.outputs import json_text, tell_written, whole, write_text
+from paceline.cli.progress import Progress
 from paceline.errors import UsageError
 from paceline.traces import WINDOWS
 
 if TYPE_CHECKING:
+    from paceline.explain.model import Finding
     from paceline.traces.cut import Between
     from paceline.traces.many import Traces
 
 
-@click.command(name="trace", short_help="Say what GPUs did, from profiler captures of any number of ranks.")
+@click.command(
+    cls=Command,
+    name="trace",
+    examples=(
+        "paceline trace trace.json.gz",
+        "paceline trace traces/ --window steps --json trace.json",
+        "paceline trace after.json.gz --against before.json.gz",
+        "paceline trace traces/ --what-if communication=2 --html trace.html",
+    ),
+    groups={
+        "What to analyse": ("--window", "--operators", "--critical-path", "--what-if", "--against"),
+        "Window for Perfetto": ("--perfetto", "--between"),
+        "Limits": ("--processes",),
+    },
+    exit_codes={"2": f"no capture could be read, or a {EXIT_CODES['2']}"},
+)
 @click.option(
     "--window", type=click.Choice(list(WINDOWS)), default="all", show_default=True,
-    help="Every GPU event; what marked steps launched; or what HolisticTraceAnalysis looks at.",
+    help="Part of each capture to analyse. all: every GPU event. steps: the GPU work that the marked steps launched. "
+    "hta: the events that HolisticTraceAnalysis uses.",
 )  # fmt: skip
-@click.option("--operators", is_flag=True, help="Say which operators, modules and lines launched the work.")
+@click.option("--operators", is_flag=True, help="Show which operators, modules and source lines launched the work.")
 @click.option(
-    "--critical-path", "path", is_flag=True, help="Say what each moment waited for, and what would be faster."
+    "--critical-path",
+    "path",
+    is_flag=True,
+    help="Show the critical path (at each point in time, the work that delayed the end) and how much faster the "
+    "capture would be without each part.",
 )
 @click.option(
     "--what-if",
     multiple=True,
     metavar="PART=TIMES",
-    help="How fast it would be if a part took 1/TIMES, or were 'gone'. "
+    help="Estimate the time with a part that is faster, such as communication=2, or removed, such as loader=gone. "
     "Parts: loader, host, waits, compute, communication, copy, kernel:NAME.",
 )
-@click.option("--against", type=click.Path(path_type=Path), metavar="BEFORE", help="What changed since this capture.")
 @click.option(
-    "--processes", type=click.IntRange(1), metavar="N", help="Files to read side by side; default: the cores."
+    "--against", type=click.Path(path_type=Path), metavar="BEFORE", help="Compare with this capture or folder."
 )
-@click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="Cut a window out, for Perfetto.")
-@click.option("--between", metavar="WINDOW", help="That window: '#10:#12' (marked steps) or '1.5ms:20ms'.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of files to read in parallel; default: the number of cores.",
+)
+@click.option(
+    "--perfetto", type=FILE_ONLY, metavar="FILE", help="Write a part of the captures to FILE, for ui.perfetto.dev."
+)
+@click.option(
+    "--between", metavar="WINDOW",
+    help="Which part --perfetto writes: marked steps ('#10:#12') or times ('1.5ms:20ms'); default: the longest step.",
+)  # fmt: skip
 @to_json
 @to_markdown
 @to_html
+@opens_page("trace")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|FOLDER...")
 def command(paths: tuple[Path, ...], **options: Any) -> int:
-    """Break down captures of PyTorch's profiler (JSON, plain or gzipped) and Nsight Systems exports (SQLite).
+    """Break down captures of PyTorch's profiler (JSON, plain or gzipped) and of Nsight Systems (SQLite).
 
-    A folder stands for all captures in it. For each rank: idle time, compute, communication and copies, and what of
-    these was exposed; over ranks: the kernels that take most, and who comes last to collectives.
-
-    \b
-    paceline trace trace.json.gz
-    paceline trace traces/ --window steps --json trace.json
-    paceline trace after.json.gz --against before.json.gz
-
-    Exit code 2: nothing could be read.
+    For each rank, the command shows idle time, compute, communication and copies. It also shows how much communication
+    and how many copies did not overlap with compute. Over all ranks, it shows the kernels that take most time and the
+    stragglers (ranks for which the others wait). A folder means all captures in it.
     """
     from rich.console import Console
 
@@ -73,7 +103,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     check_writable(*outputs)
     between = between_of(options["between"]) if options["between"] is not None else None
     if between is not None and options["perfetto"] is None:
-        raise UsageError("--between names the window of --perfetto FILE; name that file too")
+        raise UsageError("--between chooses the window of --perfetto; add --perfetto FILE")
     wanted = Wanted(
         window=options["window"],
         launchers=options["operators"],
@@ -81,12 +111,14 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
         what_if=options["what_if"],
     )
     for text in wanted.what_if:
-        change_of(text)  # what is asked wrongly is refused before anything is read
-    traces = read_all(files_in(paths), wanted, options["processes"])
+        change_of(text)  # refuse mistakes before anything is read
+    with Progress("files") as progress:
+        traces = read_all(files_in(paths), wanted, options["processes"], progress)
     before = options["against"]
     against = None
     if before is not None:
-        against = read_all(files_in([before]), Wanted(window=wanted.window), options["processes"])
+        with Progress("files") as progress:
+            against = read_all(files_in([before]), Wanted(window=wanted.window), options["processes"], progress)
     findings = findings_in(traces)
     render_traces(traces, findings, Console(), against)
     if options["json_file"] is not None:
@@ -94,11 +126,21 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     if options["markdown"] is not None:
         write_text(options["markdown"], to_markdown_text(traces, findings, against))
     if options["html"] is not None:
-        write_text(options["html"], to_html_text(traces, findings, gallery_of(traces), against))
+        write_text(
+            options["html"],
+            to_html_text(traces, findings, gallery_of(traces), against, next_command=_next(paths, findings)),
+        )
     if options["perfetto"] is not None:
         _write_cut(options["perfetto"], traces, between)
     tell_written(*outputs)
     return 0
+
+
+def _next(paths: tuple[Path, ...], findings: Sequence[Finding]) -> str:
+    """Return what to type next: the page of the first finding, or the command that cuts a window out for Perfetto."""
+    if findings:
+        return f"paceline explain {findings[0].code}"
+    return shlex.join(["paceline", "trace", *map(str, paths), "--perfetto", "cut.json.gz"])
 
 
 def _write_cut(path: Path, traces: Traces, between: Between | None) -> None:

@@ -11,17 +11,17 @@ from typing import Any
 import click
 
 from paceline.cli import patch
-from paceline.cli.files import check_writable, to_json
+from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
 from paceline.cli.price import by_instance, by_number, price_of
-from paceline.cli.program import ProgramCommand, as_typed, command_line, program_of, stem_of, takes_program
+from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
+from paceline.cli.progress import Progress
+from paceline.core.safety import SAFETY_CLASSES
 from paceline.errors import EnvironmentFault, UsageError
-from paceline.explain.model import Safety
 from paceline.improve.interrupts import as_ctrl_c, held_back
 from paceline.improve.recipe import Recipe, to_toml
 from paceline.record.write import make_folder, new_run_id
 
 TUNES = Path(".paceline/tunes")
-_CLASSES: tuple[Safety, ...] = ("exact", "numeric", "semantic")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -36,7 +36,7 @@ class Duration(click.ParamType[float]):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None or float(found[1]) <= 0:
-            self.fail(f"{value!r} is no duration; write 90s, 10m or 1h", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 90s, 10m or 1h", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
 
 
@@ -44,56 +44,75 @@ class Duration(click.ParamType[float]):
     cls=ProgramCommand,
     name="tune",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
-    short_help="Try the fixes on an unmodified program and keep what measurably helps.",
+    examples=(
+        "paceline tune train.py --epochs 1",
+        "paceline tune --allow numeric --budget 20m train.py",
+        "paceline tune -- torchrun --nproc-per-node 4 train.py",
+        "paceline tune --from recipe.toml --diff train.py",
+    ),
+    groups={
+        "What to try": ("--allow", "--goal", "--price", "--instance", "--verify-quality"),
+        "Limits": ("--budget", "--trials"),
+        "Patch": ("--diff", "--write", "--from"),
+        "Output": ("--recipe", "--json", "--html", "--open", "--dir", "--keep"),
+    },
+    exit_codes={"0": "success, even if no change helped", "130": "Ctrl-C before the first measurement was complete"},
 )
-@click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time to spend, such as 10m.")
-@click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="Trials to make, at most.")
+@click.option(
+    "--budget", type=Duration(), default="10m", show_default=True, metavar="TIME",
+    help="Time to spend, such as 90s, 10m or 1h. A trial that has started is still completed.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(min=1), default=40, show_default=True, metavar="N", help="Maximum number of trials."
+)
 @click.option(
     "--allow",
-    type=click.Choice(_CLASSES),
-    default="exact",
+    type=click.Choice(SAFETY_CLASSES),
+    default="resampled",
     show_default=True,
-    help="Try also changes that round otherwise (numeric), or that change the mathematics too (semantic).",
+    help="The least safe class of changes to try. exact: training computes the same numbers. resampled: samples get "
+    "other "
+    "random numbers. numeric: other rounding, such as bf16. semantic: another algorithm, such as a larger batch.",
 )
 @click.option(
     "--goal",
     type=click.Choice(["time", "memory", "cost"]),
     default="time",
     show_default=True,
-    help="What is to become less; cost is time in money, and needs a price.",
+    help="What to reduce. The goal `cost` needs --price or --instance.",
 )
 @by_number
 @by_instance
-@click.option("--verify-quality", is_flag=True, help="In the end, run to a loss over three seeds, as it was and tuned.")
+@click.option(
+    "--verify-quality",
+    is_flag=True,
+    help="At the end, train with and without the changes, with three random seeds each, and compare the losses.",
+)
 @click.option(
     "--recipe",
-    type=click.Path(path_type=Path),
+    type=FILE_ONLY,
     metavar="FILE",
-    help="Write the recipe here; default: recipe.toml, or recipe-2.toml and so on.",
+    help="Write the recipe (the changes that were kept) to FILE instead of recipe.toml.",
 )
 @to_json
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the result as a page.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write the result as one HTML file.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Make trials in DIR, not .paceline/tunes.",
+    help="Make the trials in DIR instead of .paceline/tunes.",
 )
-@click.option("--keep", is_flag=True, help="Keep the folders of all trials, for a look at what a program printed.")
+@click.option("--keep", is_flag=True, help="Keep the folders of all trials, with what the program printed.")
 @patch.takes_patch
 @takes_program
+@opens_page("tune")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Try changes on a training program, without a change to it, and keep those that are proven to help.
+    """Try changes on a training program, without editing it, and keep those with a measured speed-up.
 
-    \b
-    paceline tune train.py --its --flags
-    paceline tune --allow numeric --budget 20m train.py
-    paceline tune -- torchrun --nproc-per-node 4 train.py
-
-    Each trial runs the first steps of the program in processes of its own; what it writes goes to a folder of the
-    trial's. Ctrl-C keeps the best so far. The result goes to stdout.
+    Each trial runs the first steps of the program in separate processes. Files that a trial writes go to a separate
+    folder. Ctrl-C keeps the best result so far. The result goes to stdout.
     """
     program = program_of(ctx, options)
     line = command_line(program)
@@ -114,12 +133,14 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
+    from paceline.explain.next_step import as_typed
     from paceline.improve.ledger import Ledger, place
+    from paceline.improve.next_step import next_steps
     from paceline.improve.trials import TrialFailed
     from paceline.improve.tune import Limits, Search
     from paceline.report.tune_terminal import render
 
-    allowed = _CLASSES[: _CLASSES.index(options["allow"]) + 1]
+    allowed = SAFETY_CLASSES[: SAFETY_CLASSES.index(options["allow"]) + 1]
     price, _ = price_of(options["price"], options["instance"])
     if options["goal"] == "cost" and price is None:
         raise UsageError("--goal cost needs a price: give --price USD, or --instance NAME")
@@ -131,23 +152,21 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
         verify_quality=options["verify_quality"],
         price_per_hour=price,
     )
-    ledger = Ledger(place(os.environ), _tell)
-    search = Search(line, folder, Path.cwd(), limits, ledger, _tell)
     try:
-        tuned = search.run()
+        with Progress() as progress, progress.counting_down(limits.budget_s) as tell:
+            tuned = Search(line, folder, Path.cwd(), limits, Ledger(place(os.environ), tell), tell).run()
     except TrialFailed as error:
         raise UsageError(f"the program cannot be tuned: {error}") from error
     except KeyboardInterrupt:
         _tell("interrupted before anything was measured")
         return 130
     written, fault = _write_recipe(options["recipe"], tuned.best) if tuned.best else (None, None)
-    program = as_typed(line)
-    then = f"paceline run --recipe {written} {program}" if written else f"paceline run {program}"
-    render(tuned, recipe_file=written, next_command=then, console=Console(highlight=False))
+    steps = next_steps(tuned, as_typed(line), written)
+    render(tuned, recipe_file=written, steps=steps, console=Console(highlight=False))
     if fault is not None:
         click.echo(to_toml(tuned.best), nl=False)
     offer = patch.offer(line, tuned.best, tuned.before.findings)
-    _write_reports(tuned, written, then, offer, options)
+    _write_reports(tuned, written, steps[0].command or "", offer, options)
     patch.show(offer, options)
     if fault is not None:
         raise fault
@@ -199,5 +218,7 @@ def _write_recipe(given: Path | None, recipe: Recipe) -> tuple[str | None, Envir
     except EnvironmentFault as fault:
         return None, fault
     except OSError as error:
-        return None, EnvironmentFault(f"cannot write the recipe here: {error.strerror or error}; it is printed instead")
+        return None, EnvironmentFault(
+            f"cannot write the recipe here: {error.strerror or error}; the recipe is printed instead"
+        )
     return str(path), None

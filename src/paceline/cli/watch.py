@@ -1,4 +1,4 @@
-"""What does one ``paceline run`` do, in order? Folder, gauges, program, diagnosis, reports."""
+"""The steps of one ``paceline run``: folder, gauges, program, diagnosis, reports."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from paceline.cli.files import check_writable
+from paceline.cli.no_training import check_command, discard, ended_before_training
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
@@ -34,7 +35,7 @@ from paceline.train.unmodified.allowed import check_goes_with, checked, spread
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options of ``paceline run``, as they were given."""
+    """The options of ``paceline run``."""
 
     program: Program
     recipe: Path | None
@@ -42,6 +43,7 @@ class Request:
     json_file: Path | None
     markdown: Path | None
     html: Path | None
+    open_page: bool
     directory: Path | None
     run_id: str | None
     price: float | None
@@ -54,11 +56,17 @@ class Request:
 
 
 def watch(request: Request) -> int:
-    """Run the program to its end and present what was seen. Returns the program's exit code."""
+    """Run the program to its end and report on it. Returns the program's exit code.
+
+    Raises:
+        UsageError: The options are wrong, or the program does not exist; no run is left then.
+    """
     if _disabled():
         return supervise(command_line(request.program), os.environ).exit_code
     recipe, layout = _recipe_and_layout(request)
     program = command_line(request.program)
+    if request.program.any_command:
+        check_command(program)
     price, source = price_of(request.price, request.instance)
     check_writable(request.json_file, request.markdown, request.html)
     folder = make_run_folder(request.directory or RUNS, _run_id(request.run_id) or new_run_id(stem_of(request.program)))
@@ -68,12 +76,32 @@ def watch(request: Request) -> int:
     environment = applied(recipe) if recipe is not None else {}
     if layout is not None:
         program, environment = spread(layout, program, environment)
-    ending = _supervised(request, program, folder, environment)
+    try:
+        ending = _supervised(request, program, folder, environment)
+    except UsageError:
+        discard(folder, tag)
+        raise
+    if ended_before_training(folder, ending.exit_code):
+        discard(folder, tag)
+        return _tell_no_training(request, ending)
     _write_ending(folder / f"end-{tag}.json", ending)
+    _tell_without_effect(recipe, layout, folder)
+    try:
+        return _reported(request, folder, ending.exit_code)
+    except (BrokenPipeError, SystemExit):  # rich exits where nobody reads stderr any more
+        return ending.exit_code
+
+
+def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: Path) -> None:
+    """Warn about parts of the recipe and the layout that were not applied."""
     for key, why in missing(recipe or {}, folder).items():
-        _warn(f"{key} of the recipe did not take hold: {why}")
+        _warn(f"the setting {key} of the recipe had no effect: {why}")
     for what in told(folder):
         _warn(f"--layout {layout}: {what}")
+
+
+def _reported(request: Request, folder: Path, exit_code: int) -> int:
+    """Print and write the results. Returns the exit code of the command."""
     from paceline.cli.outputs import Outputs, present
 
     outputs = Outputs(
@@ -81,18 +109,28 @@ def watch(request: Request) -> int:
         markdown=request.markdown,
         html=(request.html,) if request.html else (),
         quiet=request.quiet,
+        open_page=request.open_page,
     )
     diagnosis = present(folder, outputs)
     if request.captured is not None:
         from paceline.cli.captured import present_captures
 
         present_captures(folder, request.captured, quiet=request.quiet)
-    failed = ending.exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
-    return 1 if failed else ending.exit_code
+    failed = exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
+    return 1 if failed else exit_code
+
+
+def _tell_no_training(request: Request, ending: Ending) -> int:
+    """Say that there is nothing to report. A command may train unseen, as in a container; a script cannot."""
+    how = f"signal {ending.signal}" if ending.signal is not None else f"code {ending.exit_code}"
+    when = ", and no training was seen" if request.program.any_command else " before training began"
+    if not request.quiet:
+        _warn(f"the program ended with {how}{when}; there is no verdict, and the run was not kept")
+    return ending.exit_code
 
 
 def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
-    """Return what the program is to run under; a recipe's own layout counts where there is no flag."""
+    """Return the recipe and the layout; without --layout, the layout in the recipe counts."""
     content = content_of(request.recipe) if request.recipe is not None else {}
     of_recipe = content.pop("layout", None)
     recipe = checked_recipe(content, str(request.recipe)) if request.recipe is not None else None
@@ -105,7 +143,9 @@ def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
 
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.fullmatch(r"\w[\w.-]*", given):
-        raise UsageError(f"--run-id {given!r} cannot name a run: use letters, digits, '-', '_' and '.'")
+        raise UsageError(
+            f"--run-id {given!r} cannot name a run; use letters, digits, '-', '_' and '.', such as --run-id main-1"
+        )
     return given
 
 
@@ -120,14 +160,14 @@ def _write_launch(path: Path, launch: dict[str, Any]) -> None:
 
 
 def _write_ending(path: Path, ending: Ending) -> None:
-    """Write down how the program ended. It has ended: nothing that fails from here on may change its exit code."""
+    """Record how the program ended. A failure from here on must not change its exit code."""
     if ending.ended_ranks:
-        _warn(f"the command was killed; ended what it left running ({ending.ended_ranks} training processes)")
+        _warn(f"the command was killed and left {ending.ended_ranks} training processes running; Paceline ended them")
     record = {name: getattr(ending, name) for name in ("exit_code", "signal", "wall_s", "oom_kills")}
     try:
         replace_json(path, record)
     except OSError as error:
-        _warn(f"how the program ended could not be written to {path.parent} ({error.strerror or error})")
+        _warn(f"the end of the program could not be recorded in {path.parent}: {error.strerror or error}")
 
 
 def _warn(text: str) -> None:
@@ -155,7 +195,7 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
 
 
 def _prepare() -> None:
-    """Import what explains and presents the run: the program starts meanwhile, and need not wait for it."""
+    """Import the modules for the report while the program starts."""
     for module in ("paceline.cli.outputs", "paceline.report.html", "paceline.report.terminal"):
         import_module(module)
 
@@ -170,6 +210,7 @@ def _launch(request: Request, program: list[str], price: float | None, source: s
         "started_unix_s": time.time(),
         "started_ns": time.monotonic_ns(),
         "cwd": str(Path.cwd()),
+        "recipe": str(request.recipe) if request.recipe is not None else None,
         "price_per_hour": price,
         "price_source": source,
         "target_loss": request.target_loss,

@@ -243,7 +243,7 @@ def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: 
 
     Args:
         where: "ram", or a folder.
-        most_bytes: Of all ranks of this machine; None: 40 % of what is free.
+        most_bytes: Of all ranks of this machine; None: 40% of what is free.
         dataset: Whose pictures are kept.
         kind: What of them, and how decoded: others are kept apart.
         shapes: Of what is kept.

@@ -34,12 +34,14 @@ def read_contents(folder: Path) -> Contents:
     except FileNotFoundError as error:
         if (folder / "tokens.json").exists():
             raise UsageError(f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length)") from error
-        said = "it is not finished, or no data set" if folder.is_dir() else "there is no such folder"
+        said = "its conversion is unfinished, or it is not a data set" if folder.is_dir() else "there is no such folder"
         raise UsageError(
             f"no {CONTENTS_FILE} in {folder}: {said}; `paceline data convert SRC {folder}` makes one"
         ) from error
     except OSError as error:
-        raise EnvironmentFault(f"cannot read {path}: {error.strerror or error}") from error
+        raise EnvironmentFault(
+            f"cannot read {path}: {error.strerror or error}; give a folder that `paceline data convert` wrote"
+        ) from error
     return contents_in(text, str(path))
 
 
@@ -54,7 +56,9 @@ def contents_in(text: bytes, path: str) -> Contents:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedData(f"{path} cannot be read: {error}") from error
     if found.schema != SCHEMA:
-        raise DamagedData(f"{path} is of {found.schema!r}; this version reads {SCHEMA!r}: a newer paceline may read it")
+        raise DamagedData(
+            f"{path} has schema {found.schema!r}, and this version reads {SCHEMA!r}; a newer Paceline may read it"
+        )
     outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
     if outside:
         raise DamagedData(f"{path} names shards that are not beside it: {outside[0]!r}; convert the data set again")
@@ -92,10 +96,10 @@ def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
         found = np.load(file, allow_pickle=False)
     except UNREADABLE as error:
         raise DamagedData(
-            f"{path} cannot be read ({error}); `paceline data verify {folder} --repair` makes it anew"
+            f"{path} cannot be read ({error}); `paceline data verify {folder} --repair` rebuilds it"
         ) from error
     if found.dtype != BLOCK_ROW or not len(found):
-        raise DamagedData(f"{path} does not hold blocks; `paceline data verify {folder} --repair` makes it anew")
+        raise DamagedData(f"{path} is not a list of blocks; `paceline data verify {folder} --repair` rebuilds it")
     return found
 
 

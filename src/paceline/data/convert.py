@@ -166,22 +166,22 @@ def _begin(dest: Path, mark: str, size: int) -> None:
     if plan.exists():
         if msgspec.json.decode(plan.read_bytes()).get("fingerprint") != mark:
             raise UsageError(
-                f"{dest} holds the beginning of another conversion: the source or the options have changed since; "
+                f"{dest} holds an unfinished conversion of another source, or with other options; "
                 "remove it, or name another folder"
             )
         return
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise UsageError(f"{dest} is there and is not empty; name a new folder")
+        raise UsageError(f"{dest} exists and is not empty; name a new folder")
     try:
         dest.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(dest).free
         if free < _ROOM * size:
             raise EnvironmentFault(
-                f"{dest} has {units.size(free)} free, {units.size(_ROOM * size)} are needed; make room"
+                f"{dest} has {units.size(free)} free, and {units.size(_ROOM * size)} is needed; free some space"
             )
         plan.write_bytes(msgspec.json.encode({"fingerprint": mark}))
     except OSError as error:
-        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name a folder elsewhere") from error
+        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name another folder") from error
 
 
 def _finished(task: _Task) -> _Made | None:
@@ -204,7 +204,7 @@ def _finished(task: _Task) -> _Made | None:
         index_crc32=zlib.crc32(packed),
     )
     lost = len(task.ids) - len(names)
-    skipped = [f"{lost} samples of {task.path.name}, by the conversion before"] if lost else []
+    skipped = [f"{lost} samples of {task.path.name}, in the earlier conversion"] if lost else []
     return _Made(number=task.number, shard=shard, skipped=skipped)
 
 
@@ -297,7 +297,7 @@ def _fitting(sample: Sample, name: str) -> Sample:
     """
     for column, value in sample.items():
         if isinstance(value, int) and not -_MOST <= value < _MOST:
-            raise BadSample(f"{name}: {column} is {value}; whole numbers of up to 64 bits, with a sign, can be kept")
+            raise BadSample(f"{name}: {column} is {value}; only signed whole numbers of up to 64 bits are supported")
     return sample
 
 

@@ -26,7 +26,7 @@ def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
     settings = settings_of(loader)
     if settings["rank"] is not None or settings["world"] is not None:
         raise UsageError(
-            f"the loader gives the part of rank={settings['rank']} of world={settings['world']} already, and would be "
+            f"the loader already has rank={settings['rank']} and world={settings['world']}, so its batches would be "
             "split twice; leave both out and give the batch_size of all ranks together"
         )
     if ranks > 1 and settings["on_error"] == "skip":

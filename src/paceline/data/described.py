@@ -15,7 +15,7 @@ from paceline.data.sharded import ShardedDataset
 from paceline.data.tokens import TokenContents
 
 _MOST_CLASSES = 8
-_ORDER = {True: "were mixed", False: "keep their order"}
+_ORDER = {True: "shuffled", False: "in their original order"}
 
 
 def described(dataset: ShardedDataset) -> list[str]:
@@ -24,7 +24,7 @@ def described(dataset: ShardedDataset) -> list[str]:
     size = sum(shard.bytes for shard in contents.shards)
     lines = [
         f"{dataset.address}: {contents.samples:,} samples, {units.size(size)}, shards: {len(contents.shards):,}",
-        f"read in {len(dataset.blocks):,} blocks; samples {_ORDER[bool(contents.made.get('mixed'))]}",
+        f"{len(dataset.blocks):,} blocks; samples on disk are {_ORDER[bool(contents.made.get('mixed'))]}",
     ]
     lines.append(_mixing(dataset))
     lines += [line for column in contents.columns for line in _column(dataset, column)]
@@ -40,15 +40,16 @@ def described_tokens(folder: Path, contents: TokenContents) -> list[str]:
     size = contents.tokens * np.dtype(contents.dtype).itemsize
     return [
         f"{folder}: {contents.tokens:,} tokens of {contents.documents:,} documents, {units.size(size)}",
-        f"ids below {contents.vocabulary:,}, {contents.dtype}, of {contents.tokenizer}; {contents.end} ends a document",
+        f"token ids below {contents.vocabulary:,} ({contents.dtype}), tokenizer {contents.tokenizer}; "
+        f"id {contents.end} ends a document",
     ]
 
 
 def _mixing(dataset: ShardedDataset) -> str:
     found = mixing_of(dataset.blocks["first"].astype(np.int64), len(dataset), Shuffle(seed=0))
     return (
-        f"shuffled, a batch of {found.batch} is made of {found.blocks:.0f} blocks (of {found.perfect:.0f}, if all were "
-        f"mixed with all); two epochs are alike by {abs(found.epochs_alike):.2f}"
+        f"with shuffle=True, a batch of {found.batch} comes from {found.blocks:.0f} blocks (a perfect shuffle: "
+        f"{found.perfect:.0f}); correlation of two epochs {abs(found.epochs_alike):.2f}"
     )
 
 
@@ -60,13 +61,13 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
     lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])
     suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist())
     kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
-    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} on average"
+    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean)"
     if column.kind != "image":
         return [line]
     heights, widths = (np.concatenate([own[f"{column.name}.{key}"] for own in arrays]) for key in ("height", "width"))
     known = heights > 0
     if known.any():
-        line += f", {np.median(widths[known]):.0f} x {np.median(heights[known]):.0f} pixels in the median"
+        line += f", {np.median(widths[known]):.0f} x {np.median(heights[known]):.0f} pixels (median)"
     parts = np.concatenate([np.diff(own[f"{column.name}.first_interval"]) for own in arrays])
     cut = int((parts > 0).sum())
-    return [line, f"{cut:,} of {len(parts):,} pictures can be decoded in part"]
+    return [line, f"{cut:,} of {len(parts):,} images can be decoded partially"]

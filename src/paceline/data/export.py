@@ -38,14 +38,14 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
         EnvironmentFault: It cannot be written, or a package is missing.
     """
     if dest.exists() and (dest.is_file() or any(dest.iterdir())):
-        raise UsageError(f"{dest} is there already; name a new {'file' if kind == 'hdf5' else 'folder'}")
+        raise UsageError(f"{dest} already exists; name a new {'file' if kind == 'hdf5' else 'folder'}")
     try:
         if kind == "hdf5":
             return [_hdf5(dataset, dest, progress)]
         dest.mkdir(parents=True, exist_ok=True)
         return _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
     except OSError as error:
-        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name a place elsewhere") from error
+        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name another place") from error
 
 
 def _rows(dataset: ShardedDataset, shard: int) -> Iterator[Row]:

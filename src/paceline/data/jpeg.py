@@ -92,7 +92,7 @@ def header_of(data: bytes | memoryview) -> Header:
         NotAJpeg: It is none, of a kind that no common decoder reads, or cut off.
     """
     if bytes(data[:2]) != _START:
-        raise NotAJpeg("it does not begin with the mark of a JPEG")
+        raise NotAJpeg("it does not begin with a JPEG marker")
     at, interval, frame = 2, 0, None
     while True:
         marker, begin, end = _segment(data, at)
@@ -106,7 +106,7 @@ def header_of(data: bytes | memoryview) -> Header:
             break
         at = end
     if frame is None:
-        raise NotAJpeg("its picture begins before its size is told")
+        raise NotAJpeg("its image data begins before its size is given")
     kind, frame_at, (height, width, samplings) = frame
     across, down = max(h for h, _ in samplings), max(v for _, v in samplings)
     if len(samplings) == 1:
@@ -156,15 +156,15 @@ def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
         while data[at] == 0xFF and data[at + 1] == 0xFF:
             at += 1  # fill bytes
         if data[at] != 0xFF:
-            raise NotAJpeg(f"no marker stands at byte {at}, where one has to be")
+            raise NotAJpeg(f"there is no marker at byte {at}, where one is required")
         marker = data[at + 1]
         if marker in _ALONE:
             return marker, at + 2, at + 2
         (length,) = struct.unpack_from(">H", data, at + 2)
         if length < 2 or at + 2 + length > len(data):
-            raise NotAJpeg(f"it ends before its picture begins, at byte {at}")
+            raise NotAJpeg(f"it ends before its image data, at byte {at}")
     except (IndexError, struct.error) as error:
-        raise NotAJpeg("it ends before its picture begins") from error
+        raise NotAJpeg("it ends before its image data") from error
     return marker, at + 4, at + 2 + length
 
 
@@ -174,7 +174,7 @@ def _frame(data: bytes | memoryview, begin: int, end: int) -> tuple[int, int, li
         _, height, width, count = struct.unpack_from(">BHHB", data, begin)
         samplings = [(data[begin + 7 + 3 * i] >> 4, data[begin + 7 + 3 * i] & 15) for i in range(count)]
     except (IndexError, struct.error) as error:
-        raise NotAJpeg("its size is cut off") from error
+        raise NotAJpeg("its frame header is truncated") from error
     if not samplings or begin + 6 + 3 * count > end or not width or not all(h and v for h, v in samplings):
-        raise NotAJpeg(f"it says that it is {width} x {height} pixels of {count} components")
+        raise NotAJpeg(f"its header says {width} x {height} pixels with {count} components")
     return height, width, samplings

@@ -64,7 +64,7 @@ def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dic
     for place, name in enumerate(made):
         if name in made[:place]:
             both = f"{names[made.index(name)]!r} and {names[place]!r}"
-            raise UsageError(f"{both} would both be the column {name}; give one of them another name")
+            raise UsageError(f"{both} would both become the column {name}; rename one of them")
     return dict(zip(names, made, strict=True))
 
 
@@ -93,7 +93,7 @@ def array_of(value: Any) -> Payload:
     """
     array = np.asarray(value)
     if array.dtype.hasobject:
-        raise ValueError("it is an array of Python objects; arrays of numbers can be kept")
+        raise ValueError("it is an array of Python objects; only arrays of numbers are supported")
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return Payload(data=file.getvalue(), suffix="npy")

@@ -219,7 +219,7 @@ class Loader:
         own, (rank, world) = self._own, rank_and_world()
         rank, world = rank if own.rank is None else own.rank, world if own.world is None else own.world
         if not 0 <= rank < world:
-            raise UsageError(f"rank is {rank} of {world}; ranks begin at 0")
+            raise UsageError(f"rank is {rank}, and world is {world}; ranks go from 0 to {world - 1}")
         return Slice(rank=rank, world=world, batch=self.batch_size, ends=own.ends)
 
     def _forget(self) -> None:

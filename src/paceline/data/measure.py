@@ -74,6 +74,7 @@ def measure(
     batch_size: int,
     samples: int,
     rounds: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     **settings: Any,
 ) -> Measured:
     """Read a data set in several rounds, each beside a measurement of decoding alone.
@@ -87,6 +88,7 @@ def measure(
         batch_size: Samples of a batch.
         samples: Of a round, about; an epoch at most.
         rounds: How many.
+        progress: Called with the rounds that are done, and all.
         settings: Of the loader.
     """
     batch_size = min(batch_size, len(dataset))
@@ -100,7 +102,8 @@ def measure(
     loader.forget_report()
     found: list[Round] = []
     limits: list[float] = []
-    for _ in range(rounds):
+    for number in range(rounds):
+        progress(number, rounds)
         found.append(read_round(taken, batch_size, steps))
         if pictures is not None:
             limits.append(pictures(max(1, loader.threads)))

@@ -26,7 +26,7 @@ class CacheOffer:
     bytes: int  # of all of them, for each rank that keeps its own
     free_memory_bytes: int | None  # of this host; None: it does not say
     free_disk_bytes: int | None  # where the data set lies; None: in a store
-    fits: tuple[str, ...]  # of "ram" and "disk"; what takes at most 40 % of what is free
+    fits: tuple[str, ...]  # of "ram" and "disk"; what takes at most 40% of what is free
     saves_cpu_s: float  # of a sample: what decoding takes
     of_cpu_s: float  # of a sample: all stages
     disk_bytes_per_s: float  # that a disk has to give for each thread, to be faster than decoding

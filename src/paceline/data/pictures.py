@@ -64,7 +64,7 @@ class Decoder:
         how = self._cv2.IMREAD_COLOR | self._cv2.IMREAD_IGNORE_ORIENTATION  # as PIL opens them, and as they are indexed
         found = self._cv2.imdecode(np.frombuffer(data, np.uint8), how) if len(data) else None
         if found is None:
-            raise UndecodablePicture("no decoder makes a picture of it")
+            raise UndecodablePicture("no image decoder can read it")
         return self._cv2.cvtColor(found, self._cv2.COLOR_BGR2RGB)
 
     def part(self, data: memoryview, parts: Parts, picture: int, box: Box) -> Pixels:
@@ -113,5 +113,5 @@ def libraries() -> tuple[Any, Any]:
         import cv2
         import simplejpeg
     except ImportError as error:
-        raise EnvironmentFault(f"pictures need {error.name}: pip install 'paceline[data]'") from error
+        raise EnvironmentFault(f"decoding images needs {error.name}: pip install 'paceline[data]'") from error
     return simplejpeg, cv2

@@ -44,11 +44,11 @@ def position_of(state: Mapping[str, Any], samples: int) -> Position:
     missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
     if missing:
         raise UsageError(
-            f"this is no state of a loader: it lacks {', '.join(missing)}; give what state_dict() returned"
+            f"this is not the state of a loader: it has no {', '.join(missing)}; give what state_dict() returned"
         )
     if state["samples"] != samples:
         raise UsageError(
-            f"the state is of a data set of {state['samples']:,} samples, this one has {samples:,}; "
+            f"the state belongs to a data set of {state['samples']:,} samples, and this one has {samples:,}; "
             "give the data set that the state was saved with"
         )
     numbers = {name: int(state[name]) for name in names if name != "shuffle"}

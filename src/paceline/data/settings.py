@@ -15,15 +15,15 @@ from paceline.errors import UsageError
 _MOST_READERS, _MOST_READY = 32, 32
 _OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip")}
 _OF_TORCH = {
-    "num_workers": "threads= or processes=, or neither: as many as pay are used",
-    "pin_memory": "device=, which pins what it copies",
+    "num_workers": "threads= or processes=; without them, the number is tuned",
+    "pin_memory": "device=, which copies from pinned memory",
     "drop_last": 'ends="drop"',
-    "prefetch_factor": "prefetch=, or nothing: as much as pays is made ahead",
-    "persistent_workers": "nothing: threads stay",
+    "prefetch_factor": "prefetch=; without it, the number is tuned",
+    "persistent_workers": "nothing, since its threads are kept",
     "sampler": "shuffle= and window=",
     "batch_sampler": "batch_size= and shuffle=",
     "generator": "seed=",
-    "worker_init_fn": "seed=, by which each sample draws",
+    "worker_init_fn": "seed=, which seeds each sample",
 }
 _LEAST = {"window": 1, "lanes": 1, "threads": 0, "processes": 0, "readers": 0, "prefetch": 0, "memory_bytes": 1}
 _BEGIN = Pace(threads=2, readers=4, ready=2)  # where nothing is said
@@ -51,7 +51,7 @@ class Settings:
     prefetch: int | None = None  # batches that may wait, beside those in the making
     memory_bytes: int | None = None  # of blocks and batches; None: a sixteenth of the memory, 512 MiB at least
     decoded_cache: str | None = None  # "ram" or a folder: where pictures are kept that were decoded; None: nowhere
-    decoded_cache_bytes: int | None = None  # of that, at most; None: 40 % of what is free
+    decoded_cache_bytes: int | None = None  # of that, at most; None: 40% of what is free
     device: Any = None  # where batches go, as `torch.device` takes it; None: they stay in the host's memory
     exact: bool = False  # decode as PIL does, to the bit; of four colours, to a level
     on_error: Literal["raise", "skip"] = "raise"  # what becomes of bad samples
@@ -66,7 +66,7 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
     known = [one.name for one in fields(Settings)]
     wrong = [name for name in settings if name not in known]
     if wrong:
-        here = "".join(f"; in place of {name}= it has {_OF_TORCH[name]}" for name in wrong if name in _OF_TORCH)
+        here = "".join(f"; instead of {name}= it has {_OF_TORCH[name]}" for name in wrong if name in _OF_TORCH)
         raise UsageError(f"a loader has no setting {', '.join(wrong)}{here}; its settings are {', '.join(known)}")
     found = Settings(**settings)
     for name, least in _LEAST.items():
@@ -74,7 +74,7 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
             whole(name, getattr(found, name), least)
     for name, allowed in _OF.items():
         if getattr(found, name) not in allowed:
-            raise UsageError(f"{name} is {getattr(found, name)!r}; it can be {', '.join(map(repr, allowed))}")
+            raise UsageError(f"{name} is {getattr(found, name)!r}; allowed: {', '.join(map(repr, allowed))}")
     return found
 
 
@@ -89,7 +89,7 @@ def whole(name: str, value: Any, least: int) -> int:
     except TypeError:
         found = least - 1
     if found < least:
-        raise UsageError(f"{name} is {value!r}; it is a whole number, and begins at {least}")
+        raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more")
     return found
 
 

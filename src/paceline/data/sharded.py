@@ -74,7 +74,9 @@ class ShardedDataset:
             UsageError: It is elsewhere.
         """
         if not isinstance(self._folder, LocalFolder):
-            raise UsageError(f"{self.address} is not a folder of this machine, and this needs one: copy it first")
+            raise UsageError(
+                f"{self.address} is not a folder on this machine, and one is needed; copy it to a folder first"
+            )
         return self._folder.path
 
     @property
@@ -175,9 +177,9 @@ class ShardedDataset:
             DamagedData: They are others, or there are fewer.
         """
         if len(data) != length:
-            raise DamagedData(f"{self.name(place)}: {name} is cut off, {len(data):,} of {length:,} bytes are there")
+            raise DamagedData(f"{self.name(place)}: {name} is truncated: {len(data):,} of {length:,} bytes")
         if isal_zlib.crc32(data) != crc32:
-            raise DamagedData(f"{self.name(place)}: {name} is damaged: its checksum is not the one that was written")
+            raise DamagedData(f"{self.name(place)}: {name} is damaged: its checksum does not match")
         return data
 
     def payload(self, name: str, place: Place) -> bytes:
@@ -199,7 +201,7 @@ def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder
     if is_url(named):
         return RemoteFolder(named, chosen(remote))
     if remote:
-        raise UsageError(f"{', '.join(remote)}: of data sets in a store, and {named} is a folder; give its URL")
+        raise UsageError(f"{', '.join(remote)} is for data sets in a store, and {named} is a folder; give a URL")
     return LocalFolder(Path(named.removeprefix(LOCAL)))
 
 

@@ -118,7 +118,7 @@ def write_shard(path: Path, columns: Sequence[Column], samples: Iterable[tuple[s
         if error.filename is not None and Path(error.filename).parent != path.parent:
             raise  # of what is read
         raise EnvironmentFault(
-            f"cannot write {path}: {error.strerror or error}; make room, or name a folder elsewhere"
+            f"cannot write {path}: {error.strerror or error}; free some space, or name another folder"
         ) from error
 
 

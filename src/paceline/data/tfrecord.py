@@ -75,12 +75,12 @@ def places(file: BinaryIO) -> Iterator[tuple[int, int]]:
         file.seek(at)
         head = file.read(12)
         if len(head) < 12:
-            raise NotATFRecord(f"it ends within the head of a record, at byte {at:,}")
+            raise NotATFRecord(f"it ends inside the header of a record, at byte {at:,}")
         length, checksum = struct.unpack("<QI", head)
         if checksum != masked_crc32c(head[:8]):
-            raise NotATFRecord(f"the head of a record at byte {at:,} is damaged, or this is no TFRecord file")
+            raise NotATFRecord(f"the header of a record at byte {at:,} is damaged, or this is not a TFRecord file")
         if at + 16 + length > size:
-            raise NotATFRecord(f"it ends within a record, at byte {size:,}")
+            raise NotATFRecord(f"it ends inside a record, at byte {size:,}")
         yield at + 12, length
         at += 16 + length
 
@@ -105,7 +105,7 @@ def decoded(data: bytes) -> dict[str, Feature]:
                 found[_as_bytes(pair[1]).decode()] = _feature(_as_bytes(pair.get(2, b"")))
         return found
     except (KeyError, IndexError, UnicodeDecodeError, struct.error, TypeError) as error:
-        raise NotATFRecord(f"a record is no Example ({error})") from error
+        raise NotATFRecord(f"a record is not an Example ({error})") from error
 
 
 def encoded(features: Mapping[str, Feature]) -> bytes:
@@ -152,7 +152,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
         elif tag & 7 == _LENGTH:
             length, at = _read_varint(data, at)
             if at + length > len(data):
-                raise IndexError("it is cut off")
+                raise IndexError("it is truncated")
             yield tag >> 3, data[at : at + length]
             at += length
         elif tag & 7 in (_FIXED32, _FIXED64):
@@ -172,7 +172,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise IndexError("a number has no end")
+            raise IndexError("a varint does not end")
 
 
 def _varints(data: bytes) -> Iterator[int]:
@@ -201,5 +201,5 @@ def _signed(value: int) -> int:
 
 def _as_bytes(value: bytes | int) -> bytes:
     if isinstance(value, int):
-        raise TypeError("a number stands where a message has to be")
+        raise TypeError("a number stands in the place of a message")
     return value

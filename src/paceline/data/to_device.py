@@ -138,9 +138,9 @@ def delivery_to(device: Any, clock: Clock) -> Delivery:
     if wanted.type == "cpu":
         return Here()
     if wanted.type != "cuda":
-        raise UsageError(f"device is {device}; batches are copied to cuda, or stay on the cpu: move them yourself")
+        raise UsageError(f"device is {device}; allowed: cuda and cpu. Copy batches to other devices yourself")
     if not torch.cuda.is_available():
-        raise UsageError(f"device is {device}, and torch sees no such device here; leave device= out, or give cpu")
+        raise UsageError(f"device is {device}, and torch sees no such device; leave device= out, or give cpu")
     return ToDevice(wanted, clock)
 
 

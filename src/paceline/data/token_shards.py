@@ -72,9 +72,7 @@ def write_tokens(
         _note(folder / CONTENTS_FILE, contents)
         (folder / PLAN_FILE).unlink(missing_ok=True)
     except OSError as error:
-        raise EnvironmentFault(
-            f"cannot write to {folder}: {error.strerror or error}; name a folder elsewhere"
-        ) from error
+        raise EnvironmentFault(f"cannot write to {folder}: {error.strerror or error}; name another folder") from error
     return contents
 
 
@@ -89,7 +87,7 @@ def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verifie
             if crc32_of(path) == shard.crc32:
                 good, read = good + shard.tokens, read + path.stat().st_size
             else:
-                problems.append(f"{path} is damaged: its checksum is not the one that was written")
+                problems.append(f"{path} is damaged: its checksum does not match")
         except OSError as error:
             problems.append(f"{path} cannot be read: {error.strerror or error}")
         progress(number, len(contents.shards))
@@ -102,14 +100,14 @@ def _begun(folder: Path, mark: str) -> _Done:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return _Done(mark=mark)
     if not plan.is_file():
-        raise UsageError(f"{folder} is there and is not empty; name a new folder")
+        raise UsageError(f"{folder} exists and is not empty; name a new folder")
     try:
         found = msgspec.json.decode(plan.read_bytes(), type=_Done)
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"{plan} cannot be read: {error}; remove {folder}, or name another folder") from error
     if found.mark != mark:
         raise UsageError(
-            f"{folder} holds the beginning of another conversion: the text or the tokenizer have changed since; "
+            f"{folder} holds an unfinished conversion of another text, or with another tokenizer; "
             "remove it, or name another folder"
         )
     return found

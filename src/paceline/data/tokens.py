@@ -88,11 +88,13 @@ class TokenDataset:
             DamagedData: It cannot be read.
         """
         if is_url(folder):
-            raise UsageError(f"{folder} is in a store; tokens are mapped into memory: copy it to a folder")
+            raise UsageError(
+                f"{folder} is in a store, and tokens are read from local folders only; copy it to a folder"
+            )
         self.folder, self.length, self._dtype = Path(folder), length, dtype
         self.contents = read_tokens(self.folder)
         if length < 1 or not len(self):
-            raise UsageError(f"{folder} has {self.contents.tokens:,} tokens; there is no sample of {length:,} in it")
+            raise UsageError(f"{folder} has {self.contents.tokens:,} tokens, too few for one sample of {length:,}")
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -151,7 +153,7 @@ def read_tokens(folder: Path) -> TokenContents:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedData(f"{path} cannot be read: {error}") from error
     if found.schema != SCHEMA:
-        raise DamagedData(f"{path} is of {found.schema!r}; this version reads {SCHEMA!r}")
+        raise DamagedData(f"{path} has schema {found.schema!r}, and this version reads {SCHEMA!r}")
     return found
 
 

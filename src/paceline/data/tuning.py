@@ -144,7 +144,7 @@ def _backed_off(now: Tuning, allowed: int, crowded: float) -> Tuning:
         after=allowed,
         times=None,
         kept=True,
-        why=f"others are busy on {crowded:.1f} of our cores",
+        why=f"other processes use {crowded:.1f} of the cores",
     )
     pace = replace(now.pace, threads=allowed)
     return replace(now, pace=pace, trial=None, crowded_before=False, changes=_with(now, change))
@@ -166,13 +166,13 @@ def _wanted(pace: Pace, seen: Window, bounds: Bounds, allowed: int) -> list[tupl
     busy = seen.making_s / max(pace.threads * seen.wall_s, 1e-9)
     reading = seen.reading_s / max(seen.making_s, 1e-9)
     if reading > _READS:
-        why = f"threads wait for blocks {reading:.0%} of their time"
+        why = f"threads wait {reading:.0%} of their time for blocks"
         found.append(("readers", min(bounds.most.readers, 2 * max(1, pace.readers)), why))
     if busy < _IDLE:
-        why = f"threads work {busy:.0%} of the time, and the training waits"
+        why = f"threads work {busy:.0%} of the time, and training waits for data"
         found.append(("ready", min(bounds.most.ready, 2 * max(1, pace.ready)), why))
     if reading <= _READS or pace.readers >= bounds.most.readers:
-        why = f"the training waits {seen.wait_share:.0%} of the time"
+        why = f"training waits {seen.wait_share:.0%} of the time for data"
         found.append(("threads", min(allowed, _enough(pace, seen)), why))
     return found
 

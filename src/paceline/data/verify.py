@@ -68,7 +68,7 @@ def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str
     if rows != shard.samples:
         yield f"{shard.file} has {rows:,} samples in its index; {shard.samples:,} were written"
     if not (dataset.folder / shard.file).exists():
-        yield f"{dataset.folder / shard.file} cannot be read: it is gone, with its {shard.samples:,} samples"
+        yield f"{dataset.folder / shard.file} is missing, with its {shard.samples:,} samples"
         return
     yield from _archive(dataset, shard)
     for row in range(min(rows, shard.samples)):
@@ -85,7 +85,7 @@ def _index(dataset: ShardedDataset, shard: Shard) -> None:
     except OSError as error:
         raise DamagedData(f"{path}, the index of {shard.file}, cannot be read: {error.strerror}") from error
     if zlib.crc32(packed) != shard.index_crc32:
-        raise DamagedData(f"{path} is damaged: its checksum is not the one that was written")
+        raise DamagedData(f"{path} is damaged: its checksum does not match")
 
 
 def _archive(dataset: ShardedDataset, shard: Shard) -> Iterator[str]:
@@ -99,6 +99,6 @@ def _archive(dataset: ShardedDataset, shard: Shard) -> Iterator[str]:
             for _ in archive:
                 pass
         if size == shard.bytes and crc32_of(path) != shard.crc32:
-            yield f"{path} is damaged: its checksum is not the one that was written"
+            yield f"{path} is damaged: its checksum does not match"
     except (OSError, tarfile.TarError) as error:
         yield f"{path} cannot be read as a tar: {error}"

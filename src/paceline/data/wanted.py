@@ -102,9 +102,7 @@ class Wanted:
             return None
         crop, column = self.crop, picture_column(self.data) if self.is_sharded else None
         if crop is None or column is None:
-            raise UsageError(
-                "decoded_cache= keeps pictures that a crop cuts: give RandomResizedCrop or CenterCrop as transform="
-            )
+            raise UsageError("decoded_cache= needs a crop: give RandomResizedCrop or CenterCrop as transform=")
         kind = f"{column}, exact {self.exact}, " + ("whole" if crop.draws else repr(crop))
 
         def shapes(shard: int) -> NDArray[np.int64]:
@@ -143,19 +141,19 @@ def checked(wanted: Wanted) -> Wanted:
     """
     if not wanted.is_sharded:
         if wanted.transform is not None:
-            raise UsageError("transform= is for shards; a Dataset of your own transforms what it returns")
+            raise UsageError("transform= is for shards; with your own Dataset, transform samples in its __getitem__")
         if not hasattr(wanted.data, "__len__") or not hasattr(wanted.data, "__getitem__"):
             raise UsageError(
-                f"{type(wanted.data).__name__} has no __len__ and __getitem__, by which samples are mixed; "
-                "write shards of it, or leave it to DataLoader"
+                f"{type(wanted.data).__name__} has no __len__ and __getitem__, which shuffling needs; "
+                "convert it to shards, or use DataLoader"
             )
         return wanted
     if picture_column(wanted.data) is not None:
         libraries()
     elif wanted.crop is not None:
-        raise UsageError(f"{wanted.data.address} has no column of pictures; it has {columns_in_words(wanted.data)}")
+        raise UsageError(f"{wanted.data.address} has no image column; its columns are {columns_in_words(wanted.data)}")
     if wanted.crop is not None and wanted.collate is not None:
-        raise UsageError("a crop makes whole batches: leave collate_fn= out, or give a function as transform=")
+        raise UsageError("a crop makes whole batches; leave collate_fn= out, or give a function as transform=")
     return wanted
 
 

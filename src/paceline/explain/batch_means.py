@@ -24,13 +24,13 @@ _STILL_CORRELATED = 0.1
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Return the mean of at least five values, in the order they were taken, with its 95 % interval."""
+    """Return the mean of at least five values, in the order they were taken, with its 95% interval."""
     mean, half = float(values.mean()), _half_width(values)
     return Interval(value=mean, low=mean - half, high=mean + half, count=len(values))
 
 
 def paired_ratio(before: Floats, after: Floats) -> Interval:
-    """Return mean(after) / mean(before) with its 95 % interval, for series step by step with means above zero."""
+    """Return mean(after) / mean(before) with its 95% interval, for series step by step with means above zero."""
     first, second = float(before.mean()), float(after.mean())
     ratio = second / first
     half = _half_width(after - ratio * before) / second
@@ -60,7 +60,7 @@ def _neighbour_correlation(values: Floats) -> float:
 
 
 def _t_975(freedom: float) -> float:
-    """Return Student's t at 97.5 % by its expansion in 1/freedom (Abramowitz and Stegun, 26.7.5; 0.04 % off at 4)."""
+    """Return Student's t at 97.5% by its expansion in 1/freedom (Abramowitz and Stegun, 26.7.5; 0.04% off at 4)."""
     z = 1.959964
     terms = (
         (z**3 + z) / 4,

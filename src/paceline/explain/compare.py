@@ -67,6 +67,7 @@ def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) ->
         "gone": unshared(told[0], told[1]),
         "differences": differences(facts, told),
         "notes": notes(told),
+        "launch_after": facts[1].run.launches[0] if facts[1].run.launches else None,
     }
 
 
@@ -74,7 +75,7 @@ def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
     return Comparison(
         **shared,
         outcome="cannot-tell",
-        text=f"cannot tell: the runs have {steps} steady steps in common, and {MIN_STEPS} are needed",
+        text=f"cannot tell: the runs have {steps} steady steps in common, but {MIN_STEPS} are needed",
         time_before_s=None,
         time_after_s=None,
         ratio=None,
@@ -153,7 +154,7 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
     apart = abs(time.value - 1) > 0.05 and not time.low <= 1 <= time.high
     if not apart or len(factors) < 3 or max(factors) > _SAME_FACTOR * min(factors):
         return []
-    return ["every phase changed by about the same factor, which speaks for the machine rather than the program"]
+    return ["every phase changed by about the same factor; the machine is a more likely cause than the program"]
 
 
 # ----------------------------------------------------------------------------------------------------- words
@@ -163,10 +164,10 @@ def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis) 
     what = "a step takes" if basis == "step" else "a sample takes"
     allowed = f"the tolerance of {units.percent(tolerance)}"
     span = f"{_signed(time.low)} to {_signed(time.high)}"
-    amount = f"{what} {_longer(time.value)} (95 % interval {span})"
+    amount = f"{what} {_longer(time.value)} (95% interval {span})"
     return {
         "regression": f"{amount}: a regression beyond {allowed}",
-        "cannot-tell": f"cannot tell: {amount}; whether that is beyond {allowed} would take longer runs",
+        "cannot-tell": f"cannot tell: {amount}; longer runs would show whether this is beyond {allowed}",
         "slower": f"{amount}: slower, within {allowed}",
         "faster": f"{amount}: {units.factor(1 / time.value)} as fast",
         "same": f"{amount}: no change beyond {allowed}",

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.record.run import Launch
 
 Outcome = Literal["regression", "cannot-tell", "slower", "same", "faster"]
 """What became of the time of a step.
 
     regression   slower beyond the tolerance, and the interval excludes the tolerance
-    cannot-tell  the interval holds both a regression and none
+    cannot-tell  part of the interval is within the tolerance and part beyond it
     slower       slower for sure, and not beyond the tolerance
     faster       faster for sure
     same         none of these: not beyond the tolerance, and not for sure different
@@ -22,8 +23,8 @@ Basis = Literal["step", "sample"]
 """What times are taken for: a step, or one sample where the two runs train on unlike numbers of samples in a step."""
 
 METHOD = (
-    "means over the steady steps that both runs have; 95 % intervals by batch means of the differences step by step, "
-    "which hold for steps that depend on each other; how much two runs of one program differ is not in them"
+    "means over the steady steps that both runs have; 95% intervals from batch means of the step-by-step differences, "
+    "valid for correlated steps; the normal difference between two runs of the same program is not included"
 )
 
 
@@ -82,6 +83,7 @@ class Comparison:
     gone: Sequence[Finding]
     differences: Sequence[Difference]
     notes: Sequence[str]
+    launch_after: Launch | None = None  # how the second run was started; None if its record does not say
 
     @property
     def main(self) -> PhaseChange | None:

@@ -103,10 +103,10 @@ def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
     contended = [any(finding.code == _CONTENTION for finding in one.findings) for one in told]
     if any(contended):
         which = "both runs were" if all(contended) else f"the run {'before' if contended[0] else 'after'} was"
-        found.append(f"{which} kept from the CPU by others on the host ({_CONTENTION})")
+        found.append(f"{which} slowed down by other programs that used the CPU ({_CONTENTION})")
     for which, one in zip(("before", "after"), told, strict=True):
         if one.exit_code not in (0, None):
             found.append(f"the run {which} did not finish: {one.ended}")
         elif one.ended == "still running":
-            found.append(f"the run {which} is still going on; its steps until now are compared")
+            found.append(f"the run {which} is still running; its steps so far are compared")
     return found

@@ -42,5 +42,5 @@ def why_host_times(rank: Rank) -> str | None:
         return None
     told = (rank.summary.get("device") or {}).get("off")
     if told:
-        return f"phases are as the host saw them: events could not be used ({told})"
-    return f"phases are as the host saw them: the device timed fewer than {FEW} whole steps"
+        return f"phases were timed on the host, because CUDA events could not be used ({told})"
+    return f"phases were timed on the host, because the device timed fewer than {FEW} complete steps"

@@ -15,6 +15,7 @@ from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
 from paceline.explain.gauges import gauge_series, missing_gauges
 from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
 from paceline.explain.rules import all_rules
+from paceline.explain.source import source_lines
 from paceline.explain.verdict import ordered, verdict_of
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
@@ -63,7 +64,7 @@ def _without_steps(run: Run) -> Diagnosis:
 
 def _why_no_steps(exit_code: int | None) -> str:
     if exit_code:
-        return "the program ended before its first one"
+        return "the program ended before the first step"
     return (
         "the program ran no backward pass in a Python process that was watched (it needs torch, "
         "Python 3.11 or newer, and an environment that keeps PYTHONPATH)"
@@ -107,7 +108,14 @@ def _with_steps(run: Run, facts: Facts) -> Diagnosis:
         problems=[*run.problems, *_faults(facts)],
         top_operators=_operators(facts),
         startup_s=ranks[0].startup_s,
+        sources=source_lines(run, findings, _listed(facts)),
     )
+
+
+def _listed(facts: Facts) -> list[str]:
+    """Return the functions that the report lists."""
+    loader = facts.first.loader
+    return [one.function for one in (*(loader.hot if loader else ()), *facts.first.breakdown.host_functions)]
 
 
 def _findings(facts: Facts) -> list[Finding]:
@@ -121,8 +129,8 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
     steps = min(len(r.rows) for r in facts.ranks)
     seconds = min(r.total_s for r in facts.ranks)
     return "too-short", (
-        f"too short to judge: {steps} steady steps in {units.seconds(seconds)}, and {MIN_STEPS} steps and "
-        f"{units.seconds(MIN_STEADY_S)} are needed"
+        f"too short to judge: {steps} steady steps in {units.seconds(seconds)}, but at least {MIN_STEPS} steps "
+        f"and {units.seconds(MIN_STEADY_S)} are needed"
     )
 
 
@@ -150,9 +158,9 @@ def _wall_s(run: Run) -> float | None:
 def _ended(run: Run) -> str:
     text, lost = ended(run), unended_ranks(run)
     if lost and len(lost) < len(run.ranks):
-        text += f"; without a last word: rank {', '.join(map(str, lost[:8]))}"
+        text += f"; ended without a message: rank {', '.join(map(str, lost[:8]))}"
     if run.earlier:
-        text += f"; {len(run.earlier)} earlier lives of ranks (restarted)"
+        text += f"; {len(run.earlier)} rank processes were restarted"
     return text
 
 
@@ -193,13 +201,13 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
     if first.mfu.value is None:
         found["mfu"] = first.mfu.reason
     if first.record.device == "cpu":
-        found["device_memory"] = "the CPU is the device; see host memory"
+        found["device_memory"] = "the device is the CPU; see host memory"
     if facts.loss is None:
-        found["loss"] = "backward was not called on a single number that could be read without waiting"
+        found["loss"] = "the program did not call backward on a single number that could be read without waiting"
     if first.breakdown.samples_per_s is None:
-        found["samples"] = "no batch with a leading dimension was seen"
+        found["samples"] = "no batch with a first dimension (the batch size) was seen"
     if first.loader is None:
-        found["loader"] = "no DataLoader fed training"
+        found["loader"] = "no DataLoader supplied the training data"
     if first.window is None:
         found["profiler_window"] = _why_no_window(first.record)
     return found | _of_gpu(first.record)
@@ -208,15 +216,15 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
 def _why_no_window(rank: Rank) -> str:
     failed = next((str(note["failed"]) for note in rank.noted("window") if note.get("failed")), None)
     if failed:
-        return f"the profiler window failed ({failed})"
-    return "no profiler window was taken (run too short, switched off, or the program profiles itself)"
+        return f"profiling failed ({failed})"
+    return "no steps were profiled (short run, profiling switched off, or the program profiles itself)"
 
 
 def _of_gpu(rank: Rank) -> dict[str, str]:
     """Return what is not known of a run on a GPU that would be on a CPU."""
     found = {} if (why := why_host_times(rank)) is None else {"device_times": why}
     if rank.device != "cpu" and rank.meta.get("distributed"):
-        found["communication"] = "collectives inside a backward are not told from it on a GPU"
+        found["communication"] = "on a GPU, collectives inside the backward pass are not timed separately"
     return found
 
 

@@ -28,7 +28,7 @@ def _silence(run: Run) -> str:
     if not silent or len(silent) < len(run.ranks):
         return ""
     who = "the training process ended" if len(silent) == 1 else f"all {len(silent)} ranks ended"
-    return f"{who} without a last word (killed, or left through os._exit)"
+    return f"{who} without a message (killed, or ended by os._exit)"
 
 
 def _memory(launch: Launch) -> str:
@@ -37,7 +37,7 @@ def _memory(launch: Launch) -> str:
         return ""
     killed = "a process" if launch.oom_kills == 1 else f"{launch.oom_kills} processes"
     likely = "likely out of memory: " if launch.signal == "SIGKILL" else ""
-    return f"{likely}meanwhile the kernel killed {killed} of this host for lack of memory"
+    return f"{likely}during the run, the kernel killed {killed} on this host because memory was full"
 
 
 def _signalled(launch: Launch) -> str:
@@ -58,10 +58,10 @@ def _unfinished(run: Run) -> str:
     import os
 
     if any(_here(launch) and launch.pid == os.getpid() for launch in run.launches):
-        return "ended; how could not be written down"  # this is that command, and it explains when the program is over
+        return "ended; the exit code could not be recorded"
     if any(_alive(launch) for launch in run.launches if launch.exit_code is None):
         return RUNNING
-    return "cut off: paceline itself was killed, or the machine went down"
+    return "interrupted: paceline itself was killed, or the machine stopped"
 
 
 def _alive(launch: Launch) -> bool:

@@ -33,6 +33,7 @@ def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
         first=float(np.median(good[:ends])) if len(good) else None,
         last=float(np.median(good[-ends:])) if finite[-1] else None,
         finite=bool(finite.all()),
+        averaged=min(ends, max(1, len(good))),
         first_bad_step=None if finite.all() else int(rows["index"][np.argmin(finite)]),
         target=target,
         target_reached=_reached(values, rows["index"], seconds, samples, target),

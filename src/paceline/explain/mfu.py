@@ -35,7 +35,7 @@ class Mfu:
         """Where the peak comes from, in words."""
         if self.gpu is None:
             return ""
-        doubt = "" if self.gpu.verified == "repo" else ", from memory and not checked"
+        doubt = "" if self.gpu.verified == "repo" else ", not checked against a data sheet"
         return f"{(self.peak_flops or 0) / 1e12:,.0f} TFLOP/s of the {self.gpu.name} in {self.number_format}{doubt}"
 
 
@@ -84,7 +84,7 @@ def mfu_of(rank: Rank, window: Window | None, step_s: float) -> Mfu:
     return found if value <= 1 else Mfu(value=None, reason=_TOO_MUCH, flops_per_step=flops, gpu=gpu)
 
 
-_TOO_MUCH = "the counted operations exceed the peak rate: the number format or the count cannot be right"
+_TOO_MUCH = "the counted operations exceed the peak rate, so the number format or the count must be wrong"
 
 
 def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | None) -> str:
@@ -95,12 +95,12 @@ def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | Non
 
 def _why_not_counted(rank: Rank, window: Window | None) -> str:
     if rank.meta.get("cuda_graphs"):
-        return "a CUDA graph is replayed, whose operations no profiler of the host sees"
+        return "the program replays a CUDA graph, whose operations the profiler cannot count"
     if window is None or window.matrix_work is None:
-        return "the operations of a step were not counted (no profiler window)"
+        return "the operations of a step were not counted, because no step was profiled"
     if window.matrix_work.uncounted:
         return f"not all operations could be counted ({', '.join(window.matrix_work.uncounted[:3])})"
-    return "" if window.flops_per_step else "the profiled step held no matrix work"
+    return "" if window.flops_per_step else "the profiled step contained no matrix products"
 
 
 def _why_no_peak(rank: Rank, gpu: Gpu | None, kind: str | None) -> str:

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Safety = Literal["exact", "numeric", "semantic"]
+from paceline.core.remedies import RemedyInfo, remedy_info
+from paceline.core.safety import Safety
+
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A quantity with the bounds it lies in (95 % unless said) and the number of observations behind it."""
+    """A quantity with the bounds it lies in (95% unless said) and the number of observations behind it."""
 
     value: float
     low: float
@@ -40,12 +42,31 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One change to how training runs."""
+    """A remedy that a finding proposes, with the value to set and the gain to expect.
 
-    id: str  # such as loader.workers
+    Attributes:
+        id: An id from the table of remedies, such as ``loader.workers``.
+        safety: Its safety class in this run.
+        change: The change in words, with the value to set.
+        gain: The expected speed-up of a step; None if it is not estimated.
+
+    Raises:
+        ValueError: The table of remedies has no such id.
+    """
+
+    id: str
     safety: Safety
-    change: str  # in words, with the value to set
+    change: str
     gain: Gain | None = None
+
+    def __post_init__(self) -> None:
+        """Check the id."""
+        remedy_info(self.id)
+
+    @property
+    def info(self) -> RemedyInfo:
+        """The row of the table: title, safety classes, settings."""
+        return remedy_info(self.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +95,17 @@ class HotFunction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceLines:
+    """The lines of source around one line that a report names."""
+
+    file: str  # its path when the program ran
+    marked: int  # the number of the named line
+    first: int  # the number of the first of `lines`
+    lines: Sequence[str]  # without common indentation; empty where the file changed after the run started
+    changed: bool = False  # whether the file changed after the run started
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderBreakdown:
     """Where the time of the workers of one rank's training loader goes (of the training process, with no workers).
 
@@ -97,6 +129,7 @@ class LoaderBreakdown:
     read_bytes_per_s: float | None
     hot: Sequence[HotFunction]
     draws_random: bool | None = None  # whether making samples drew from a random generator; None: not looked at
+    own_generator: bool | None = None  # whether the dataset keeps a random generator of its own, which workers copy
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
     per_worker: Sequence[WorkerRow] = ()
     threads: int = 0  # of the training process, that make batches behind the training thread in place of workers
@@ -159,6 +192,7 @@ class LossCurve:
     last: float | None  # median of the last steps
     finite: bool
     first_bad_step: int | None
+    averaged: int = 1  # how many steps at each end `first` and `last` are the medians of
     target: float | None = None
     target_reached: Mapping[str, float] | None = None  # {"step", "seconds", "samples"} of reaching the target
 
@@ -231,3 +265,4 @@ class Diagnosis:
     problems: Sequence[str] = ()
     top_operators: Sequence[HotFunction] = ()  # from the profiler window
     startup_s: float | None = None
+    sources: Mapping[str, SourceLines] = field(default_factory=dict)  # by function: "augment (train.py:31)"

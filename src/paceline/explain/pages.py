@@ -1,8 +1,9 @@
-"""What is there to read about each finding? The pages of the rules, and an index of all findings of the design.
+"""The pages of the findings, and their index.
 
     python -m paceline.explain.pages docs/findings      writes one Markdown file for each finding
 
-A page lives in the file of its rule and nowhere else: what is printed and what is on the site are made from it.
+The text of a page is in the file of its rule. ``paceline explain`` prints it, and the files in ``docs/findings`` are
+written from it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.core.remedies import REMEDIES
 from paceline.explain.rules import all_rules
 
 INDEX = "index.md"
 _NOTE = "<!-- Made from the rule by `python -m paceline.explain.pages docs/findings`; edit the rule. -->"
+_LINK = re.compile(r"\[[^\]]+\]\(\.\./([^)]+)\)")  # to another page of the documentation
 _GROUPS = {
     "DATA": "Data loading",
     "XFER": "Copies to the device",
@@ -29,113 +32,144 @@ _GROUPS = {
     "CONV": "Convergence",
 }
 
-# Every finding there is, decided by a rule here or not: code -> name, and when it is found.
+# All findings, with or without a rule in this version: code -> name, and when the finding is reported.
 TABLE: Mapping[str, tuple[str, str]] = {
-    "DATA001": ("loader-serial", "data is produced in the training process and waits show"),
-    "DATA002": ("loader-cpu-bound", "workers burn the cores there are; more workers would not help"),
-    "DATA003": ("loader-io-bound", "workers are blocked on storage or network"),
-    "DATA004": ("loader-underprovisioned", "workers cannot keep up, and there is room for more"),
-    "DATA005": ("loader-transport-bound", "handing batches over (collate, pickling, shared memory) is the limit"),
-    "DATA006": ("loader-restart", "workers are started anew every epoch, and it shows"),
-    "DATA007": ("small-reads", "many small or random reads; a sharded format would stream"),
-    "DATA008": ("loader-jitter", "a few samples or batches are far slower than the rest"),
-    "XFER001": ("transfer-blocking", "copies to the device from pageable memory, or not overlapped"),
-    "COMP001": ("compute-bound", "the device works nearly all the time: healthy"),
-    "COMP002": ("launch-bound", "many tiny operations; the host cannot issue them fast enough"),
-    "COMP003": ("sync-stall", "the host waits for the device inside the step (`.item()`, `.cpu()`, printing a tensor)"),
-    "COMP004": ("precision-unused", "fp32 matrix work on hardware with faster formats"),
-    "COMP005": ("shapes-misaligned", "dimensions that miss the tensor cores"),
-    "COMP006": ("bandwidth-bound", "element-wise work dominates; fusable"),
-    "COMP007": ("device-underfilled", "small batch, low occupancy, memory to spare"),
-    "COMP008": ("optimizer-unfused", "the optimizer step takes a visible share and runs per tensor"),
-    "MEM001": ("memory-near-limit", "little headroom, allocator retries"),
-    "MEM002": ("memory-growing", "device or host memory grows step by step"),
-    "MEM003": ("memory-fragmented", "reserved far above allocated"),
-    "COMM001": ("communication-exposed", "collectives not hidden behind compute"),
-    "COMM002": ("rank-straggling", "one rank makes the others wait; names the rank and its own cause"),
-    "COMM003": ("link-degraded", "measured bandwidth far below what the link should give"),
-    "COMM004": ("sync-each-microstep", "gradients reduced on every micro-step of an accumulation"),
-    "RUN001": ("checkpoint-stall", "saving blocks training"),
-    "RUN002": ("evaluation-heavy", "evaluation takes a large share"),
-    "RUN003": ("startup-slow", "long before the first step"),
-    "RUN004": ("step-jitter", "step times scatter, and not for the loader's sake"),
-    "RUN005": ("throughput-drift", "steps get slower as the run goes on"),
-    "RUN006": ("host-code-heavy", "the user's own Python between phases takes a large share; names the function"),
-    "HOST001": ("cpu-oversubscribed", "more compute threads than cores"),
-    "HOST002": ("memory-swapping", "the host pages"),
-    "HOST003": ("cpu-contended", "other processes or a cgroup quota take the cores"),
-    "GPU001": ("thermal-throttling", "clocks cut for heat"),
-    "GPU002": ("power-capped", "clocks cut for power"),
-    "GPU003": ("pcie-degraded", "fewer lanes or an older generation than the card supports"),
-    "GPU004": ("gpu-errors", "ECC or Xid errors"),
-    "GPU005": ("gpu-shared", "another process uses the device"),
-    "CONV001": ("loss-not-finite", "first step at which the loss is NaN or infinite"),
-    "CONV002": ("loss-diverging", "the loss rises far above where it began"),
+    "DATA001": ("loader-serial", "the training process makes its data itself, and the device waits for it"),
+    "DATA002": ("loader-cpu-bound", "the loader's workers use all CPU cores; more workers would not help"),
+    "DATA003": ("loader-io-bound", "the loader's workers wait for storage or the network"),
+    "DATA004": ("loader-underprovisioned", "the loader has too few workers, and CPU cores are free"),
+    "DATA005": (
+        "loader-transport-bound",
+        "collating and handing over batches (pickling, shared memory) takes longer than making them",
+    ),
+    "DATA006": ("loader-restart", "workers start again in every epoch, which takes a visible share of the time"),
+    "DATA007": ("small-reads", "each sample takes many small or random reads"),
+    "DATA008": ("loader-jitter", "a few samples or batches take far longer than the rest"),
+    "XFER001": ("transfer-blocking", "copies to the device use pageable memory or do not overlap with computing"),
+    "COMP001": ("compute-bound", "the device computes nearly all the time, which is the healthy state"),
+    "COMP002": ("launch-bound", "a step has many small operations, and the host cannot issue them fast enough"),
+    "COMP003": ("sync-stall", "the host waits for the device inside a step (`.item()`, `.cpu()`, printing a tensor)"),
+    "COMP004": ("precision-unused", "matrices are multiplied in fp32 on hardware with faster formats"),
+    "COMP005": ("shapes-misaligned", "matrix dimensions are not aligned for the tensor cores"),
+    "COMP006": ("bandwidth-bound", "element-wise operations dominate, and memory bandwidth limits them"),
+    "COMP007": ("device-underfilled", "the GPU has too little work at a time, and memory is free for a larger batch"),
+    "COMP008": ("optimizer-unfused", "the optimizer takes a visible share of a step and updates one tensor at a time"),
+    "MEM001": ("memory-near-limit", "little memory is left, or allocations are retried"),
+    "MEM002": ("memory-growing", "memory of the device or the host grows with each step"),
+    "MEM003": ("memory-fragmented", "much more GPU memory is reserved than was ever allocated"),
+    "COMM001": ("communication-exposed", "communication between ranks does not overlap with computing"),
+    "COMM002": ("rank-straggling", "one rank makes the others wait; the finding names the rank and the cause"),
+    "COMM003": ("link-degraded", "a link between GPUs or hosts is far slower than it should be"),
+    "COMM004": ("sync-each-microstep", "ranks exchange gradients on every micro-step of an accumulation"),
+    "RUN001": ("checkpoint-stall", "saving checkpoints stops training"),
+    "RUN002": ("evaluation-heavy", "evaluation takes a large share of the time"),
+    "RUN003": ("startup-slow", "a long time passes before the first step"),
+    "RUN004": ("step-jitter", "step times vary, and the loader is not the cause"),
+    "RUN005": ("throughput-drift", "steps get slower during the run"),
+    "RUN006": ("host-code-heavy", "the program's own Python code between phases takes a large share of the time"),
+    "HOST001": ("cpu-oversubscribed", "there are more compute threads than CPU cores"),
+    "HOST002": ("memory-swapping", "the host moves memory pages to disk (swapping)"),
+    "HOST003": ("cpu-contended", "other processes or a CPU quota take the CPU cores"),
+    "GPU001": ("thermal-throttling", "the GPU lowers its clock because of heat"),
+    "GPU002": ("power-capped", "the GPU lowers its clock because of a power limit"),
+    "GPU003": ("pcie-degraded", "the PCIe link has fewer lanes or an older generation than the card supports"),
+    "GPU004": ("gpu-errors", "the GPU reported memory errors or Xid errors"),
+    "GPU005": ("gpu-shared", "another process uses the GPU"),
+    "CONV001": ("loss-not-finite", "the loss is NaN or infinite"),
+    "CONV002": ("loss-diverging", "the loss rises far above its first values"),
     "CONV003": ("loss-plateau", "the loss has stopped improving"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is known about one finding."""
+    """The page of one finding."""
 
     code: str
     name: str
     when: str  # one line
-    body: str  # Markdown sections; empty: no rule of this version decides it
+    body: str  # Markdown sections; empty if no rule of this version decides it
+    remedies: tuple[str, ...] = ()  # ids
 
     @property
     def decided(self) -> bool:
-        """Whether this version can make the finding."""
+        """Whether this version can report the finding."""
         return bool(self.body)
 
     @property
     def file_name(self) -> str:
-        """Name of its file: ``DATA001-loader-serial.md``."""
+        """Name of its file, such as ``DATA001-loader-serial.md``."""
         return f"{self.code}-{self.name}.md"
 
     @property
     def group(self) -> str:
-        """Heading under which it is listed."""
+        """Heading of its group in the index."""
         return _GROUPS.get(self.code.rstrip("0123456789"), "Others")
 
 
 def all_pages() -> list[Page]:
-    """Return a page for every finding: those of the table in its order, then rules that the table does not name."""
+    """Return the pages of all findings, in the order of the table."""
     rules = {rule.code: rule for rule in all_rules()}
-    told = [
-        Page(code=code, name=name, when=when, body=rules[code].page.strip() if code in rules else "")
+    return [
+        Page(
+            code=code,
+            name=name,
+            when=when,
+            body=rules[code].page.strip() if code in rules else "",
+            remedies=rules[code].remedies if code in rules else (),
+        )
         for code, (name, when) in TABLE.items()
     ]
-    more = [
-        Page(code=rule.code, name=rule.name, when=_first_sentence(rule.page), body=rule.page.strip())
-        for code, rule in rules.items()
-        if code not in TABLE
-    ]
-    return told + more
 
 
-def _first_sentence(page: str) -> str:
-    text = re.sub(r"^#.*$", "", page, flags=re.MULTILINE)
-    return " ".join(text.split()).partition(". ")[0]
+def findings_naming(remedy: str) -> list[Page]:
+    """Return the pages of the findings that name a remedy.
+
+    Args:
+        remedy: The id of the remedy.
+    """
+    return [page for page in all_pages() if remedy in page.remedies]
 
 
-def markdown(page: Page) -> str:
-    """Return a finding's page as Markdown."""
-    return f"# {page.code} {page.name}\n\nFound when: {page.when}.\n\n{page.body or _undecided(page)}\n"
+def markdown(page: Page, *, links: bool = False) -> str:
+    """Return the page of a finding as Markdown.
+
+    Args:
+        page: The page.
+        links: Whether other pages are links to their files, as in ``docs/findings``. Without, they are named.
+    """
+    head = f"# {page.code} {page.name}\n\nReported when: {page.when}.\n\n"
+    body = page.body if links else without_links(page.body)
+    return head + (body or _undecided(page)) + "\n" + _remedies(page, links)
+
+
+def without_links(text: str) -> str:
+    """Return Markdown in which links to other pages of the documentation are replaced by the paths of the pages."""
+    return _LINK.sub(r"docs/\1", text)
+
+
+def _remedies(page: Page, links: bool) -> str:
+    if not page.remedies:
+        return ""
+    rows = [REMEDIES[remedy] for remedy in page.remedies]
+    lines = ["", "## Remedies", "", "| remedy | safety class | what it does |", "|---|---|---|"]
+    for row in rows:
+        name = f"[{row.id}](../remedies/{row.file_name})" if links else row.id
+        lines.append(f"| {name} | {', '.join(row.classes)} | {row.title} |")
+    return "\n".join([*lines, "", f"`paceline explain {rows[0].id}` prints the page of this remedy.", ""])
 
 
 def _undecided(page: Page) -> str:
     return (
-        "## Not decided by this version\n\n"
-        f"No rule of this version makes the finding {page.name}, so its absence from a report says nothing. "
-        "The code and the name are reserved for it."
+        "## Not detected by this version\n\n"
+        f"This version has no rule for {page.name}. The problem may exist even if a report does not "
+        "show this finding."
     )
 
 
 def index(pages: list[Page]) -> str:
-    """Return the list of all findings as Markdown."""
-    lines = ["# Findings", "", "Each is printed offline by `paceline explain CODE`.", ""]
+    """Return the index of all findings as Markdown."""
+    lines = ["# Findings", "", "`paceline explain CODE` prints the page of a finding without a network connection.", ""]
     for group in dict.fromkeys(page.group for page in pages):
         lines += [f"## {group}", "", "| code | name | when |", "|---|---|---|"]
         lines += [_row(page) for page in pages if page.group == group] + [""]
@@ -143,23 +177,23 @@ def index(pages: list[Page]) -> str:
 
 
 def _row(page: Page) -> str:
-    when = page.when if page.decided else f"{page.when} (not decided by this version)"
+    when = page.when if page.decided else f"{page.when} (not detected by this version)"
     return f"| [{page.code}]({page.file_name}) | {page.name} | {when} |"
 
 
 def files() -> dict[str, str]:
-    """Return the content of every file below ``docs/findings``, by name."""
+    """Return the content of every file in ``docs/findings``, by file name."""
     pages = all_pages()
-    return {INDEX: index(pages), **{page.file_name: f"{_NOTE}\n\n{markdown(page)}" for page in pages}}
+    return {INDEX: index(pages), **{page.file_name: f"{_NOTE}\n\n{markdown(page, links=True)}" for page in pages}}
 
 
 def write_pages(folder: Path) -> None:
-    """Write the pages of all findings into a folder, and remove pages of findings that are no more."""
+    """Write the pages of all findings into a folder and remove other pages from it."""
     replace_pages(folder, files())
 
 
 def replace_pages(folder: Path, wanted: Mapping[str, str]) -> None:
-    """Have a folder hold these pages, by file name, and no others."""
+    """Write pages into a folder, by file name, and remove its other Markdown files."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in {path.name for path in folder.glob("*.md")} - set(wanted):
         (folder / stale).unlink()

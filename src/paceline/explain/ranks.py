@@ -10,7 +10,7 @@ from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
-_WORTH = 0.1  # two cores of one machine were seen to differ by 9 %
+_WORTH = 0.1  # two cores of one machine were seen to differ by 9%
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Shares of the time of captures, as rules cite them: of the span from the first GPU event to the last."""
+"""Shares of the time of a capture, between its first and its last GPU event, for the rules to cite."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def timed(traces: Traces) -> list[RankTrace]:
 
 
 def share(rank: RankTrace, part: Part) -> float:
-    """Return what share of a rank's span a part takes."""
+    """Return the share of a rank's span that a part takes."""
     return part(rank) / rank.breakdown.span_ns
 
 
 def worst(traces: Traces, part: Part) -> tuple[RankTrace, float] | None:
-    """Return the rank of whose span a part takes most, with that share; None without any."""
+    """Return the rank with the largest share of a part, and this share; None if no rank has GPU events."""
     return max(((rank, share(rank, part)) for rank in timed(traces)), key=lambda pair: pair[1], default=None)
 
 
 def numbers(ranks: Sequence[RankTrace]) -> list[int]:
-    """Return the numbers of ranks, where they are known."""
+    """Return the known numbers of ranks."""
     return [rank.rank for rank in ranks if rank.rank is not None]
 
 
 def cited(rank: RankTrace, value: float, what: str) -> Evidence:
-    """Cite a share of a rank's span."""
+    """Return evidence of a share of a rank's span."""
     named = f" on {rank.title}" if rank.rank is not None or rank.one_of_several else ""
     span = units.seconds(rank.breakdown.span_ns / 1e9)
     text = f"{what} takes {units.percent(value)} of {span}{named} ({rank.breakdown.events:,} GPU events)"
@@ -43,11 +43,11 @@ def cited(rank: RankTrace, value: float, what: str) -> Evidence:
 
 
 def waiting_share(traces: Traces, rank: int | None = None) -> float:
-    """Return for what share of the time a rank waits in collectives for the last to come, on average over the others.
+    """Return the mean share of the time that ranks wait in collectives for the rank that arrives last.
 
     Args:
-        traces: Of several ranks.
-        rank: Only where that one comes last; None: whoever does.
+        traces: Captures of several ranks.
+        rank: Count only collectives in which this rank arrives last; None counts all.
     """
     ranks = [one for one in traces.ranks if one.rank is not None and one.lasted_ns > 0]
     if len(ranks) < 2:
@@ -57,7 +57,7 @@ def waiting_share(traces: Traces, rank: int | None = None) -> float:
 
 
 def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> Finding | None:
-    """Return the finding that GPUs are idle while batches are fetched, by a loader with or without workers."""
+    """Return the finding that the GPU is idle while a loader with or without workers fetches a batch."""
     own = [rank for rank in timed(traces) if rank.loader_is_serial is serial]
     rank = max(own, key=lambda one: share(one, lambda r: r.idle.loader_ns), default=None)
     lost = share(rank, lambda one: one.idle.loader_ns) if rank is not None else 0.0
@@ -65,9 +65,9 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
         return None
     gain = gain_of_removing(lost, 0.3, 0.95)
     change = (
-        "DataLoader(num_workers=...): `paceline run` says how many" if serial else "more workers where cores are left"
+        "DataLoader(num_workers=...): `paceline run` says how many" if serial else "use more workers if cores are free"
     )
-    who = "the training process makes a batch" if serial else "the workers' next batch is waited for"
+    who = "the training process makes a batch" if serial else "it waits for the workers' next batch"
     return Finding(
         code=code,
         name=name,
@@ -76,7 +76,7 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
         time_share=lost,
         gain=gain,
         ranks=numbers([rank]),
-        evidence=[cited(rank, lost, "being idle while a batch is fetched")],
+        evidence=[cited(rank, lost, "GPU idle time while a batch is fetched")],
         remedies=[Remedy(id="loader.workers", safety="exact", change=change, gain=gain)],
-        summary=f"the GPU is idle {units.percent(lost)} of the time while {who}",
+        summary=f"the GPU is idle during {units.percent(lost)} of the time while {who}",
     )

@@ -13,9 +13,9 @@ Floats = NDArray[np.float64]
 
 
 def median_interval(values: Floats, level_z: float = 1.96) -> Interval | None:
-    """Return the median and its distribution-free 95 % interval (binomial order statistics); None for no values.
+    """Return the median and its distribution-free 95% interval (binomial order statistics); None for no values.
 
-    With fewer than six values no two order statistics reach 95 %, so the interval is their whole range.
+    With fewer than six values no two order statistics reach 95%, so the interval is their whole range.
     """
     count = len(values)
     if not count:

@@ -23,7 +23,7 @@ from paceline.record import layout
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
 _STARVED = 0.1  # share of a step that a rank waits for batches in the median, when it is said to be starved
 _MOST_WORKERS = 64
-_WARM = 0.5  # a program that waited 74 % of its time computed 1.5 times as fast once it did not
+_WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
 
 
@@ -72,7 +72,7 @@ class Supply:
         return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
 
     def best_workers(self) -> int:
-        """The fewest workers that are within 3 % of the best any number gives."""
+        """The fewest workers that are within 3% of the best any number gives."""
         best = self.step_with(_MOST_WORKERS)
         return next(w for w in range(1, _MOST_WORKERS + 1) if self.step_with(w) <= 1.03 * best)
 

@@ -1,7 +1,7 @@
 """Which finding is the verdict? Results before risks before speed, then the largest gain that is certain enough.
 
 1. the result is worthless      CONV001, CONV002
-2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5 %
+2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5%
 3. something will go wrong      MEM002, HOST002, CONV003 …: no gain in speed, but worth a word
 4. nothing to say               compute-bound, or balanced
 """
@@ -23,9 +23,15 @@ _GIVES_WAY_TO = {"RUN006": "RUN005"}  # host code to a drift, which says that th
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings, the verdict's first."""
-    found = _bounded_by_straggler(findings)
+    found = _bounded_by_straggler([_with_gain_of_remedy(f) for f in findings])
     codes = frozenset(f.code for f in found)
     return sorted(found, key=lambda f: _key(f, codes), reverse=True)
+
+
+def _with_gain_of_remedy(finding: Finding) -> Finding:
+    """Give a finding the gain of its first remedy, which a report shows beside it."""
+    gain = finding.remedies[0].gain if finding.remedies else None
+    return replace(finding, gain=gain) if gain is not None and finding.gain is not None else finding
 
 
 def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
@@ -39,8 +45,12 @@ def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
 def _bounded(finding: Finding, most: Gain) -> Finding:
     if finding.gain is None:
         return finding
-    gain = Gain(low=min(finding.gain.low, most.low), high=min(finding.gain.high, most.high))
-    return replace(finding, gain=gain, confidence="medium")
+    remedies = [replace(r, gain=_at_most(r.gain, most)) if r.gain is not None else r for r in finding.remedies]
+    return replace(finding, gain=_at_most(finding.gain, most), remedies=remedies, confidence="medium")
+
+
+def _at_most(gain: Gain, most: Gain) -> Gain:
+    return Gain(low=min(gain.low, most.low), high=min(gain.high, most.high))
 
 
 def _key(finding: Finding, among: frozenset[str] = frozenset()) -> tuple[int, float]:
@@ -65,5 +75,5 @@ def worth(finding: Finding) -> float:
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
     """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
     if not findings or _key(findings[0])[0] == 0:
-        return "balanced", "no single cause takes 5 % of the time; forward, backward and the rest share it"
+        return "balanced", "no single cause takes 5% of the time or more"
     return findings[0].name, findings[0].summary

@@ -1,46 +1,52 @@
-"""How is evidence worded? Small makers of the numbers that rules cite."""
+"""Functions that build the evidence that several rules cite."""
 
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.model import Evidence, Interval, LoaderBreakdown, Safety
+from paceline.core.safety import Safety
+from paceline.explain.model import Evidence, Interval, LoaderBreakdown
+
+SHARE_OF_SAMPLES = "share of samples"  # the unit of evidence that names a hot function
 
 
 def share_of_step(share: float, what: str) -> Evidence:
-    """Cite a share of step time."""
+    """Return evidence of a share of step time."""
     return Evidence(text=f"{what} takes {units.percent(share)} of step time", value=share, unit="share of step time")
 
 
 def step_time(interval: Interval) -> Evidence:
-    """Cite the median step time with its interval."""
+    """Return evidence of the median step time with its confidence interval."""
     text = (
-        f"a step takes {units.seconds(interval.value)} in the median "
-        f"(95 % interval {units.seconds(interval.low)} to {units.seconds(interval.high)}, {interval.count} steps)"
+        f"the median step takes {units.seconds(interval.value)} "
+        f"(95% CI {units.seconds(interval.low)} to {units.seconds(interval.high)}, {interval.count} steps)"
     )
     return Evidence(text=text, value=interval.value, unit="s")
 
 
 def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
-    """Cite how the makers of batches spend their time."""
+    """Return evidence of how the workers or threads spend their time."""
     who = ("the workers" if loader.workers else "the threads") if loader.makers else "the training process"
     text = (
-        f"while making batches, {who} spent {units.percent(loader.on_cpu)} on a CPU, {units.percent(loader.blocked)} "
-        f"blocked and {units.percent(loader.runnable)} ready without a CPU ({loader.batches} batches)"
+        f"{who} made {loader.batches} batches: {units.percent(loader.on_cpu)} of the time computing, "
+        f"{units.percent(loader.blocked)} blocked, {units.percent(loader.runnable)} waiting for a CPU core"
     )
     return Evidence(text=text, value=loader.on_cpu, unit="share of time making batches")
 
 
 def hot(loader: LoaderBreakdown) -> list[Evidence]:
-    """Cite the stages that the loader itself has timed, and the function in which most samples were taken."""
+    """Return evidence of the stages that the loader timed itself, and of the function with most stack samples."""
     if not loader.hot:
         return stages(loader)
     top = loader.hot[0]
-    text = f"{units.percent(top.share)} of stack samples of making batches are in {top.function} ({top.count} samples)"
-    return [*stages(loader), Evidence(text=text, value=top.share, unit="share of samples")]
+    text = (
+        f"{top.function} takes {units.percent(top.share)} of the time in which batches are made ({top.count} "
+        f"stack samples)"
+    )
+    return [*stages(loader), Evidence(text=text, value=top.share, unit=SHARE_OF_SAMPLES)]
 
 
 def stages(loader: LoaderBreakdown) -> list[Evidence]:
-    """Cite the slowest stage of a loader that times its own, with the others."""
+    """Return evidence of the stages of a loader that times them itself."""
     told = loader.settings.get("stages")
     timed = told if isinstance(told, dict) else {}
     costs = {name: one["wall_s"] / one["samples"] for name, one in timed.items() if one["samples"]}
@@ -48,50 +54,60 @@ def stages(loader: LoaderBreakdown) -> list[Evidence]:
         return []
     slowest = max(costs, key=lambda name: costs[name])
     each = ", ".join(f"{name} {units.seconds(cost)}" for name, cost in costs.items())
-    text = f"of a sample, by the loader's own clock: {each} ({timed[slowest]['samples']} samples timed)"
+    text = f"time per sample in each stage, measured by the loader: {each} ({timed[slowest]['samples']} samples)"
     return [Evidence(text=text, value=costs[slowest], unit=f"s of a sample in {slowest}")]
 
 
 def collating(loader: LoaderBreakdown) -> list[Evidence]:
-    """Cite the collate function when it counts."""
+    """Return evidence of the collate function if it takes at least a fifth of the time."""
     if loader.collate < 0.2:
         return []
     name = loader.settings.get("collate_fn")
-    text = f"{units.percent(loader.collate)} of the time of making batches is in the collate function {name}"
+    text = f"the collate function {name} takes {units.percent(loader.collate)} of the time in which batches are made"
     return [Evidence(text=text, value=loader.collate, unit="share of time making batches")]
 
 
 def makers(loader: LoaderBreakdown | None) -> str:
-    """Name who makes batches behind the training thread."""
+    """Return what makes batches in the background, such as ``4 workers``."""
     if loader is None:
-        return "the program's own background readers"
+        return "the program's own background threads or processes"
     return f"{loader.threads} threads" if loader.threads else f"{loader.workers} workers"
 
 
 def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
-    """Return the id of the remedy that sets another number of makers of batches, and the change in words."""
+    """Return the id of the remedy that changes the number of workers or threads, and the change in words."""
     if loader is not None and loader.threads:
-        return "loader.threads", f"{wanted} threads that make batches instead of {loader.threads}"
+        return "loader.threads", f"{wanted} loader threads instead of {loader.threads}"
     now = loader.workers if loader is not None else 0
-    shared = ", each of which has to read its own part of the stream (get_worker_info)" if is_stream(loader) else ""
+    shared = "; each must read its own part of the dataset (get_worker_info)" if is_stream(loader) else ""
     return "loader.workers", f"DataLoader(num_workers={wanted}) instead of {now}{shared}"
 
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
-    """Cite the share of the allowed cores that the program wants."""
-    text = f"the program wants {demand * cores:.1f} of {cores:g} cores; {makers(loader)}"
+    """Return evidence of how many of the allowed cores the program needs."""
+    text = f"the program with {makers(loader)} needs {demand * cores:.1f} of {cores:g} cores"
     return Evidence(text=text, value=demand, unit="share of allowed cores")
 
 
 def safety_of_workers(loader: LoaderBreakdown | None, workers: int) -> Safety:
     """Return the safety class of another number of workers.
 
-    Semantic where samples draw random numbers, or where a stream is read that several workers have to share out.
+    It is semantic if several workers would have to share a stream.
     """
-    if loader is None:
+    if loader is not None and is_stream(loader) and (loader.workers, workers) != (0, 1):
+        return "semantic"
+    return safety_of_worker_draws(loader)
+
+
+def safety_of_worker_draws(loader: LoaderBreakdown | None) -> Safety:
+    """Return the safety class of a change that moves the random draws of samples to other worker processes.
+
+    torch seeds the global generators of each worker differently, so other numbers of the same distribution are drawn.
+    A generator that the dataset itself keeps is copied: all workers would draw the same numbers.
+    """
+    if loader is None or not loader.draws_random:
         return "exact"
-    shared = is_stream(loader) and (loader.workers, workers) != (0, 1)
-    return "semantic" if loader.draws_random or shared else "exact"
+    return "semantic" if loader.own_generator else "resampled"
 
 
 def is_stream(loader: LoaderBreakdown | None) -> bool:

@@ -88,7 +88,7 @@ class BatchStudy:
 
 
 def noise_scale(windows: Sequence[tuple[float, float]], batch: float, k: int = WINDOW) -> Interval | None:
-    """Return B_noise in samples with its 95 % bootstrap interval; infinite where gradients are all noise.
+    """Return B_noise in samples with its 95% bootstrap interval; infinite where gradients are all noise.
 
     Args:
         windows: For each window the mean of |g|^2 over its k steps, and |mean of the k gradients|^2.

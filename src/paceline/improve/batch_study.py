@@ -67,7 +67,7 @@ def candidate_of(found: BatchStudy) -> Candidate | None:
         recipe=recipe_of(best, now.samples),
         safety="semantic",
         predicted=None,
-        why=f"with {best.samples} samples a step, the same loss is expected sooner",
+        why=f"with {best.samples} samples per step, the same loss is expected sooner",
         progress=best.progress,
     )
 
@@ -92,7 +92,7 @@ def _too_large(sizes: Sequence[Size]) -> str | None:
     free = available_bytes(LocalFiles())
     if free is None or more <= _SAFE_SHARE * free:
         return None
-    return f"would take about {units.size(more)} more, over half of the memory that is free"
+    return f"would need about {units.size(more)} more memory, which is over half of the free memory"
 
 
 def _exhausted(sizes: Sequence[Size]) -> bool:
@@ -108,5 +108,5 @@ def _optimizer(situation: Situation) -> str:
 
 def _why(windows: int, optimizers: int) -> str:
     if optimizers > 1:
-        return f"{optimizers} optimizers: whose gradients count cannot be told"
-    return f"from the gradients of {windows} groups of steps early in training; it mostly grows later"
+        return f"the program has {optimizers} optimizers, so it is unknown which gradients to measure"
+    return f"measured on {windows} groups of steps early in training; the scale usually grows later"

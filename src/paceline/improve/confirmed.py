@@ -10,7 +10,7 @@ from paceline.improve.child.held import FOLDER
 from paceline.improve.recipe import Recipe, keys_of
 
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
-NOTHING = "the program has nothing it applies to"
+NOTHING = "nothing in the program uses this setting"
 
 
 def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ posterior mean of beta shrinks towards 1, which is "the findings are right", as 
 With an inverse gamma prior on s^2 that weighs as much as m trials, what is next achieved follows Student's t:
 
     s^2 = (m s_0^2 + sum (a_i - beta c_i)^2 / d_i^2 + k (beta - 1)^2) / (m + n)
-    beta c -+ t s d sqrt(1 + c^2 / d^2 / (k + w)),    t = the 90 % quantile with m + n degrees of freedom
+    beta c -+ t s d sqrt(1 + c^2 / d^2 / (k + w)),    t = the 90% quantile with m + n degrees of freedom
 
 An interval of the findings, c - h to c + h, is meant to hold four achieved gains in five; s_0 is such that the second
 line says the same where there is no trial yet. The interval is never made narrower than beta c -+ |beta| h: other
@@ -29,7 +29,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.explain.model import Gain, Interval, Safety
+from paceline.core.safety import Safety
+from paceline.explain.model import Gain, Interval
 from paceline.improve.model import Candidate, Status, Trial
 from paceline.improve.remedies import expected
 from paceline.improve.situation import Situation
@@ -43,7 +44,7 @@ _WIDEST = 2.0  # times half of the findings' interval, on the log scale
 _PRIOR = 1.0  # k
 _PRIOR_SPREAD = 2.0  # m
 _FLOOR = math.log(1.1)  # f
-_Z = 1.2816  # 90 % quantile of the normal
+_Z = 1.2816  # 90% quantile of the normal
 _COUNTED = ("kept", "no-win")  # what did not train the same is no measure of speed
 
 
@@ -157,7 +158,7 @@ def _moved(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
 
 
 def _quantile(freedom: float) -> float:
-    """Return the 90 % quantile of Student's t, by Cornish and Fisher's expansion: 2 % low at two degrees of freedom."""
+    """Return the 90% quantile of Student's t, by Cornish and Fisher's expansion: 2% low at two degrees of freedom."""
     z = _Z
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 

@@ -84,5 +84,7 @@ class Ledger:
             append(self._path, outcome)
         except OSError as error:
             why = f"cannot write {self._path}: {error.strerror or error}"
-            self._told(f"trials are not kept for later: {why}; PACELINE_HISTORY names another file, or is off")
+            self._told(
+                f"the results of trials cannot be stored: {why}; set PACELINE_HISTORY to another file, or to off"
+            )
             self._path = None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.explain.model import Diagnosis, Gain, Interval, Safety
+from paceline.core.safety import Safety
+from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim
 from paceline.improve.quality import Quality
@@ -85,6 +86,10 @@ class Tuned:
     compared: int  # processes by which that was measured; below two: it is what is usual
     wall_s: float
     stopped: str  # why the search ended
+    out_of_budget: bool = False  # whether it ended because the budget was spent
+    budget_s: float
+    allowed: Sequence[Safety]  # classes of changes that could be tried, the safest first
+    other_cores: float | None  # used by other programs during the trials, on average; None: no trial was compared
     goal: str
     price_per_hour: float | None  # of the machine, in USD
     batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at

@@ -1,62 +1,103 @@
-"""What is there to read about each remedy? The pages of the remedies, and an index.
+"""The pages of the remedies, and their index.
 
     python -m paceline.improve.pages docs/remedies      writes one Markdown file for each remedy
 
-A page lives in the file of its remedy and nowhere else.
+The text of a page is in ``improve/remedies`` if ``tune`` can try the remedy, else in ``explain/advice``.
+``paceline explain`` prints it, and the files in ``docs/remedies`` are written from it.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from importlib import import_module
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from paceline.explain.pages import INDEX, replace_pages
-from paceline.improve import remedies
-from paceline.improve.remedies import Remedy, all_remedies
+from paceline.core.remedies import REMEDIES, RemedyInfo
+from paceline.explain.advice import advice_pages
+from paceline.explain.pages import INDEX, Page, findings_naming, replace_pages, without_links
+from paceline.improve.remedies import all_remedies
 
 _NOTE = "<!-- Made from the remedy by `python -m paceline.improve.pages docs/remedies`; edit the remedy. -->"
-_CLASS = re.compile(r"^(Exact|Numeric|Semantic)\b|\. (Exact|Numeric|Semantic)\b", re.MULTILINE)
 _HEAD = """# Remedies
 
-What `paceline tune` tries ([how](../how-to/tune.md)), and what a recipe can set. `numeric` needs `--allow numeric`,
-`semantic` needs `--allow semantic`.
+A remedy is one change to how training runs. `paceline tune` tries the remedies marked *yes* ([how](../how-to/tune.md));
+the other remedies are changes to the source or to the machine that you make yourself. `tune` tries `exact` and
+`resampled` changes by default; `numeric` changes need `--allow numeric`, and `semantic` changes need `--allow
+semantic`. `paceline explain REMEDY` prints a page without a network connection.
 
-| remedy | class | what it does |
-|---|---|---|
+| remedy | what it does | safety class | tune tries it |
+|---|---|---|---|
 """
 
 
-def classes_of(page: str) -> list[str]:
-    """Return the safety classes that a page tells of, the usual one first."""
-    return list(dict.fromkeys((first or later).lower() for first, later in _CLASS.findall(page)))
+@dataclass(frozen=True, kw_only=True)
+class RemedyPage:
+    """The page of one remedy."""
+
+    info: RemedyInfo
+    body: str  # Markdown sections
+    findings: tuple[Page, ...]  # that name the remedy
+
+
+@cache
+def remedy_pages() -> tuple[RemedyPage, ...]:
+    """Return the pages of all remedies, in alphabetical order of their ids."""
+    bodies = {**advice_pages(), **{remedy.id: remedy.page for remedy in all_remedies()}}
+    return tuple(
+        RemedyPage(info=info, body=bodies[info.id].strip(), findings=tuple(findings_naming(info.id)))
+        for info in REMEDIES.values()
+    )
+
+
+def markdown(page: RemedyPage, *, links: bool = False) -> str:
+    """Return the page of a remedy as Markdown.
+
+    Args:
+        page: The page.
+        links: Whether other pages are links to their files, as in ``docs/remedies``. Without, they are named.
+    """
+    body = page.body if links else without_links(page.body)
+    return f"# {page.info.id}\n\n{page.info.title}.\n\n{_facts(page.info)}\n\n{body}\n{_findings(page, links)}"
+
+
+def _facts(info: RemedyInfo) -> str:
+    *first, last = (f"`{name}`" for name in info.classes)
+    classes = f"{', '.join(first)} or {last}" if first else last
+    if not info.tunable:
+        return f"Safety class: {classes}. Apply this remedy by hand; `paceline tune` does not try it."
+    settings = ", ".join(f"`{key}`" for key in info.settings)
+    return f"Safety class: {classes}. Recipe settings: {settings}. `paceline tune` can try this remedy."
+
+
+def _findings(page: RemedyPage, links: bool) -> str:
+    if not page.findings:
+        return ""
+    lines = ["", "## Findings that name it", ""]
+    for one in page.findings:
+        name = f"{one.code} {one.name}"
+        lines.append(f"- [{name}](../findings/{one.file_name})" if links else f"- {name}")
+    return "\n".join([*lines, ""])
 
 
 def index() -> str:
-    """Return the list of all remedies as Markdown."""
-    return _HEAD + "".join(f"{_row(remedy)}\n" for remedy in all_remedies())
+    """Return the index of all remedies as Markdown."""
+    return _HEAD + "".join(f"{_row(info)}\n" for info in REMEDIES.values())
 
 
-def _row(remedy: Remedy) -> str:
-    classes = ", ".join(f"`{name}`" for name in classes_of(remedy.page))
-    return f"| [{remedy.id}]({remedy.id}.md) | {classes} | {_what(remedy)} |"
-
-
-def _what(remedy: Remedy) -> str:
-    """Return what the first line of a remedy's file says of it."""
-    file = import_module(f"{remedies.__name__}.{remedy.id.replace('.', '_')}")
-    return (file.__doc__ or "").partition(": ")[2].strip().rstrip(".")
+def _row(info: RemedyInfo) -> str:
+    classes = ", ".join(f"`{name}`" for name in info.classes)
+    return f"| [{info.id}]({info.file_name}) | {info.title} | {classes} | {'yes' if info.tunable else 'no'} |"
 
 
 def files() -> dict[str, str]:
-    """Return the content of every file below ``docs/remedies``, by name."""
-    pages = {f"{r.id}.md": f"{_NOTE}\n\n# {r.id}\n\n{r.page.strip()}\n" for r in all_remedies()}
+    """Return the content of every file in ``docs/remedies``, by file name."""
+    pages = {page.info.file_name: f"{_NOTE}\n\n{markdown(page, links=True)}" for page in remedy_pages()}
     return {INDEX: f"{_NOTE}\n\n{index()}", **pages}
 
 
 def write_pages(folder: Path) -> None:
-    """Write the pages of all remedies into a folder, and remove pages of remedies that are no more."""
+    """Write the pages of all remedies into a folder and remove other pages from it."""
     replace_pages(folder, files())
 
 

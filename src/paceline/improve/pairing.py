@@ -3,8 +3,8 @@
 The baseline and the candidate each run in processes of their own, one of them stopped at any time. Both make steps
 [k, k + n), first the one, then the other, then in the other order: so what wanders on the machine, or changes from
 step to step in the program, falls on both. The shorter the blocks, the more so: on a virtual machine whose cores ran at
-one or at 0.4 times their speed, for seconds at a time, 20 s of blocks of 0.6 s told two programs apart to 3.6 %, and
-blocks of 0.08 s to 1.5 %. But what waits outside (a request, a sleep) goes on while its process is stopped: a program
+one or at 0.4 times their speed, for seconds at a time, 20 s of blocks of 0.6 s told two programs apart to 3.6%, and
+blocks of 0.08 s to 1.5%. But what waits outside (a request, a sleep) goes on while its process is stopped: a program
 that waits for data has long blocks. Pairs during which others took cores are set aside, by that and not by their
 outcome; and as many that are far off to the one side as to the other.
 """
@@ -22,7 +22,6 @@ from paceline.improve.trials import Block, Player, ProgramOver
 SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
 MOST_BLOCK_S = 3.0  # of the slower
 LEAST_STEPS = 4  # of a block; fewer where they take longer than a long block
-_FEWEST_PAIRS = 4
 _SETTLED = 1.5  # a block within this factor of the best so far is no warm-up
 _MOST_WARMUP = 3  # pairs
 _BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
@@ -109,7 +108,7 @@ def play_round(baseline: Player, candidate: Player, limits: RoundLimits, judges:
             warm.append(pair)
         else:
             pairs.append(pair)
-        if len(pairs) >= _FEWEST_PAIRS and judges.enough(undisturbed(pairs)):
+        if pairs and judges.enough(undisturbed(pairs)):
             break
         spent_s = time.monotonic() - begun
         if spent_s > limits.most_s or (spent_s > limits.budget_s and not judges.promising(undisturbed(pairs))):

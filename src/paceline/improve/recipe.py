@@ -64,9 +64,11 @@ def content_of(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"no recipe {path}; `paceline tune train.py` writes one") from error
+        raise UsageError(f"there is no recipe {path}; `paceline tune train.py` writes one") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} is not a recipe: {error}") from error
+        raise UsageError(
+            f"{path} is not a recipe: {getattr(error, 'strerror', None) or error}; `paceline tune` writes one"
+        ) from error
 
 
 def checked(content: Mapping[str, Any], where: str) -> Recipe:
@@ -91,12 +93,12 @@ def _check(name: str, value: Any, where: str) -> None:
     if setting is None:
         raise UsageError(f"{where}: no setting {name}{_near(name, SETTINGS)}")
     if not setting.allows(value):
-        raise UsageError(f"{where}: {name} = {value!r} is not allowed; it takes {setting.takes}")
+        raise UsageError(f"{where}: {name} = {value!r} is not allowed; the value must be {setting.takes}")
 
 
 def _near(name: str, known: Any) -> str:
     near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(known))}"
+    return f"; did you mean {near[0]}?" if near else f"; known names are: {', '.join(sorted(known))}"
 
 
 def to_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:

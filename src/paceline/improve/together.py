@@ -1,6 +1,6 @@
 """Which changes, not proven in the time they had, may yet be a proven win: together, by going on, or as a better value?
 
-Gains of 5 to 8 % are smaller than what two processes of the same program differ by on many machines. Several of them
+Gains of 5 to 8% are smaller than what two processes of the same program differ by on many machines. Several of them
 are not: a transformer whose two changes were measured at 1.07x and 1.08x, neither certain, gained 1.17x by both.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.explain.model import Gain, Interval, Safety
+from paceline.core.safety import least_safe
+from paceline.explain.model import Gain, Interval
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe, keys_of, merged
@@ -20,7 +21,6 @@ from paceline.improve.statistics import product
 _MOST_ROUNDS = 9  # of a race: what is not certain then is left
 _LEAST = 1.01  # measured of each: what gained less is left out
 _SURE = 1 / 3  # of how far the bound is off, on the log scale: so far off must a value be from no gain
-_ORDER: tuple[Safety, ...] = ("exact", "numeric", "semantic")
 _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch takes one of them
 
 
@@ -53,9 +53,9 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
     return Candidate(
         remedy=" + ".join(one.candidate.remedy for one in chosen),
         recipe=merged(*(one.candidate.recipe for one in chosen)),
-        safety=max((one.candidate.safety for one in chosen), key=_ORDER.index),
+        safety=least_safe(one.candidate.safety for one in chosen),
         predicted=_predicted([one.gained for one in chosen]),
-        why="each seemed to gain something and none was proven alone",
+        why="each change seemed to gain something, but no gain was certain for one change alone",
         begins_s=sum(one.candidate.begins_s for one in chosen),
         warmup_steps=max((one.candidate.warmup_steps or 0 for one in chosen), default=0) or None,
         aims=chosen[0].candidate.aims,

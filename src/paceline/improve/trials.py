@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from paceline.errors import PacelineError
 from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
@@ -47,7 +49,7 @@ _NOWHERE = {  # trackers that write to a service of theirs
     "CLEARML_OFFLINE_MODE": "1",
 }
 _TAIL = 8000  # bytes of what a program that failed wrote last
-_ASKED = "; in a trial standard input is empty: have the program ask nothing, or give it what it asks by options"
+_ASKED = "; in a trial, standard input is empty: pass the answers as options of the program instead"
 _TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
 
 
@@ -127,6 +129,7 @@ class Player:
         self._links: list[_Link] = []
         self._ranks: set[int] = set()
         self._stopped = False
+        self._known: list[psutil.Process] = []  # processes that were stopped last; psutil knows if an id was reused
         self._gone: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
         with held_back():
@@ -134,7 +137,7 @@ class Player:
                 self._process = self._started(command, recipe, environment, cwd)
             except OSError as error:
                 self._stack.close()
-                raise TrialFailed(f"a trial cannot begin in {folder}: {error.strerror or error}") from error
+                raise TrialFailed(f"a trial cannot start in {folder}: {error.strerror or error}") from error
             except BaseException:
                 self._stack.close()
                 raise
@@ -202,7 +205,7 @@ class Player:
                 world = max(1, hello["world"])
             said = self._all_stops(deadline)[0]
         except ProgramOver as error:
-            raise ProgramOver("the program came to its end without a step of a torch optimizer") from error
+            raise ProgramOver("the program ended without a step of a torch optimizer") from error
         self.pause()
         return said
 
@@ -218,10 +221,10 @@ class Player:
 
     def go(self, steps: int) -> None:
         """Let the program go on for so many optimizer steps; `arrive` waits for it."""
-        self.resume()
         self._gone = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
         for link in self._links:
             link.tell(steps=steps)
+        self.resume()  # last: workers that run earlier would fill their queue
 
     def arrive(self, timeout_s: float, *, pause: bool = True) -> Block:
         """Wait until the program has made the steps it was let go for; like `play` in all else."""
@@ -229,6 +232,8 @@ class Player:
         steps, cpu, busy, begun = self._gone
         said = self._all_stops(time.monotonic() + timeout_s)
         wall = time.monotonic() - begun
+        if pause:
+            self._signal_known(signal.SIGSTOP)  # at once: workers would fill their queue while others are listed
         own = spent(cpu, cpu_seconds(self._processes()))
         others = max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6)
         if pause:
@@ -261,12 +266,12 @@ class Player:
             stopped |= new
             if not new:
                 break
-        self._stopped = True
+        self._stopped, self._known = True, [known for pid in stopped for known in _process(pid)]
 
     def resume(self) -> None:
         """Let them go on."""
         if self._stopped:
-            self._signal(signal.SIGCONT, self._processes())
+            self._signal_known(signal.SIGCONT)
             self._stopped = False
 
     def close(self) -> None:
@@ -292,6 +297,11 @@ class Player:
             with suppress(OSError):  # gone, or not ours to stop
                 os.kill(pid, number)
 
+    def _signal_known(self, number: signal.Signals) -> None:
+        for process in self._known:
+            with suppress(psutil.Error):  # gone, or its id belongs to another process by now
+                process.send_signal(number)
+
     def _all_stops(self, deadline: float) -> list[dict[str, Any]]:
         """Wait for every rank to stop; return what each said."""
         return [self._hear(link, deadline) for link in self._links]
@@ -308,19 +318,19 @@ class Player:
             if self._process.poll() is not None:
                 raise self._over()
             if time.monotonic() > deadline:
-                raise TrialFailed(f"it hung: no step of a torch optimizer came in time{self._last_words()}")
+                raise TrialFailed(f"the program hung: it made no step of a torch optimizer in time{self._last_words()}")
 
     def _over(self) -> TrialFailed:
         deadline = time.monotonic() + 20.0
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         if code == 0:
-            return ProgramOver("the program came to its end")
+            return ProgramOver("the program ended")
         return ProgramFailed(f"the program {_ended(code)}{self._lacking()}{self._last_words()}")
 
     def _lacking(self) -> str:
         """Say what the machine ran out of, where that can be seen."""
-        memory = ", and the kernel ended a process for lack of memory" if oom_kills() != self._oom_kills else ""
+        memory = ", and the kernel killed a process because memory was full" if oom_kills() != self._oom_kills else ""
         disk = f", and the disk of {self.folder} is full" if shutil.disk_usage(self.folder).free < _FULL_BYTES else ""
         return memory + disk
 
@@ -342,7 +352,15 @@ def unless_it_fails_twice(attempt: Callable[[], T]) -> T:
         return attempt()
 
 
+def _process(pid: int) -> list[psutil.Process]:
+    """Return a process by its id; nothing if it is gone."""
+    try:
+        return [psutil.Process(pid)]
+    except psutil.Error:
+        return []
+
+
 def _ended(code: int | None) -> str:
     if code is None:
-        return "went on after one of its training processes had ended"
+        return "continued after one of its training processes had ended"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,7 +1,7 @@
 """How is the best recipe found? Greedily, the most promising change first, with a new diagnosis after each kept one.
 
 watch the baseline -> candidates by expected gain -> race each against what is kept -> prove the winner -> keep it,
-watch again, and go on: the bottleneck has moved. It ends when nothing is left that could gain 2 %, or the budget is
+watch again, and go on: the bottleneck has moved. It ends when nothing is left that could gain 2%, or the budget is
 spent.
 """
 
@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from paceline.explain.model import Interval, Safety
+from paceline.core.safety import Safety
+from paceline.explain.model import Interval
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
-from paceline.improve.goals import GOALS, TIME
+from paceline.improve.goals import GOALS, TIME, Goal
 from paceline.improve.history import informed, machine_of
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
@@ -36,7 +37,6 @@ from paceline.improve.workshop import Contest, Race, Until, Workshop
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
 _STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
-_ORDER: dict[Safety, int] = {"exact": 0, "numeric": 1, "semantic": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,7 @@ class Search:
         self._undecided: list[Undecided] = []
         self._now: Situation | None = None
         self._progress: list[float] = []  # that a step makes under each kept change
+        self._out_of_budget = False
         self._waiting = 0  # candidates that may come after the one that is tried
         self._batch: BatchStudy | None = None
         self._quality: Quality | None = None
@@ -91,7 +92,7 @@ class Search:
         Raises:
             TrialFailed: The program cannot be run as it is.
         """
-        self._told("watching the program as it is")
+        self._told("measuring the unchanged program")
         before = self._now = self._workshop.watch(BASELINE)
         race = None
         try:
@@ -99,7 +100,7 @@ class Search:
             race = self._in_all()
             self._quality = self._verified()
         except KeyboardInterrupt:
-            stopped = "interrupted: what was kept so far stands"
+            stopped = "interrupted; the changes that were kept so far are the result"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
             stopped = f"stopped: {error}"
         return self._result(before, stopped, race)
@@ -109,7 +110,7 @@ class Search:
         if not before.facts.enough:
             return f"too short to tune: {len(rank.record.steps)} steps in all"
         if self._budget.allows_learning(self._workshop.start_s):
-            self._told("measuring how much processes of it differ among themselves")
+            self._told("measuring how much the step time differs between processes of the program")
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
@@ -120,7 +121,7 @@ class Search:
         """
         if len(self._kept) < 2 or self._is_over():
             return None
-        self._told("measuring all that was kept against the program as it was")
+        self._told("comparing all kept changes together with the unchanged program")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
         ends = time.monotonic() + self._budget.in_all_s
         return self._workshop.race(contest, Until(usual=ends, promising=ends))
@@ -131,7 +132,7 @@ class Search:
             return None
         curves: tuple[list[Curve], list[Curve]] = ([], [])
         for seed in _SEEDS:
-            self._told(f"running to a loss with seed {seed}, as it was and with what was kept")
+            self._told(f"training to the same loss with seed {seed}, without and with the kept changes")
             for recipe, found in zip((BASELINE, self.best), curves, strict=True):
                 found.append(self._workshop.curve(recipe, seed, _TO_A_LOSS_S))
         return compared(*curves, _SEEDS)
@@ -139,7 +140,8 @@ class Search:
     def _search(self) -> str:
         for candidate in chain(self._queue(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
-                return f"of the budget of {self._limits.budget_s:.0f} s too little is left for another trial"
+                self._out_of_budget = True
+                return f"the rest of the budget of {self._limits.budget_s:.0f} s is too short for another trial"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"{self._limits.trials} trials were made"
             try:
@@ -147,24 +149,18 @@ class Search:
             except KeyboardInterrupt:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
-            self._note(trial)
+            self._tried = _recorded(self._tried, trial)
             self._remember(trial)
             self._told(told(trial, self._goal))
             if trial.status == "kept":
                 self._kept.append(trial)
+                self._tried = [_outdated(one) for one in self._tried]
                 self._progress.append(candidate.progress)
                 if self._is_over():
+                    self._out_of_budget = True
                     return f"the budget of {self._limits.budget_s:.0f} s is spent"
                 self._now = self._workshop.watch(self.best)
-        return f"nothing is left that could gain {self._goal.worth - 1:.0%}"
-
-    def _note(self, trial: Trial) -> None:
-        """Write a trial down, in the place of the one whose race went on in it: what that showed is in it."""
-        for place, before in enumerate(self._tried):
-            if before.status != "skipped" and before.recipe == trial.recipe:
-                self._tried[place] = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
-                return
-        self._tried.append(trial)
+        return f"no change is left that could gain {self._goal.worth - 1:.0%} or more"
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
@@ -178,7 +174,7 @@ class Search:
         """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
         assert self._now is not None  # the search begins with it
         found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims and self._whole(c) not in done]
-        worthy = [c for c in found if c.safety in self._limits.allowed and self._could_gain(c)]
+        worthy = [c for c in found if c.safety in self._limits.allowed and _could_gain(c, self._goal)]
         for candidate in found:
             if candidate not in worthy:
                 done.add(self._whole(candidate))
@@ -222,22 +218,19 @@ class Search:
         if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
             return
         assert self._now is not None  # the search begins with it
-        self._told("measuring how noisy gradients are, and how fast larger batches")
+        self._told("measuring the noise of the gradients and the speed of larger batches")
         self._batch = study(self._workshop, self._now, self.best, self._left_s)
         candidate = candidate_of(self._batch) if self._batch is not None else None
         if candidate is not None:
             yield candidate
-
-    def _could_gain(self, candidate: Candidate) -> bool:
-        return self._goal.aim != "time" or candidate.predicted is None or candidate.predicted.high >= self._goal.worth
 
     def _skip(self, candidate: Candidate) -> None:
         if candidate.safety in self._limits.allowed:
             reason = unpromising(candidate, self._goal)
         else:
             reason = f"needs --allow {candidate.safety}"
-        if not any(t.remedy == candidate.remedy and t.status == "skipped" for t in self._tried):
-            self._tried.append(self._trial(candidate, status="skipped", reason=reason))
+        skipped = self._trial(candidate, status="skipped", reason=reason)
+        self._tried = _recorded(self._tried, skipped)
 
     def _try(self, candidate: Candidate) -> Trial:
         """Race a candidate against what is kept, and prove it if it wins."""
@@ -288,22 +281,17 @@ class Search:
         return race.saving if self._goal.aim == "memory" else race.speedup
 
     def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
-        reference, since = self._reference()
-        worst = max([candidate.safety, *(t.safety for t in since)], key=lambda s: _ORDER[s])
+        reference, since = _reference(self._kept)
+        classes = [candidate.safety, *(trial.safety for trial in since)]
         try:
-            found = self._workshop.prove(measured.recipe, worst, reference)
+            found = self._workshop.prove(measured.recipe, classes, reference)
         except TrialFailed as error:
-            return replace(measured, status="failed", reason=f"could not be proven: {error}")
+            return replace(measured, status="failed", reason=f"could not be checked: {error}")
         failed = [check for check in found if not check.passed]
         taken = time.monotonic() - begun
         if failed and candidate.safety != "semantic":
             return replace(measured, status="unsafe", reason=failed[0].text, checks=found, seconds=taken)
         return replace(measured, status="kept", checks=found, seconds=taken)
-
-    def _reference(self) -> tuple[Recipe, Sequence[Trial]]:
-        """Return what a proof compares with, and what was kept since: of what changed training, it is what is kept."""
-        last = max((i for i, trial in enumerate(self._kept) if trial.safety == "semantic"), default=-1)
-        return (self._kept[last].recipe if last >= 0 else BASELINE), self._kept[last + 1 :]
 
     def _trial(self, candidate: Candidate, **known: object) -> Trial:
         values: dict[str, object] = {"speedup": None, **known}
@@ -345,11 +333,45 @@ class Search:
             compared=self._workshop.compared,
             wall_s=time.monotonic() - self._begun,
             stopped=stopped,
+            out_of_budget=self._out_of_budget,
+            budget_s=self._limits.budget_s,
+            allowed=self._limits.allowed,
+            other_cores=self._workshop.other_cores,
             goal=self._limits.goal,
             price_per_hour=self._limits.price_per_hour,
             batch=self._batch,
             quality=self._quality,
         )
+
+
+def _recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
+    """Record a trial. If it continues an earlier comparison, or was skipped before, it replaces that entry."""
+    for place, before in enumerate(tried):
+        if _is_same(before, trial):
+            last = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
+            return [*tried[:place], last, *tried[place + 1 :]]
+    return [*tried, trial]
+
+
+def _is_same(before: Trial, trial: Trial) -> bool:
+    if "skipped" in (before.status, trial.status):
+        return before.status == trial.status and before.remedy == trial.remedy
+    return before.recipe == trial.recipe
+
+
+def _outdated(trial: Trial) -> Trial:
+    """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
+    return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
+
+
+def _could_gain(candidate: Candidate, goal: Goal) -> bool:
+    return goal.aim != "time" or candidate.predicted is None or candidate.predicted.high >= goal.worth
+
+
+def _reference(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
+    """Return the recipe that a proof compares with, the last semantic one, and the trials that were kept after it."""
+    last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
+    return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
 def _at_this_pace(candidate: Candidate, start_s: float) -> Candidate:
@@ -369,7 +391,7 @@ def _reason_to_keep(
         worth: Factor below which a gain is not worth having.
     """
     if verdict != "undecided" or gained is None:
-        return "a proven win" if verdict == "win" else None
+        return "gain proven" if verdict == "win" else None
     if any(other is not None and is_better_value(gained, other, worth) for other in others):
-        return "the value that measured best, of a setting that is a proven win"
+        return "the fastest value of a setting whose gain is proven"
     return None

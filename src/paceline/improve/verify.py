@@ -1,6 +1,7 @@
 """Is it still the same training? The program's first steps under the baseline and under a recipe, compared.
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
+`resampled`: the same, with the random draws of samples fixed on both sides; and each worker draws its own numbers.
 `numeric`: models are fed the same, as many steps are applied, at the same learning rates, what buffers count is the
 same, and the losses differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat
 itself, even with its seeds set, nothing can be proven and that is said.
@@ -12,11 +13,12 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from paceline.explain.model import Safety
+from paceline.core.safety import Safety
 from paceline.improve.model import Check
 
 FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
@@ -37,6 +39,19 @@ class Seen:
     rates: Sequence[float]
     counts: Sequence[int] = ()  # of the buffers those of whole numbers, such as batches that BatchNorm has seen
     skipped: int = 0  # of the steps: loss scaling found gradients that were not finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStates:
+    """Checksums of one worker's random generators before its first batch: Python's, torch's and numpy's."""
+
+    worker: int  # its number in its loader
+    states: Sequence[int]
+
+
+def read_worker_states(folder: Path) -> list[WorkerStates]:
+    """Return what the workers of a trial recorded with their draws fixed."""
+    return [WorkerStates(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
 
 
 def read_seen(folder: Path) -> list[Seen]:
@@ -62,12 +77,33 @@ def checks(
     """
     first = baseline[0]
     if len(candidate) != len(first) or not candidate:
-        text = f"{len(candidate)} ranks told what they computed, {len(first)} of the baseline"
+        text = f"{len(candidate)} ranks reported their results, {len(first)} in the baseline"
         return [Check(name="ranks", passed=False, text=text)]
     found = [_steps(first, candidate), _fed(first, again, candidate)]
-    if safety == "exact":
+    if safety in ("exact", "resampled"):  # a resampled change is compared with the random draws fixed
         return [*found, *_exact(first, again, candidate)]
     return [*found, _rates(first, candidate), *_counts(first, again, candidate), _losses(baseline, candidate)]
+
+
+def worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
+    """Check that no two workers start from equal random states; no check where no worker recorded any.
+
+    Equal states would give different samples the same random numbers, which is another distribution.
+    """
+    if not states:
+        return []
+    same = any(a.worker != b.worker and _any_equal(a, b) for a, b in combinations(states, 2))
+    ids = len({one.worker for one in states})
+    text = (
+        "two workers start from the same random state"
+        if same
+        else f"{ids} worker{'s' * (ids != 1)}, each with its own random state"
+    )
+    return [Check(name="draws", passed=not same, text=text)]
+
+
+def _any_equal(one: WorkerStates, other: WorkerStates) -> bool:
+    return any(a == b for a, b in zip(one.states, other.states, strict=False))
 
 
 def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
@@ -75,20 +111,22 @@ def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     skipped = max(one.skipped for one in candidate)
     text = f"{counts[1][0] - skipped} optimizer steps applied, {counts[0][0]} in the baseline"
     if skipped:
-        text += f"; {skipped} skipped, whose gradients were not finite in fp16"
+        text += f"; {skipped} skipped because gradients were not finite in fp16"
     return Check(name="steps", passed=counts[0] == counts[1] and skipped <= _MOST_SKIPPED * counts[1][0], text=text)
 
 
 def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     wanted, got = [list(one.fed) for one in first], [list(one.fed) for one in candidate]
     if wanted == got:
-        return Check(name="samples", passed=True, text=f"models are fed the same {len(wanted[0])} times, to the bit")
+        return Check(
+            name="samples", passed=True, text=f"the same inputs in {len(wanted[0])} forward passes, to the bit"
+        )
     if [list(one.fed) for one in again] != wanted:
         return Check(
-            name="samples", passed=False, text="the baseline itself is fed something else each time: not proven"
+            name="samples", passed=False, text="not checked, because the inputs of the baseline differ from run to run"
         )
     place = next((i for i, (a, b) in enumerate(zip(wanted[0], got[0], strict=False)) if a != b), len(got[0]))
-    return Check(name="samples", passed=False, text=f"models are fed something else from forward {place + 1} on")
+    return Check(name="samples", passed=False, text=f"the inputs differ from forward pass {place + 1} on")
 
 
 def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
@@ -102,10 +140,12 @@ def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[See
             text = f"the same {name}, to the bit" if any(wanted) else f"no {name} to compare"
             found.append(Check(name=name, passed=True, text=text))
         elif repeats:
-            found.append(Check(name=name, passed=False, text=f"other {name} than the baseline's"))
+            found.append(Check(name=name, passed=False, text=f"the {name} differ from those of the baseline"))
         else:
             found.append(
-                Check(name=name, passed=True, text=f"the baseline's {name} are others each time: not compared")
+                Check(
+                    name=name, passed=True, text=f"not compared, because the baseline's {name} differ from run to run"
+                )
             )
     return found
 
@@ -126,14 +166,18 @@ def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Se
     if not any(wanted) and not any(got):
         return []
     if wanted == got:
-        return [Check(name="buffers", passed=True, text="buffers of whole numbers are the same, to the bit")]
+        return [Check(name="buffers", passed=True, text="the same integer buffers, to the bit")]
     if wanted != repeated:
-        return [Check(name="buffers", passed=True, text="the baseline's buffers are others each time: not compared")]
+        return [
+            Check(
+                name="buffers", passed=True, text="not compared, because the baseline's buffers differ from run to run"
+            )
+        ]
     return [
         Check(
             name="buffers",
             passed=False,
-            text="buffers of whole numbers are others: something is counted more often, or less",
+            text="the integer buffers differ, so something is counted more or fewer times",
         )
     ]
 
@@ -144,10 +188,10 @@ def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Ch
     own = np.array(candidate[0].losses)
     length = min(len(own), *(len(c) for c in curves))
     if length == 0:
-        return Check(name="losses", passed=False, text="no loss was seen: not proven")
+        return Check(name="losses", passed=False, text="not checked, because no loss was seen")
     half = length // 2
     if not np.isfinite(own[:length]).all() and np.isfinite(curves[0][:length]).all():
-        return Check(name="losses", passed=False, text="a loss is not finite, and the baseline's are")
+        return Check(name="losses", passed=False, text="a loss is not finite, but the losses of the baseline are")
     level = float(np.mean(np.abs(curves[0][half:length])))
     scatter = float(np.mean(np.std([c[half:length] for c in curves], axis=0, ddof=1))) if len(curves) > 1 else 0.0
     apart = float(np.mean(np.abs(own[half:length] - curves[0][half:length])))

@@ -22,7 +22,7 @@ def unpromising(candidate: Candidate, goal: Goal) -> str:
 
 def too_long(candidate: Candidate) -> str:
     """Say that a change takes too long to begin."""
-    return f"takes about {candidate.begins_s:.0f} s to begin: more than the budget has left for it"
+    return f"takes about {candidate.begins_s:.0f} s to start, which is more than the rest of the budget"
 
 
 def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
@@ -30,10 +30,10 @@ def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
     if verdict == "slow":
         return f"needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
-        return f"certainly gains less than {goal.worth - 1:.0%}"
+        return f"the gain is certainly below {goal.worth - 1:.0%}"
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
-        return "no proven win: what was seen looks like one, and a longer --budget may tell"
-    return "no proven win"
+        return "gain not proven: too few measurements; try a longer --budget"
+    return "gain not proven"
 
 
 def told(trial: Trial, goal: Goal) -> str:
@@ -43,11 +43,15 @@ def told(trial: Trial, goal: Goal) -> str:
         return f"{what}: {trial.status}, {trial.reason}"
     measured = _measured(trial.speedup)
     if goal.aim == "memory" and trial.saving is not None:
-        measured = f"{_measured(trial.saving)} less memory, speed {measured}"
+        measured = f"peak memory smaller by a factor of {_measured(trial.saving)}, speed {measured}"
     return f"{what}: {measured}, {trial.status}: {trial.reason}"
 
 
 def _measured(found: Interval) -> str:
     count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
-    ends = f"{found.low:.2f} to {found.high:.2f}, {count}" if math.isfinite(found.high) else f"{count}, too few to tell"
+    ends = (
+        f"95% CI {found.low:.2f}–{found.high:.2f}, {count}"
+        if math.isfinite(found.high)
+        else f"{count}, too few for an interval"
+    )
     return f"{found.value:.2f}x ({ends})"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.explain.model import Interval, Safety
+from paceline.core.safety import Safety, least_safe
+from paceline.explain.model import Interval
 from paceline.hardware.host import cpu_flags
 from paceline.improve.batch import read_windows
 from paceline.improve.budget import Budget
@@ -26,7 +27,7 @@ from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import decided, scatter_of, speed_up, wants_processes
+from paceline.improve.statistics import decided, noise_prior, scatter_of, speed_up, wants_processes
 from paceline.improve.trials import (
     READY_S,
     Block,
@@ -56,8 +57,9 @@ _PROMISING = (1.05, 0.8)  # speed-up, and its lower end
 _STEP_TIMEOUT_S = 300.0
 _PATIENCE_S = 60.0  # with what does not begin
 _SHARP = 1.2  # an interval whose ends are this close says enough
-_LARGE = 1.5  # a speed-up that is certainly larger needs no sharper interval
-_ENOUGH_PAIRS = 12
+_LARGE = 1.5  # a factor that is certainly larger, or a slow-down, needs no sharp interval
+_ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs are enough for that
+_FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
 
 
@@ -109,11 +111,18 @@ class Workshop:
         self._proofs = Proofs(self._player)
         self._epoch_steps: int | None = None
         self.scatter = scatter_of([])
+        self._noise = noise_prior([])  # of a pair of blocks
+        self._others: list[float] = []  # cores that other programs used, for each pair of blocks
         self.compared = 0  # processes by which the scatter was measured
         self.step_s = math.nan
         self._block_s = LONG_S
         self._total = 0  # steps of the whole program; 0: more than has been made so far
         self.start_s = READY_S  # until the first step of the baseline, at most
+
+    @property
+    def other_cores(self) -> float | None:
+        """Cores that other programs used during the races, on average; None before the first."""
+        return float(np.mean(self._others)) if self._others else None
 
     def _player(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> Player:
         """Start the program; without a profiler window unless that is asked for.
@@ -136,7 +145,7 @@ class Workshop:
             try:
                 player.begin()
             except ProgramOver as error:
-                raise TrialFailed("it made no step of a torch optimizer, and by those trials are conducted") from error
+                raise TrialFailed("no step of a torch optimizer was seen, and a trial needs such steps") from error
             self.start_s = min(self.start_s, time.monotonic() - begun)
             try:
                 first = player.play(10, _STEP_TIMEOUT_S, pause=False)
@@ -170,7 +179,7 @@ class Workshop:
             going = [player for player in made if _begins(player)]
             blocks = round(_LEARNT_S / self._block_s)
             found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
-        self.scatter, self.compared = scatter_of(found), len(found)
+        self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
     def race(self, contest: Contest, until: Until, earlier: Sequence[Round] = ()) -> Race:
         """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
@@ -190,8 +199,8 @@ class Workshop:
             if time.monotonic() > until.usual or (rounds and self._settled(contest, rounds, len(earlier))):
                 break
         if not rounds:
-            over = f"too short to measure: the program is over after {self._total} steps"
-            raise TrialFailed(over if self._total else "too slow to measure in the time there was")
+            over = f"too short to measure: the program ends after {self._total} steps"
+            raise TrialFailed(over if self._total else "too slow to measure in the available time")
         return self._judged(contest, rounds)
 
     def _settled(self, contest: Contest, rounds: Sequence[Round], earlier: int) -> bool:
@@ -217,6 +226,7 @@ class Workshop:
             )
             judges = self._judges(contest, earlier)
             found = self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
+        self._others += [pair.other_cores for pair in (*found.warmup, *found.pairs)]
         if found.over:
             self._total = found.steps
         return found
@@ -230,13 +240,17 @@ class Workshop:
 
         def enough(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
+            if found.low >= _LARGE or found.high <= 1 / _LARGE:
+                return found.high <= _ROUGH * found.low or len(pairs) >= _ENOUGH_LARGE
+            if len(pairs) < _FEWEST_PAIRS:
+                return False
             if found.high < worth or (found.value < _FUTILE[0] and found.high < _FUTILE[1]):
                 return True
             if decided(found, worth) is None:
                 return len(pairs) >= _ENOUGH_PAIRS and wants_processes(
                     found, self._scatter(self._goal), len(earlier) + 1
                 )
-            return found.high <= _SHARP * found.low or found.low >= _LARGE or len(pairs) >= _ENOUGH_PAIRS
+            return found.high <= _SHARP * found.low or len(pairs) >= _ENOUGH_PAIRS
 
         def promising(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
@@ -264,7 +278,7 @@ class Workshop:
         goal = goal or self._goal
         credit = math.log(contest.progress) if goal.aim == "time" else 0.0
         found = [[gain + credit for pair in pairs if (gain := goal.gain(pair)) is not None] for pairs in rounds]
-        return speed_up(found, self._scatter(goal))
+        return speed_up(found, self._scatter(goal), prior=self._noise if goal.aim == "time" else None)
 
     def _scatter(self, goal: Goal) -> float:
         return self.scatter if goal.scatter is None else goal.scatter
@@ -295,7 +309,7 @@ class Workshop:
         except (ProgramFailed, ProgramOver):
             raise
         except TrialFailed as error:
-            raise TrialFailed(f"compiling took longer than the {patience_s:.0f} s that there were for it") from error
+            raise TrialFailed(f"compiling took longer than the {patience_s:.0f} s available") from error
 
     # -- sizes of a batch ----------------------------------------------------------------------------
 
@@ -348,14 +362,20 @@ class Workshop:
 
     # -- proof ---------------------------------------------------------------------------------------
 
-    def prove(self, recipe: Recipe, safety: Safety, reference: Recipe) -> list[Check]:
+    def prove(self, recipe: Recipe, classes: Sequence[Safety], reference: Recipe) -> list[Check]:
         """Compare what the program computes in its first steps under a recipe and under another.
+
+        Args:
+            recipe: The recipe to prove.
+            classes: The safety classes of the changes in which it differs from the reference.
+            reference: The recipe to compare with.
 
         Raises:
             TrialFailed: The program cannot be run under one of them.
         """
         span = span_of(self.step_s, self._epoch_steps, self._total or None)
-        return self._proofs.prove(recipe, safety, reference, span)
+        fixed_draws = "resampled" in classes
+        return self._proofs.prove(recipe, least_safe(classes), reference, span, fixed_draws=fixed_draws)
 
 
 def _check(lost: Mapping[str, str]) -> None:
@@ -368,7 +388,7 @@ def _check(lost: Mapping[str, str]) -> None:
         TrialFailed: Something is not.
     """
     for key, why in lost.items():
-        raise TrialFailed(f"{key} did not take hold: {why}")
+        raise TrialFailed(f"{key} had no effect: {why}")
 
 
 def _begins(player: Player) -> bool:

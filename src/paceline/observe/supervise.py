@@ -125,9 +125,16 @@ def startable(command: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UsageError(f"no program {command[0]!r}: it is neither a file nor on PATH") from error
+        raise UsageError(
+            f"command not found: {command[0]!r} is neither a file nor a command on PATH; check its spelling"
+        ) from error
     except PermissionError as error:
-        raise UsageError(f"{command[0]!r} may not be executed; for a Python file leave out the `--`") from error
+        raise UsageError(f"{command[0]!r} may not be executed; for a Python script, leave out `--`") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(
+            f"{command[0]!r} cannot be started: {reason}; a script must begin with a line such as #!/bin/sh"
+        ) from error
 
 
 @contextmanager

@@ -31,12 +31,14 @@ def low_rank(model: Model, rank: int, where: Where, bits: int) -> Adapted:
         UsageError: The model has products that adapters are not planned for, or narrower ones than the rank.
     """
     if isinstance(model, ConvNet):
-        raise UsageError(f"--lora is planned for transformers, and {model.name} convolves; leave it out")
+        raise UsageError(f"--lora needs a transformer, and {model.name} is a convolutional network; leave --lora out")
     if where == "all-linear" and model.experts:
-        raise UsageError(f"adapters on the experts of {model.name} are not planned; give --lora-on qv")
+        raise UsageError(f"adapters on the experts of {model.name} are not supported; give --lora-on qv")
     products = list(_products(model, where))
     if rank > (most := min(map(min, products))):
-        raise UsageError(f"--lora {rank} is no low rank: {model.name} has products {most} wide; give {most} at most")
+        raise UsageError(
+            f"--lora {rank} is too high: a matrix of {model.name} is only {most} wide; give {most} or less"
+        )
     trained = model.layers * rank * sum(map(sum, products))
     return Adapted(adapters="lora" if where == "qv" else "lora_all", trainable=trained, frozen_bits=FROZEN_BITS[bits])
 
@@ -58,4 +60,4 @@ def refusal(adapted: Adapted, layout: Layout) -> str:
     inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
     if adapted.frozen_bits >= 16 or not inner:
         return ""
-    return f"frozen weights of fewer than 16 bits are planned on dp and shard only, and not on {', '.join(inner)}"
+    return f"frozen weights below 16 bits are planned on dp and shard only, not on {', '.join(inner)}"

@@ -30,7 +30,7 @@ def transformer_of(module: Part, name: str, seq: int) -> Transformer:
     """
     blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
-        raise UsageError(f"{name} has no list of like blocks with attention, or no embedding; {_NUMBERS}")
+        raise UsageError(f"{name} has no list of identical blocks with attention, or no embedding; {_NUMBERS}")
     vocab, hidden = embedding.shape
     tied = not _has_output(module, embedding)
     found = Transformer(
@@ -49,7 +49,7 @@ def block_fields(module: Part, name: str, blocks: list[Part], hidden: int) -> di
     sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
     width = _width([block for block in blocks if not experts_of(block, hidden)], hidden) or (sparse and sparse[0].each)
     if not attention or not width:
-        raise UsageError(f"the blocks of {name} have no attention and feed-forward that can be told; {_NUMBERS}")
+        raise UsageError(f"no attention and feed-forward layers were recognised in the blocks of {name}; {_NUMBERS}")
     attention_weights = sum(each.size for each in attention)
     heads = next((part.heads for part in _near(module, blocks) if part.heads), max(1, hidden // 64))
     return {
@@ -138,8 +138,8 @@ def _width(dense: list[Part], hidden: int) -> Width | None:
 def _explained(found: Transformer, params: int) -> Transformer:
     if not math.isclose(found.params, params, rel_tol=_UNEXPLAINED):
         raise UsageError(
-            f"{found.name} has {params / 1e6:,.1f} million weights, and {found.layers} blocks of width {found.hidden} "
-            f"with their embeddings explain {found.params / 1e6:,.1f}; {_NUMBERS}"
+            f"{found.name} has {params / 1e6:,.1f} million weights, but {found.layers} blocks of width {found.hidden} "
+            f"and their embeddings account for {found.params / 1e6:,.1f} million; {_NUMBERS}"
         )
     return found
 

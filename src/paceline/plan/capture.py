@@ -34,7 +34,9 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
     try:
         import torch
     except ImportError:
-        raise EnvironmentFault("a module is read with torch, which is not there; give its numbers") from None
+        raise EnvironmentFault(
+            "reading a module needs torch, which is not installed; give the numbers of the model"
+        ) from None
     factory = _found(text)
     try:
         with torch.device("meta"):
@@ -42,12 +44,12 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
     except (Exception, SystemExit) as error:
         raise UsageError(f"{text} failed on the meta device: {type(error).__name__}: {error}") from error
     if not isinstance(made, torch.nn.Module):
-        raise UsageError(f"{text} gives a {type(made).__name__}, and no torch.nn.Module")
+        raise UsageError(f"{text} returned a {type(made).__name__}, not a torch.nn.Module")
     part, name = part_of(anatomy.described(made)), text.rpartition(":")[2]
     if image is not None:
         return network_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
-        raise UsageError(f"{text} has convolutions; give the side of its pictures: --image 224")
+        raise UsageError(f"{text} has convolutions; give the size of its images: --image 224")
     return transformer_of(part, name, seq)
 
 
@@ -64,7 +66,7 @@ def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], d
         module(torch.empty(_SAMPLES, 3, image, image, device="meta"))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{text} takes no picture of 3 x {image} x {image}: {said}") from error
+        raise UsageError(f"{text} does not accept an image of 3 x {image} x {image}: {said}") from error
     finally:
         kept.end()
     return found, kept.described()
@@ -93,7 +95,7 @@ def _imported(name: str) -> Any:
 def _loaded(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file")
+        raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -85,15 +85,15 @@ def offers(wish: Wish, steps: int, limits: Limits, fitted: Fitted) -> Offers:
             elif _within(offer, limits):
                 found.append(offer)
             else:
-                refused["beyond a limit"] += 1
+                refused["over a limit"] += 1
     found.sort(key=lambda each: (each.usd, each.hours))
     best = _unbeaten(found)
     closer = [_closer(each, wish, steps, fitted) for each in best]
     kept = tuple(each for each in closer if _within(each, limits))
-    refused["beyond a limit"] += len(closer) - len(kept)
+    refused["over a limit"] += len(closer) - len(kept)
     if not kept:
         raise UsageError(
-            f"no instance of the table will do: {_in_words(refused)}; widen --max-price, --deadline or --region"
+            f"no instance in the table qualifies: {_in_words(refused)}; change --max-price, --deadline or --region"
         )
     return Offers(
         best=kept,
@@ -113,9 +113,9 @@ def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted)
         return "no price"
     card = card_of(instance)
     if instance.gpu_count < 1 or card is None:
-        return "card not known"
+        return "unknown GPU"
     if card.peak_flops and wish.precision not in card.peak_flops:
-        return f"card has no {wish.precision}"
+        return f"GPU without {wish.precision}"
     machines = of_instance(instance, nodes)
     try:
         found = search(replace(wish, cluster=machines.cluster), fitted, most_tasks=0)

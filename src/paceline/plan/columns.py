@@ -137,7 +137,7 @@ def columns_of(cases: Sequence[Case]) -> Columns:
 
     Raises:
         UsageError: A card lacks the format that a case asks for.
-        TypeError: A case is no transformer.
+        TypeError: A case is not a transformer.
     """
     parts = [
         (_once(lambda case: _model(case.model), cases, lambda case: (id(case.model),))),
@@ -187,7 +187,7 @@ def _once(
 
 def _model(model: Model) -> dict[str, float]:
     if not isinstance(model, Transformer):
-        raise TypeError(f"{model.name} is no transformer")
+        raise TypeError(f"{model.name} is not a transformer")
     return {name: float(getattr(model, name)) for name in _OF_MODEL} | {
         "matrices": 3.0 if model.gated else 2.0,
         "block_params": float(model.block_params - model.expert_params),

@@ -56,11 +56,11 @@ _TIED = (
 _LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bart", "mbart")
 _OTHERS = {
     "albert": "its blocks share their weights",
-    "clip": "it is two models",
-    "dbrx": "its experts are in a part of it that is not read",
-    "siglip": "it is two models",
-    "whisper": "its samples are sound",
-    "wav2vec2": "its samples are sound",
+    "clip": "it has two models",
+    "dbrx": "its experts are in a part that is not read",
+    "siglip": "it has two models",
+    "whisper": "its samples are audio",
+    "wav2vec2": "its samples are audio",
     "jamba": "most of its blocks have no attention",
 }
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
@@ -76,9 +76,9 @@ def from_config(path: Path) -> Transformer:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is no config.json of a transformer ({error})") from None
+        raise UsageError(f"{path} is not the config.json of a transformer ({error})") from None
     if not isinstance(config, dict):
-        raise UsageError(f"{path} is no config.json of a transformer: it holds a {type(config).__name__}")
+        raise UsageError(f"{path} is not the config.json of a transformer: it holds a {type(config).__name__}")
     return _transformer(_Said(path, *_text_part(config)))
 
 
@@ -115,17 +115,17 @@ class _Said:
         name = next((each for each in names if self.has(each)), None)
         if name is None:
             if default is None:
-                raise UsageError(f"{self.path} says nothing about {names[0]}; {_NUMBERS}")
+                raise UsageError(f"{self.path} has no {names[0]}; {_NUMBERS}")
             return default
         value = self.config[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UsageError(f"{name} in {self.path} is {value!r}; a whole number of {least} or more is needed")
+            raise UsageError(f"{name} in {self.path} is {value!r}; it must be a whole number of {least} or more")
         return value
 
 
 def _transformer(said: _Said) -> Transformer:
     if said.kind in _OTHERS:
-        raise UsageError(f"{said.path} is of {said.kind}, and {_OTHERS[said.kind]}; {_NUMBERS}")
+        raise UsageError(f"{said.path} describes {said.kind}, which is not supported: {_OTHERS[said.kind]}; {_NUMBERS}")
     if said.config.get("is_encoder_decoder") or said.has("decoder_layers", "num_decoder_layers") or said.kind == "t5":
         return _two_stacks(said)
     if said.has("image_size") and said.has("patch_size"):
@@ -167,7 +167,7 @@ def _kv_heads(said: _Said, heads: int) -> int:
         return 1
     found = said.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads)
     if heads % found:
-        raise UsageError(f"{said.path} has {found} heads of keys and values, which do not divide its {heads} heads")
+        raise UsageError(f"{said.path} has {found} key/value heads, which do not divide its {heads} heads")
     return found
 
 

@@ -74,7 +74,7 @@ def convnet(name: str) -> ConvNet:
         if found is not None:
             return _counted(name, list(build(found)))
     raise UsageError(
-        f"no convolutional network is called {name!r}; known are ResNet, ResNeXt, SE-ResNeXt, EfficientNet, SSD300"
+        f"unknown convolutional network {name!r}; known: ResNet, ResNeXt, SE-ResNeXt, EfficientNet, SSD300"
     )
 
 

@@ -46,7 +46,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     """
     model, how, gpu = case.model, case.training, case.cluster.gpu
     if not isinstance(model, ConvNet):
-        raise TypeError(f"{model.name} is no convolutional network")
+        raise TypeError(f"{model.name} is not a convolutional network")
     samples = how.micro_batch * how.micro_steps
     speed = ceiling(gpu, how.precision)
     share = k.conv_share * (k.conv_tf32 if how.precision == "tf32" else _PLAIN_FP32 if how.precision == "fp32" else 1.0)
@@ -86,12 +86,12 @@ def replicas(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
         raise UsageError(f"a convolutional network is planned with a replica on each GPU; give --layout dp={count}")
     if batch % count:
         near = max(1, batch // count) * count
-        raise UsageError(f"{count} GPUs do not divide a batch of {batch}; give --batch {near}")
+        raise UsageError(f"a batch of {batch} cannot be split evenly over {count} GPUs; give --batch {near}")
     each = batch // count
     powers = [2**power for power in range(each.bit_length()) if each % 2**power == 0]
     sizes = [micro_batch] if micro_batch else sorted({*powers, each})
     if each % sizes[0]:
-        raise UsageError(f"{each} samples a GPU are not divided by a micro-batch of {sizes[0]}")
+        raise UsageError(f"{each} samples per GPU are not a multiple of the micro-batch {sizes[0]}")
     how = whole.training
     return [replace(whole, training=replace(how, micro_batch=float(size), micro_steps=each // size)) for size in sizes]
 

@@ -65,18 +65,18 @@ def grid_of(question: Question) -> Grid:
     choices: list[tuple[Layout, Training]] = []
     for layout in [question.layout] if question.layout else layouts(question.model, question.count, question.fast):
         if layout.ranks != question.count:
-            raise UsageError(f"layout {layout} takes {layout.ranks} GPUs, and there are {question.count}")
+            raise UsageError(f"layout {layout} needs {layout.ranks} GPUs, and there are {question.count}")
         replicas = layout.dp * layout.shard
         if question.by_engine and engine.refusal(layout):
-            refused[engine.refusal(layout) if question.layout else "the engine does not run such a layout"] += 1
+            refused[engine.refusal(layout) if question.layout else "the engine does not support the layout"] += 1
             continue
         if why := adapters.refusal(question.adapted, layout):
             if question.layout:
                 raise UsageError(f"layout {layout}: {why}")
-            refused["frozen weights of fewer than 16 bits are planned on dp and shard only"] += 1
+            refused["frozen weights below 16 bits are planned on dp and shard only"] += 1
             continue
         if question.batch % replicas:
-            refused["the batch is not divided by the replicas"] += 1
+            refused["the batch cannot be split evenly over the replicas"] += 1
             continue
         found = [(layout, training) for training in _trainings(question, layout, question.batch // replicas)]
         if not found:
@@ -90,20 +90,22 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
     """Refuse a layout that was given and cannot be."""
     wholes = (
         ("tp", model.heads, "attention heads"),
-        ("cp", model.seq, "tokens of a sample"),
+        ("cp", model.seq, "tokens per sample"),
         ("ep", model.experts or 1, "experts"),
-        ("ep", layout.dp * layout.shard * layout.cp * layout.tp, "ranks of dp, shard, cp and tp, within which it lies"),
+        ("ep", layout.dp * layout.shard * layout.cp * layout.tp, "ranks of dp, shard, cp and tp together"),
     )
     for axis, whole, of_what in wholes:
         size = getattr(layout, axis)
         if whole % size:
             fit = [each for each in _divisors(whole) if each <= 64]
             raise UsageError(
-                f"{axis}={size} does not divide the {whole} {of_what} of {model.name}; it takes "
+                f"{axis}={size} does not divide the {whole} {of_what} of {model.name}; allowed: "
                 f"{', '.join(map(str, fit))}"
             )
     if layout.pp > model.layers:
-        raise UsageError(f"pp={layout.pp} has more stages than {model.name} has blocks, {model.layers}; give fewer")
+        raise UsageError(
+            f"pp={layout.pp} has more stages than the {model.layers} blocks of {model.name}; give a smaller pp"
+        )
 
 
 def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
@@ -158,10 +160,10 @@ def _trainings(question: Question, layout: Layout, per_replica: int) -> Iterator
 
 def _why_none(question: Question, layout: Layout, per_replica: int) -> str:
     if question.micro_batch and per_replica % question.micro_batch:
-        return f"{per_replica} samples of a replica are not divided by a micro-batch of {question.micro_batch}"
+        return f"{per_replica} samples per replica are not a multiple of the micro-batch {question.micro_batch}"
     if layout.pp > question.model.layers:
-        return "a pipeline has more stages than there are blocks"
-    return "the micro-batches of a replica are too few for its stages, or no multiple of them where they interleave"
+        return "the pipeline has more stages than the model has blocks"
+    return "a replica has fewer micro-batches than stages, or (interleaved) not a multiple of its stages"
 
 
 def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:

@@ -171,7 +171,7 @@ def rates_of(place: Place, profile: Profile) -> Rates:
         UsageError: The profile has no blocks of this place.
     """
     if not place.blocks:
-        raise UsageError("the profile has no whole blocks, which correct its parts; paceline plan --calibrate")
+        raise UsageError("the profile has no measurements of whole models; make a new one: paceline plan --calibrate")
     rests = [
         each.step.seconds - each.operators - exchange_s(profile, place.ranks, each.exchanged_bytes)
         for each in place.blocks
@@ -231,7 +231,9 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
         return 0.0
     sent = messages_of(profile, "all_reduce", ranks)
     if sent is None:
-        raise UsageError(f"the profile has no messages among {ranks} ranks; paceline plan --calibrate")
+        raise UsageError(
+            f"the profile has no messages between {ranks} ranks; make a new one: paceline plan --calibrate"
+        )
     first = min(gradient_bytes, _FIRST_BUCKET)
     buckets = 1 + math.ceil((gradient_bytes - first) / _BUCKET)
     return buckets * sent.latency_s + gradient_bytes / sent.bytes_per_s
@@ -250,7 +252,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
         UsageError: Its step was not counted, or the profile does not know so many ranks.
     """
     if "step" not in note:
-        raise UsageError(f"two steps of {note['model']['class']} could not be followed without values: {_REASON}")
+        raise UsageError(f"two steps of {note['model']['class']} could not be traced without real weights: {_REASON}")
     place = profile.place(ranks)
     rate, counts = rates_of(place, profile), counted(note["step"], Surfaces(place.points))
     parts = {
@@ -280,7 +282,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
     )
 
 
-_REASON = "it needs values, or an optimizer that the meta device does not know"
+_REASON = "the program reads values, or its optimizer does not run on the meta device"
 
 
 def _spread(reference: Figure) -> float:
@@ -292,8 +294,8 @@ def _another_speed(pace: float) -> Iterator[str]:
     if not 1 / _ANOTHER < pace < _ANOTHER:
         than = f"{pace:.2f} times slower" if pace > 1 else f"{1 / pace:.2f} times faster"
         yield (
-            f"the machine is {than} now than while its profile was measured: somebody else computes, or its clock has "
-            "changed; if that stays so, measure again: paceline plan --calibrate"
+            f"the machine is {than} now than when its profile was measured: another process uses it, or its clock "
+            "changed. If this lasts, measure again: paceline plan --calibrate"
         )
 
 
@@ -335,13 +337,11 @@ def _told(note: Mapping[str, Any], counts: Counts) -> list[str]:
     found = []
     if sum(counts.unknown.values()) > _TOLD * counts.total_s:
         names = ", ".join(f"{name.removeprefix('aten.')} ({seconds(took)})" for name, took in counts.unknown.items())
-        found.append(f"not measured, and taken for copies of as many bytes: {names}")
+        found.append(f"not in the profile, estimated as copies of the same size: {names}")
     if note["autocast"]:
-        found.append(
-            f"autocast to {note['autocast']} is not followed: operators are counted in {note['model']['dtype']}"
-        )
+        found.append(f"autocast to {note['autocast']} is ignored: operators are counted in {note['model']['dtype']}")
     if note["compiled"]:
-        found.append("the program compiles its model: operators are counted as they are before that")
+        found.append("the program compiles its model: operators are counted as without compilation")
     if note["step"]["batches"] is None:
-        found.append("no loader of torch or of Paceline was seen: making batches is not counted")
+        found.append("no DataLoader or paceline.data.Loader was seen: the time to make batches is not included")
     return found

@@ -61,7 +61,9 @@ def _usual_share(gpu: Gpu) -> float:
 def _by_power(gpu: Gpu, number_format: str) -> float:
     kin = [each for each in gpus() if each.architecture == gpu.architecture and each.peak_flops]
     if not kin:
-        raise UsageError(f"no peak is known for {gpu.name}, and none for its architecture {gpu.architecture}")
+        raise UsageError(
+            f"the peak FLOP/s of {gpu.name} are unknown, and so are those of its architecture {gpu.architecture}"
+        )
     nearest = max(kin, key=lambda each: (each.measured_fp8_flops is not None, -abs(each.power_w - gpu.power_w)))
     return ceiling(nearest, number_format) * min(1.0, math.sqrt(gpu.power_w / nearest.power_w))
 

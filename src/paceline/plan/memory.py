@@ -171,7 +171,7 @@ def conv_parts(case: Case, k: Constants) -> dict[str, float]:
     """
     model, how = case.model, case.training
     if not isinstance(model, ConvNet):
-        raise TypeError(f"{model.name} is no convolutional network")
+        raise TypeError(f"{model.name} is not a convolutional network")
     width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
     return {
         "weights": model.params * (how.weight_bytes + (width if width < how.weight_bytes else 0.0)),

@@ -82,7 +82,9 @@ def from_numbers(
 def _by_aspect(name: str, params: float | None, known: dict[str, int]) -> dict[str, int]:
     """Depth and width of 12·l·h² = params with the usual h / l, in multiples of 128."""
     if params is None:
-        raise UsageError(f"neither layers and hidden width nor the weights of {name} are given; give --layers --hidden")
+        raise UsageError(
+            f"neither the layers and width nor the number of weights of {name} are given; give --layers --hidden"
+        )
     hidden = known.get("hidden")
     if hidden is None:
         layers = known.get("layers")

@@ -46,22 +46,24 @@ def checked(model: Transformer) -> Transformer:
     """
     if model.heads % model.kv_heads:
         raise UsageError(
-            f"{model.kv_heads} heads of keys and values do not divide the {model.heads} heads of {model.name}; "
+            f"{model.kv_heads} key/value heads do not divide the {model.heads} heads of {model.name}; "
             "change --kv-heads or --heads"
         )
     if model.experts and not 1 <= model.top_k <= model.experts:
-        raise UsageError(f"a token cannot reach {model.top_k} of {model.experts} experts; change --top-k or --experts")
+        raise UsageError(f"a token cannot use {model.top_k} of {model.experts} experts; change --top-k or --experts")
     return model
 
 
 def _with_experts(base: Transformer, given: Mapping[str, Any]) -> Transformer:
     if "heads" in given and base.hidden % base.heads:
-        raise UsageError(f"{base.heads} heads do not divide a width of {base.hidden}; change --heads or --hidden")
+        raise UsageError(
+            f"a width of {base.hidden} is not a multiple of {base.heads} heads; change --heads or --hidden"
+        )
     experts = given.get("experts")
     if experts is None:
         beside = [name for name in ("top_k", "expert_ffn") if name in given]
         if beside:
-            raise UsageError(f"--{beside[0].replace('_', '-')} is given, and no --experts")
+            raise UsageError(f"--{beside[0].replace('_', '-')} needs --experts")
         return base
     top_k = given.get("top_k", min(_USUAL_TOP_K, experts))
     return replace(base, experts=experts, top_k=top_k, expert_ffn=given.get("expert_ffn", base.ffn))
@@ -83,7 +85,7 @@ def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Tra
             found = wide(width)
     if abs(found.params / params - 1) > _APART:
         raise UsageError(
-            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights, and not "
+            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights, not "
             f"{_shortly(params)}; leave out --params or one of --layers and --hidden, or give --ffn and --vocab"
         )
     return found

@@ -49,7 +49,7 @@ def pairs_of(module: Part) -> list[Pair]:
     within = {weight.number for block in blocks for weight in _trained(block)}
     for name, weight in module.named_weights():
         if not weight.frozen and weight.number not in within:
-            raise UsageError(f"{name} is trained, and lies outside of the blocks")
+            raise UsageError(f"{name} is trained and is outside the blocks")
     return [pair for block in blocks for pair in _pairs(block, "")]
 
 
@@ -67,7 +67,9 @@ def adapted(pairs: Sequence[Pair], model: Transformer, trainable: int, frozen_by
     """
     narrow = [pair for pair in pairs if not in_attention(pair.name)]
     if model.experts and narrow:
-        raise UsageError(f"{narrow[0].name} is trained beside experts, where adapters are planned on attention alone")
+        raise UsageError(
+            f"{narrow[0].name} is trained in a block with experts, where adapters are planned on attention only"
+        )
     return Adapted(
         adapters="lora_all",
         trainable=trainable,
@@ -97,7 +99,7 @@ def _pairs(part: Part, name: str) -> Iterator[Pair]:
         return
     if not matrices or any(not weight.frozen for weight in part.weights):
         first = next(each for each, weight in part.named_weights(f"{name}." if name else "") if not weight.frozen)
-        raise UsageError(f"{first} of a block is trained, and is no low-rank matrix beside a frozen one")
+        raise UsageError(f"{first} is trained in a block and is not a low-rank matrix of a frozen one")
     for child, below in part.children:
         yield from _pairs(below, f"{name}.{child}" if name else child)
 
@@ -110,7 +112,7 @@ def _pair(name: str, beside: Weight, trained: Sequence[Weight]) -> Pair:
             for rank in down & up:
                 if rank < min(beside.shape) and down == {inputs, rank} and up == {rank, outputs}:
                     return Pair(name, inputs)
-    raise UsageError(f"{shapes} of {name} are trained, and are no low-rank pair beside {beside.name}")
+    raise UsageError(f"{shapes} of {name} are trained and are not a low-rank pair for {beside.name}")
 
 
 def _trained(part: Part) -> list[Weight]:

@@ -58,7 +58,7 @@ def closer(case: Case, k: Constants) -> Closer:
     """Play the pipeline of a case; stages that are not balanced have as many blocks each where they divide.
 
     Raises:
-        TypeError: The model is no transformer.
+        TypeError: The model is not a transformer.
         UsageError: The micro-batches do not go round its schedule.
     """
     pipe, blocks = pipe_of(case), _blocks(case)
@@ -82,7 +82,7 @@ def ranks_memory(case: Case, k: Constants) -> Memory:
     """Predict the peak of each rank of a pipeline, of shape (ranks,).
 
     Raises:
-        TypeError: The model is no transformer.
+        TypeError: The model is not a transformer.
         UsageError: The micro-batches do not go round its schedule.
     """
     pipe, blocks = pipe_of(case), _blocks(case)
@@ -92,7 +92,7 @@ def ranks_memory(case: Case, k: Constants) -> Memory:
 
 def _blocks(case: Case) -> tuple[int, ...]:
     if not isinstance(case.model, Transformer):
-        raise TypeError(f"{case.model.name} is no transformer")
+        raise TypeError(f"{case.model.name} is not a transformer")
     stages = case.layout.pp * case.training.chunks
     if not case.training.balanced and case.model.layers % stages == 0:
         return (case.model.layers // stages,) * stages

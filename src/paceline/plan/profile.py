@@ -23,7 +23,7 @@ from paceline.hardware.host import this_host
 
 SCHEMA = "paceline.profile/1"
 OLD = timedelta(days=90)
-AGAIN = "make one on the machine that is meant: paceline plan --calibrate --out FILE"
+AGAIN = "make one on that machine: paceline plan --calibrate --out FILE"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             if each.ranks == ranks:
                 return each
         known = ", ".join(str(each.ranks) for each in self.places)
-        raise UsageError(f"the profile knows {known} ranks of {self.made.host}, and not {ranks}; {AGAIN}")
+        raise UsageError(f"the profile of {self.made.host} covers {known} ranks, not {ranks}; {AGAIN}")
 
 
 def made_here(described: Mapping[str, object], day: date) -> Made:
@@ -188,10 +188,10 @@ def read_profile(path: Path) -> Profile:
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != SCHEMA:
-            raise UsageError(f"{path} is {schema!r}, and this Paceline {__version__} reads {SCHEMA!r}; {AGAIN}")
+            raise UsageError(f"{path} has schema {schema!r}, and Paceline {__version__} reads {SCHEMA!r}; {AGAIN}")
         return msgspec.json.decode(data, type=Profile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no profile, or a damaged one ({error}); {AGAIN}") from None
+        raise UsageError(f"{path} is not a profile, or is damaged ({error}); {AGAIN}") from None
 
 
 class _Schema(msgspec.Struct):
@@ -235,16 +235,16 @@ def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
         host = this_host()
         if (made.cpu_model, made.cores) != (host.cpu_model, host.allowed_cores):
             found.append(
-                f"the profile is of another machine ({made.host}: {made.cpu_model}, {made.cores:g} cores; here: "
-                f"{host.cpu_model}, {host.allowed_cores:g}), and so is the prediction"
+                f"the profile is of another machine ({made.host}: {made.cpu_model}, {made.cores:g} cores; this one: "
+                f"{host.cpu_model}, {host.allowed_cores:g}), so the prediction is for that machine"
             )
     age = (today - made.day).days
     if age > OLD.days:
-        found.append(f"the profile is {age} days old (of {made.day}); measure again: paceline plan --calibrate")
+        found.append(f"the profile is {age} days old (made on {made.day}); measure again: paceline plan --calibrate")
     if profile.others_cores > _BUSY * made.cores:
         found.append(
-            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores while it was measured: its times "
-            "are too long, or scatter; measure again when they are done"
+            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores during calibration: its times "
+            "are too long or noisy; calibrate again when the machine is idle"
         )
     return found
 

@@ -50,9 +50,12 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     """
     model, name = note["model"], note["model"]["class"]
     if not note["optimizers"]:
-        raise UsageError(f"{name} was called, and no optimizer of torch.optim took a step; {_NUMBERS}")
+        raise UsageError(f"{name} ran, but no torch.optim optimizer took a step; {_NUMBERS}")
     if note["trained_elsewhere"]:
-        raise _refused(note, f"and {note['trained_elsewhere']:,} of other modules; one model is planned")
+        raise _refused(
+            note,
+            f"and {note['trained_elsewhere']:,} weights of other modules are trained too; only one model is planned",
+        )
     whole = math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL)
     module = part_of(model["anatomy"])
     pairs = [] if whole else _pairs(note, module)
@@ -73,20 +76,20 @@ def _pairs(note: Mapping[str, Any], module: Part) -> list[Pair]:
     try:
         return pairs_of(module)
     except UsageError as reason:
-        raise _refused(note, f"which is planned where they are low-rank pairs in blocks; {reason}") from None
+        raise _refused(note, f"which is supported only for low-rank pairs in blocks: {reason}") from None
 
 
 def _beside(note: Mapping[str, Any], pairs: list[Pair], found: Model) -> Adapted:
     if not isinstance(found, Transformer):
-        raise _refused(note, "and adapters are planned for transformers alone")
+        raise _refused(note, "and adapters are planned for transformers only")
     return adapted(pairs, found, note["trained"], note["model"]["frozen_bytes"])
 
 
 def _refused(note: Mapping[str, Any], why: str) -> UsageError:
     model = note["model"]
     return UsageError(
-        f"{model['class']} has {model['weights']:,} weights, of which {note['trained']:,} are trained, {why}. "
-        f"{_NUMBERS}, and --lora 16 where adapters are trained"
+        f"{model['class']} has {model['weights']:,} weights, of which {note['trained']:,} are trained, {why}; "
+        f"{_NUMBERS}, and --lora 16 if it trains adapters"
     )
 
 
@@ -120,7 +123,7 @@ def _batch(note: Mapping[str, Any], name: str, seq: int | None) -> tuple[int, in
     if batch is None or not batch["whole_numbers"] or len(batch["shape"]) != 2:
         seen = "no tensor" if batch is None else f"{batch['dtype']} of shape {batch['shape']}"
         raise UsageError(
-            f"{name} was given {seen}, and neither samples of tokens (samples, length) nor pictures that it convolves; "
+            f"{name} was given {seen}; supported are tokens of shape (samples, length), and images for convolutions; "
             f"{_NUMBERS}"
         )
     samples, length = batch["shape"]
@@ -138,16 +141,17 @@ def _known(state_bytes: float | None) -> float:
 
 
 def _told(note: Mapping[str, Any], name: str) -> Iterator[str]:
-    optimizers = " and ".join(f"{each['class']} ({_known(each['state_bytes']):g} B a weight)" for each in _all(note))
+    optimizers = " and ".join(f"{each['class']} ({_known(each['state_bytes']):g} B per weight)" for each in _all(note))
     steps = "1 (assumed: not seen)" if note["micro_steps"] is None else note["micro_steps"]
     compiled = "compiled" if note["compiled"] else "not compiled"
     yield (
-        f"caught: {name}, {optimizers}, batch {note['batch']['shape']} x {steps}, weights {note['model']['dtype']}, "
+        f"captured: {name}, {optimizers}, batch {note['batch']['shape']} x {steps}, weights {note['model']['dtype']}, "
         f"autocast {note['autocast'] or 'none'}, {compiled}"
     )
     for each in _all(note):
         if each["state_bytes"] is None:
-            yield f"what {each['class']} keeps could not be told ({each['reason']}); {_ADAM_BYTES:g} B as Adam assumed"
+            state = f"{_ADAM_BYTES:g} B per weight as for Adam"
+            yield f"the state of {each['class']} could not be measured ({each['reason']}); assumed: {state}"
 
 
 def _all(note: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -41,7 +41,7 @@ class Errors:
     memory_mdape: float | None
     memory_p90: float | None
     order: float | None
-    order_in_sweeps: float | None  # among rows with one model and cluster, time per sample, over 5 % apart
+    order_in_sweeps: float | None  # among rows with one model and cluster, time per sample, over 5% apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +97,9 @@ def regime_of(case: Case) -> str:
     """Return that of a case."""
     model, how = case.model, case.training
     if isinstance(model, ConvNet) or not model.causal:
-        return "CNN, BERT and kin, data parallel"
+        return "CNN, BERT and similar, data parallel"
     if how.adapters:
-        return "adapters (LoRA and kin)"
+        return "adapters (LoRA, QLoRA)"
     if model.experts or case.cluster.gpu.architecture.startswith("Blackwell"):
         return "experts (MoE), Blackwell"
     if model.seq >= _LONG or how.precision in ("fp8", "fp4"):

@@ -75,7 +75,9 @@ def read_rows(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); give measurements as a CSV file in UTF-8") from None
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}; give measurements as a CSV file in UTF-8"
+        ) from None
     names = lines[0].lower() if lines else ""
     reader = csv.DictReader([names, *lines[1:]], delimiter=max(_DELIMITERS, key=names.count))
     reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
@@ -89,7 +91,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
     try:
         return [{key: value if isinstance(value, str) else "" for key, value in row.items()} for row in reader]
     except csv.Error as error:
-        raise UsageError(f"line {reader.line_num} is no CSV ({error})") from None
+        raise UsageError(f"line {reader.line_num} is not CSV ({error})") from None
 
 
 def parse(row: Mapping[str, str]) -> Row:
@@ -129,8 +131,8 @@ def number(row: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value <= 0:
-        point = "; decimals take a point" if "," in text else ""
-        raise UsageError(f"{name} is {text!r}, which is no number above zero{point}")
+        point = "; use a point for decimals" if "," in text else ""
+        raise UsageError(f"{name} is {text!r}; it must be a number above zero{point}")
     return value
 
 
@@ -142,7 +144,7 @@ def whole(row: Mapping[str, str], name: str) -> int | None:
     """
     value = number(row, name)
     if value is not None and value != int(value):
-        raise UsageError(f"{name} is {row[name]!r}, which is no whole number")
+        raise UsageError(f"{name} is {row[name]!r}; it must be a whole number")
     return None if value is None else int(value)
 
 
@@ -154,9 +156,7 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     fixed["precision"] = fixed["precision"] or ("bf16" if "bf16" in cluster.gpu.peak_flops else "fp16")
     ceiling(cluster.gpu, fixed["precision"])  # refuses a format that the card lacks
     if _unsaid(row) and isinstance(model, Transformer) and model.params > _FITS_ALONE:
-        raise UsageError(
-            "the layout is not published: neither an axis nor sharding, and the model is too large for one GPU"
-        )
+        raise UsageError("the row gives no layout (no axis and no sharding), and the model is too large for one GPU")
     if layout.dp > 1 and fixed["sharded"] == "parameters":
         layout = replace(layout, dp=1, shard=layout.dp)
     trained = _adapters(row.get("extra", ""), fixed)
@@ -244,7 +244,7 @@ def _ranks(row: Mapping[str, str]) -> int:
     """Return how many GPUs the axes make; where they were published, that was what was rented."""
     sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := whole(row, axis))]
     if not sizes:
-        raise UsageError("n_gpus is not given, and no axis of a layout either")
+        raise UsageError("neither n_gpus nor an axis of the layout is given")
     return math.prod(sizes)
 
 
@@ -273,7 +273,7 @@ def _model(row: Mapping[str, str]) -> Model:
         return replace(found, seq=seq) if seq else found
     params = number(row, "params_b")
     if row.get("arch", "") in ("moe", "encdec", "transformer-xl", "cnn-det"):
-        raise UsageError(f"the architecture of {name} is not known, and layers and width do not tell it")
+        raise UsageError(f"the architecture of {name} is unknown, and layers and width do not determine it")
     vocab = re.search(r"vocab (\d+)", row.get("notes", ""))
     given = {
         "layers": layers,
@@ -298,9 +298,7 @@ def _network_called(name: str) -> ConvNet:
     try:
         return convnet(name)
     except UsageError:
-        raise UsageError(
-            f"no published model is called {name!r}, and layers, width and weights are not given"
-        ) from None
+        raise UsageError(f"unknown model {name!r}, and neither layers, width nor weights are given") from None
 
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
@@ -318,7 +316,7 @@ def _layout(row: Mapping[str, str], count: int) -> Layout:
     if given["dp"] and tp * pp * given["dp"] > count:
         raise UsageError(f"tp={tp}, pp={pp} and dp={given['dp']} take more than {count} GPUs")
     if count % (tp * pp * cp):
-        raise UsageError(f"{count} GPUs are not divided by tp={tp}, pp={pp} and cp={cp}")
+        raise UsageError(f"{count} GPUs cannot be split evenly by tp={tp}, pp={pp} and cp={cp}")
     dp = count // (tp * pp * cp)
     return Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=whole(row, "ep") or 1)
 

@@ -133,8 +133,8 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> Found:
     refused = Counter(dict(grid.refused))
     if grid.columns is None:
         raise UsageError(
-            f"no layout divides {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} heads and a "
-            f"batch of {wish.global_batch} ({_in_words(refused)}); change --batch, or the number of GPUs"
+            f"no layout splits {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} heads and a "
+            f"batch of {wish.global_batch} evenly ({_in_words(refused)}); change --batch, or the number of GPUs"
         )
     c = on(grid.columns, wish.cluster, wish.precision)
     cases = _Cases(wish, grid.choices)
@@ -211,7 +211,7 @@ def _front(looked: _Looked) -> list[int]:
 def _too_much(held: Memory, index: int) -> str:
     states = held.weights[index] + held.gradients[index] + held.optimizer[index]
     passing = held.activations[index] + held.logits[index]
-    return f"does not surely fit, mostly for {'weights and optimizer' if states > passing else 'activations'}"
+    return f"may not fit in memory, mostly because of {'weights and optimizer' if states > passing else 'activations'}"
 
 
 def _plan(case: Case, closed: tuple[Step, Memory], looked: _Looked, played: dict[int, Closer], index: int) -> Plan:
@@ -247,7 +247,7 @@ def _question(wish: Wish, model: Transformer) -> Question:
 
 
 def _in_words(refused: Counter[str]) -> str:
-    return "; ".join(f"{count}: {why}" for why, count in refused.items()) or "none is possible"
+    return "; ".join(f"{count}: {why}" for why, count in refused.items()) or "none possible"
 
 
 def largest_batch(plan: Plan, fitted: Fitted) -> int:
@@ -281,7 +281,7 @@ def _replicas(wish: Wish, model: ConvNet, fitted: Fitted) -> Found:
             front.append(plan)
     unsure = sum(plan.fits < SURE for plan in plans)
     counts = {
-        "does not surely fit, mostly for activations": unsure,
+        "may not fit in memory, mostly because of activations": unsure,
         "slower than another that needs no more memory": len(plans) - unsure - len(front),
     }
     return Found(

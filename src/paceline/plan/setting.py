@@ -54,7 +54,9 @@ def parse_layout(text: str) -> Layout:
     for part in filter(None, text.replace(" ", "").split(",")):
         axis, _, number = part.partition("=")
         if axis not in AXES or axis in given or not number.isdigit():
-            raise UsageError(f"{part!r} is no axis of a layout; write each of {', '.join(AXES)} once, as tp=2")
+            raise UsageError(
+                f"{part!r} is not an axis with a size; write each of {', '.join(AXES)} at most once, such as tp=2"
+            )
         given[axis] = int(number)
     return Layout(**given)
 
@@ -115,7 +117,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.per_node < 1:
-            raise UsageError(f"{self.count} GPUs of which {self.per_node} in a node; give numbers of 1 or more")
+            raise UsageError(f"{self.count} GPUs with {self.per_node} per node; both must be 1 or more")
 
     @property
     def nodes(self) -> int:

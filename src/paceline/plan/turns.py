@@ -46,7 +46,7 @@ def check(pipe: Pipe) -> None:
     rounds = pipe.schedule in CHUNKED and pipe.micro_steps % pipe.ranks
     if pipe.micro_steps < pipe.ranks or rounds or pipe.chunks < 1:
         raise UsageError(
-            f"{pipe.schedule} over {pipe.ranks} stages takes {'a multiple of' if rounds else 'at least'} {pipe.ranks} "
+            f"{pipe.schedule} over {pipe.ranks} stages needs {'a multiple of' if rounds else 'at least'} {pipe.ranks} "
             f"micro-batches, and there are {pipe.micro_steps}"
         )
 

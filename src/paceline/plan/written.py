@@ -14,9 +14,9 @@ _RECOMPUTE = {
 
 
 def _left_to_the_program(how: Training, optimizer: str) -> str:
-    kernels = "kernels fused by torch.compile" if how.kernels == "fused" else "kernels that are not fused"
+    kernels = "kernels fused by torch.compile" if how.kernels == "fused" else "kernels not fused"
     return (
-        f"your program makes the rest: an optimizer that keeps {how.optimizer_bytes:g} B a weight ({optimizer}), "
+        f"assumed of the program: an optimizer with {how.optimizer_bytes:g} B per weight ({optimizer}), "
         f"weights of {how.weight_bytes:g} B, {kernels}"
     )
 
@@ -24,7 +24,7 @@ def _left_to_the_program(how: Training, optimizer: str) -> str:
 def to_toml(plan: Plan, made_for: str, optimizer: str) -> str:
     """Return the recipe of a plan; what the engine has no setting for, and leaves to the program, is a comment."""
     how, layout = plan.case.training, plan.case.layout
-    batch = f"{plan.case.global_batch:g} samples a step, micro-batches of {how.micro_batch:g}"
+    batch = f"{plan.case.global_batch:g} samples per step, micro-batches of {how.micro_batch:g}"
     lines = [f"# planned for {made_for}: {batch}", f"# {_left_to_the_program(how, optimizer)}", f'layout = "{layout}"']
     if how.precision in ("bf16", "fp16"):
         lines += ["", "[precision]", f'autocast = "{how.precision}"']

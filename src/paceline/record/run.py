@@ -27,6 +27,7 @@ class Launch:
     started_unix_s: float
     started_ns: int
     cwd: str = ""
+    recipe: str | None = None  # the file of --recipe, as it was given
     price_per_hour: float | None = None
     price_source: str = ""
     target_loss: float | None = None

@@ -23,7 +23,7 @@ def comparison_to_markdown(comparison: Comparison) -> str:
 
 def _table(comparison: Comparison) -> str:
     lines = [_row(row) for row in rows(comparison)]
-    heads = ["| | before | after | change (95 % interval) |", "|:--|--:|--:|--:|"]
+    heads = ["| | before | after | change (95% interval) |", "|:--|--:|--:|--:|"]
     return "\n".join([*heads, *lines]) if lines else ""
 
 

@@ -1,4 +1,4 @@
-"""Which lines does a comparison have, in whatever form? Labels and numbers in plain text, each with its unit."""
+"""The rows of a comparison for every form of report: labels and numbers as plain text with units."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paceline import units
 from paceline.explain.comparison import Comparison, LossChange, PhaseChange
 from paceline.explain.model import Finding, Interval
+from paceline.explain.next_step import after_comparison
 from paceline.report.phases import STYLES
 
 _LEAST_SHARE = 0.01  # of a step: phases that take less, before and after, are left out
@@ -24,7 +25,7 @@ class Row:
     before: str
     after: str
     change: str = ""
-    certain: bool = False  # the change is not scatter
+    certain: bool = False  # the change is not noise
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -34,7 +35,7 @@ def rows(comparison: Comparison) -> list[Row]:
 
 
 def relative(factor: float) -> str:
-    """Print a ratio as a change: 1.12 is ``+12 %``."""
+    """Print a ratio as a change: 1.12 is ``+12%``."""
     return f"{'-' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
 
 
@@ -60,7 +61,7 @@ def _time(comparison: Comparison) -> Iterator[Row]:
     if before is None or after is None or ratio is None:
         return
     yield Row(
-        label=f"one {comparison.basis}",
+        label=f"mean {comparison.basis}",
         before=units.seconds(before.value),
         after=units.seconds(after.value),
         change=f"{relative(ratio.value)} ({relative(ratio.low)} to {relative(ratio.high)})",
@@ -89,7 +90,7 @@ def _throughput(comparison: Comparison) -> Iterator[Row]:
     before, after = comparison.before.samples_per_s, comparison.after.samples_per_s
     if before is not None and after is not None and before > 0:
         yield Row(
-            label="throughput",
+            label="steady throughput",
             before=units.rate(before, "samples/s"),
             after=units.rate(after, "samples/s"),
             change=relative(after / before),
@@ -110,7 +111,7 @@ def _loss(loss: LossChange) -> Row:
     if loss.steps_alike == loss.steps_common:
         change = f"the same in all {loss.steps_common} steps"
     else:
-        change = f"{loss.after.value - loss.before.value:+.3g}" + ("" if apart else ", within scatter")
+        change = f"{loss.after.value - loss.before.value:+.3g}" + ("" if apart else ", within noise")
     return Row(
         label=f"loss at step {loss.step}",
         before=units.significant(loss.before.value),
@@ -156,6 +157,5 @@ def differing(comparison: Comparison) -> list[str]:
 
 
 def next_command(comparison: Comparison) -> str:
-    """Return what to type next: the page of a finding that came, or of the verdict now, or the report."""
-    named = [*comparison.new, *(f for f in comparison.after.findings if f.name == comparison.after.verdict)]
-    return f"paceline explain {named[0].code}" if named else f"paceline report {comparison.after.run_id}"
+    """Return what to type next."""
+    return after_comparison(comparison).command or ""

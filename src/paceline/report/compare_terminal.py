@@ -14,7 +14,6 @@ from paceline.report.compare_rows import Row, next_command, reasons, rows
 from paceline.report.terminal import encodable
 from paceline.report.words import headline, printable
 
-PREFIX = "paceline: "
 MAX_WIDTH = 100
 LABEL_WIDTH = 9
 MARKS = {
@@ -24,13 +23,13 @@ MARKS = {
     "same": ("✓", "bold green"),
     "faster": ("✓", "bold green"),
 }
-_HEADS = Row(label="", before="before", after="after", change="change (95 % interval)")
+_HEADS = Row(label="", before="before", after="after", change="change (95% interval)")
 
 Encode = Callable[[str], str]
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a comparison: with a table on a terminal, elsewhere a line for each fact, with a prefix to search for."""
+    """Print a comparison: with a table on a terminal, elsewhere one line per fact."""
     (_print_rich if console.is_terminal else _print_plain)(comparison, console)
 
 
@@ -44,7 +43,7 @@ def _print_plain(comparison: Comparison, console: Console) -> None:
         f"next: {next_command(comparison)}",
     ]
     for line in lines:
-        console.print(Text(PREFIX + encodable(printable(line), console=console)), soft_wrap=True)
+        console.print(Text(encodable(printable(line), console=console)), soft_wrap=True)
 
 
 def _plain_row(row: Row) -> str:

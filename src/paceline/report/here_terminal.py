@@ -9,22 +9,22 @@ from paceline.plan.profile import Figure, Profile
 from paceline.units import percent, seconds, size
 
 _NAMES = {
-    "matrix": "products of matrices",
+    "matrix": "matrix products",
     "convolution": "convolutions",
     "attention": "attention",
     "bandwidth": "all other operators",
     "optimizer": "optimizer",
-    "host": "calls",
-    "caches": "reading what left the caches",
-    "buffers": "fresh buffers of convolutions",
+    "host": "operator calls",
+    "caches": "reading memory outside the caches",
+    "buffers": "new buffers of convolutions",
     "communication": "averaging gradients",
-    "data": "making batches",
+    "data": "loading batches",
 }
 _HELD = {
-    "process": "the process before its first step",
+    "process": "memory of the process before its first step",
     "first_use": "first use of kernels",
     "tensors": "tensors",
-    "allocator": "the allocator beside",
+    "allocator": "allocator overhead",
 }
 _LEAST = 0.002  # share of a step below which a part is not shown
 
@@ -32,15 +32,15 @@ _LEAST = 0.002  # share of a step below which a part is not shown
 def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
     """Print a prediction."""
     made = profile.made
-    who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with this batch"
+    who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with this batch size"
     yield f"on {made.host} ({made.cpu_model or made.device}, {made.cores:g} cores), {who}; profile of {made.day}"
     low, high = seconds(found.step_low_s), seconds(found.step_high_s)
-    yield f"step {seconds(found.step_s)} (four in five: {low} to {high})"
+    yield f"step {seconds(found.step_s)} (80% interval {low} to {high})"
     for name, took in sorted(found.step_parts_s.items(), key=lambda each: -each[1]):
         if took >= _LEAST * found.step_s:
             yield f"  {_NAMES[name]:34} {seconds(took):>10}  {percent(took / found.step_s):>5}"
     kind = "resident" if made.device == "cpu" else "on the device"
-    yield f"memory {size(found.memory_bytes)} at the peak, {kind}, of one rank"
+    yield f"memory {size(found.memory_bytes)} peak per rank, {kind}"
     for name, held in found.memory_parts_bytes.items():
         yield f"  {_HELD[name]:34} {size(held):>10}"
     yield speed(found)
@@ -50,10 +50,10 @@ def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
 def speed(found: Predicted) -> str:
     """Say what speed of the machine times are for."""
     then, now = found.reference, found.now
-    what = "a product of two 512 x 512 fp32 matrices in"
+    what = "a product of two 512 x 512 fp32 matrices takes"
     if now is None:
-        return f"times are at the machine's speed while it was measured: {what} {_taken(then)}"
-    return f"times are at the machine's speed now: {what} {_taken(now)}; in its profile {_taken(then)}"
+        return f"for the machine's speed at calibration: {what} {_taken(then)}"
+    return f"for the machine's speed now: {what} {_taken(now)}; at calibration {_taken(then)}"
 
 
 def _taken(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""What does a person open when the run is over? One file that asks for nothing, with or without JavaScript.
+"""The HTML report of a run: one file without requests, complete without JavaScript.
 
 The page is laid out here; `page/` has one file per section.
 """
@@ -13,23 +13,29 @@ from paceline.report.page.gauges import gauges
 from paceline.report.page.loader import loader
 from paceline.report.page.loss import loss
 from paceline.report.page.markup import element
+from paceline.report.page.next_step import next_section
 from paceline.report.page.ranks import ranks
 from paceline.report.page.resources import cost, memory
 from paceline.report.page.shell import asset, document
 from paceline.report.page.timeline import timeline
-from paceline.report.page.verdict import header, problems
+from paceline.report.page.verdict import first_sentence, header, problems
 
 _SECTIONS = (findings, breakdown, timeline, ranks, loader, loss, gauges, memory, cost, unavailable)
 
 
-def to_html(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as one self-contained HTML page."""
+def to_html(diagnosis: Diagnosis, *, next_command: str = "") -> str:
+    """Return a diagnosis as one self-contained HTML page.
+
+    Args:
+        diagnosis: What was found.
+        next_command: The command to type next, shown at the top and at the end; empty for none.
+    """
     sections = [made for make in _SECTIONS if (made := make(diagnosis)) is not None]
     return document(
         f"{diagnosis.verdict}: paceline {diagnosis.run_id}",
-        header(diagnosis),
-        problems(diagnosis.problems, "Parts of the record could not be read:"),
-        element("main", *sections),
+        header(diagnosis, next_command),
+        problems(diagnosis.problems, "Parts of the run's record could not be read:"),
+        element("main", *sections, next_section(next_command, first_sentence(diagnosis))),
         footer(diagnosis),
         script=asset("report.js"),
     )

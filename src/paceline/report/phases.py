@@ -35,8 +35,8 @@ _ALL = (
     _style("forward", "forward", "computing outputs and the loss", "#3989a7", "#84d8f0"),
     _style("backward", "backward", "computing gradients", "#3b54b3", "#5064d4"),
     _style("optimizer", "optimizer", "updating the parameters", "#9e90e8", "#b98eea"),
-    _style("communication", "communication", "exchanging gradients, waiting for ranks", "#8f396d", "#a34a6c"),
-    _style("checkpoint", "checkpoint", "saving the state", "#ab7734", "#c4913a"),
+    _style("communication", "communication", "exchanging gradients and waiting for other ranks", "#8f396d", "#a34a6c"),
+    _style("checkpoint", "checkpoint", "saving checkpoints", "#ab7734", "#c4913a"),
     _style("evaluation", "evaluation", "forward passes without gradients", "#79ad86", "#8ec39b"),
     _style("other", "other", "the program's own code between phases", "#7d7f82", "#848b93"),
 )

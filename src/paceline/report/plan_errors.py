@@ -54,21 +54,25 @@ def lines_of(report: Report) -> list[str]:
     for row in report.rows:
         if row.reason:
             refused[row.reason] = refused.get(row.reason, 0) + 1
-    oom, overall = report.oom, [*report.sources.items(), ("all rows", report.overall)]
+    oom, overall = report.oom, [*report.sources.items(), ("all measurements", report.overall)]
     medians = report.median_of_sources
     return [
         *markdown_table(overall, "source"),
         "",
-        f"median of sources: time {percent(medians['time_mdape'])}, memory {percent(medians['memory_mdape'])}",
+        f"median over the sources: time {percent(medians['time_mdape'])}, memory {percent(medians['memory_mdape'])}",
         "",
         *markdown_table(report.regimes.items(), "regime"),
         "",
-        f"fits or not: {oom.right} right, {oom.wrong_fits} said to fit that did not "
-        f"({oom.sure_wrong_fits} of them with a probability above 0.9), {oom.wrong_ooms} said not to fit that did",
-        f"choosing by these predictions: within 5 % of the best measured in {percent(report.regret.within_5_percent)} "
-        f"of {report.regret.sweeps} sweeps, {percent(report.regret.worst)} slower in the worst",
-        f"order within sweeps, of pairs over 5 % apart per sample: {percent(report.overall.order_in_sweeps)}",
-        *[f"refused {count}: {reason}" for reason, count in refused.items()],
+        f"memory: {oom.right} predicted correctly; {oom.wrong_fits} did not fit although predicted to "
+        f"({oom.sure_wrong_fits} of these with a probability above 0.9); {oom.wrong_ooms} fitted although predicted "
+        "not to",
+        f"in {percent(report.regret.within_5_percent)} of {report.regret.sweeps} sweeps, the configuration predicted "
+        f"to "
+        f"be fastest was at most 5% slower than the measured best; in the worst sweep it was "
+        f"{percent(report.regret.worst)} slower",
+        f"pairs of a sweep predicted in the right order: {percent(report.overall.order_in_sweeps)} (only pairs whose "
+        "times per sample differ by more than 5%)",
+        *[f"{count} rows not used: {reason}" for reason, count in refused.items()],
     ]
 
 

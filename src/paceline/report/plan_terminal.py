@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
+from paceline.core.remedies import PRECISION_REMEDIES
 from paceline.plan.advice import Advice
 from paceline.plan.catalogue import Offer, Offers
 from paceline.plan.model import Model, Transformer
@@ -35,8 +36,8 @@ def lines_of(advice: Advice) -> Iterator[str]:
     if beside := adapted(advice.wish.adapted):
         yield beside
     count = advice.found.looked_at
-    looked_at = f"{count:,} configuration{'' if count == 1 else 's'} looked at"
-    yield f"on {advice.machines.name}, {advice.wish.global_batch} samples a step; {looked_at}"
+    looked_at = f"{count:,} configuration{'' if count == 1 else 's'} compared"
+    yield f"on {advice.machines.name}, {advice.wish.global_batch} samples per step; {looked_at}"
     yield ""
     if best is None:
         yield from _none_fits(advice)
@@ -55,7 +56,7 @@ def lines_of(advice: Advice) -> Iterator[str]:
 
 def offer_lines(found: Offers, today: date) -> Iterator[str]:
     """Return the machines that no others beat, cheapest first."""
-    yield "machines that no others beat in both time and money, cheapest first:"
+    yield "machines for which no other machine is both faster and cheaper, cheapest first:"
     rows = [
         [
             dollars(offer.usd),
@@ -73,9 +74,9 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
     ):
         yield f"price: {source}{aged(age_days(source, today))}"
     yield from _spot_lines(found)
-    counts = {"beaten by these": len(found.beaten), **found.refused}
+    counts = {"slower and more expensive than a machine above": len(found.beaten), **found.refused}
     if any(counts.values()):
-        yield "not offered:"
+        yield "left out:"
         yield from _counted({why: count for why, count in counts.items() if count})
 
 
@@ -87,9 +88,9 @@ def _spot_lines(found: Offers) -> Iterator[str]:
     others = () if cheapest in found.best else (cheapest,)
     for offer in (*found.best, *others):
         if offer.spot is not None:
-            least = ", the least of all" if offer is cheapest else ""
+            least = ", the cheapest spot machine" if offer is cheapest else ""
             where = ", ".join(filter(None, (offer.machines.name, _region(offer))))
-            yield f"spot: {dollars(offer.spot.usd)} and {hours(offer.spot.hours)} on {where}{least}"
+            yield f"spot: {dollars(offer.spot.usd)} in {hours(offer.spot.hours)} on {where}{least}"
     if cheapest.spot is not None:
         yield f"  {cheapest.spot.source}"
 
@@ -98,16 +99,16 @@ def cost_lines(cost: Cost) -> Iterator[str]:
     """Return what a number of steps takes."""
     yield (
         f"{cost.steps:,} steps take {hours(cost.hours)} ({hours(cost.hours_low)} to {hours(cost.hours_high)}; "
-        "four in five published runs lay so close)"
+        "80% of published runs were within such an interval)"
     )
     if cost.usd is None:
-        yield "cost: n/a, no price is known for these machines; give it with --price USD (of all, per hour)"
+        yield "cost: n/a, the price of these machines is unknown; give --price USD (of all machines together, per hour)"
         return
     yield f"cost: {dollars(cost.usd)} ({dollars(cost.usd_low)} to {dollars(cost.usd_high)})"
     yield f"  at {money(cost.usd_per_hour)}/h; {cost.source}{'' if cost.given else aged(cost.age_days)}"
     if cost.spot is not None:
         yield (
-            f"spot: {dollars(cost.spot.usd)} and {hours(cost.spot.hours)}, with {cost.spot.interruptions:.1f} "
+            f"spot: {dollars(cost.spot.usd)} in {hours(cost.spot.hours)}, with {cost.spot.interruptions:.1f} "
             f"interruptions and a checkpoint every {seconds(cost.spot.checkpoint_every_s)}"
         )
         yield f"  {cost.spot.source}"
@@ -141,7 +142,7 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
     weight, gradient, optimizer = advice.wish.states
     what = "a trained weight" if advice.wish.adapted.adapters else "a weight"
     yield f"    {what} takes {weight:g} B, its gradient {gradient:g} B, {advice.wish.optimizer} {optimizer:g} B"
-    yield f"    of it reserved {size(best.reserved_bytes)}, allocated {size(best.allocated_bytes)}"
+    yield f"    reserved by PyTorch {size(best.reserved_bytes)}, allocated {size(best.allocated_bytes)}"
     for name, value in sorted(best.memory_parts.items(), key=lambda part: -part[1]):
         if value >= 0.005 * best.memory_bytes:
             yield f"    {size(value):>10}  {percent(value / best.memory_bytes):>6}  {name}"
@@ -150,8 +151,8 @@ def _best(advice: Advice, best: Plan) -> Iterator[str]:
 def _size(model: Model) -> str:
     if isinstance(model, Transformer):
         experts = f", {model.experts} experts" if model.experts else ""
-        return f"{model.layers} blocks of width {model.hidden:,}{experts}, {model.seq:,} tokens a sample"
-    return f"{model.layers} convolutions, {model.flops / 1e9:.3g} GFLOP a sample forward"
+        return f"{model.layers} blocks of width {model.hidden:,}{experts}, {model.seq:,} tokens per sample"
+    return f"{model.layers} convolutions, {model.flops / 1e9:.3g} GFLOP per sample in the forward pass"
 
 
 def _how(plan: Plan) -> str:
@@ -162,19 +163,19 @@ def _how(plan: Plan) -> str:
 def _not_checked(plan: Plan) -> Iterator[str]:
     """Name what a prediction for a convolutional network rests on."""
     if not isinstance(plan.case.model, Transformer):
-        yield "  data: pictures of ImageNet's size, decoded as fast as published nodes of this kind did"
-        yield "  memory of convolutional networks is counted; no published figure was there to check it against"
+        yield "  data: assumes images of ImageNet's size, decoded as fast as in published measurements of such nodes"
+        yield "  the predicted memory of convolutional networks was not checked against published measurements"
 
 
 def _others(advice: Advice) -> Iterator[str]:
     found = advice.found
     if len(found.plans) > 1:
         yield ""
-        yield "slower, with less memory:"
+        yield "slower layouts that need less memory:"
         yield from _aligned([_row(plan) for plan in found.plans[1:_MOST_PLANS]], ">><<<")
     if found.rejected:
         yield ""
-        yield "not taken:"
+        yield "rejected:"
         yield from _counted(found.rejected)
 
 
@@ -188,19 +189,21 @@ def _row(plan: Plan) -> list[str]:
 
 def _around(advice: Advice) -> Iterator[str]:
     yield ""
-    yield f"the largest micro-batch that surely fits so: {advice.largest_micro_batch}"
+    yield f"largest micro-batch that fits in this layout: {advice.largest_micro_batch}"
     if advice.formats:
-        yield "with products in narrower formats, which round otherwise:"
+        pages = {PRECISION_REMEDIES[plan.case.training.precision] for plan in advice.formats}
+        yield "with matrix products in a number format with fewer bits (different rounding):"
         rows = [[plan.case.training.precision, seconds(plan.step_s), *_row(plan)[1:]] for plan in advice.formats]
         yield from _aligned(rows, "<>><<<")
+        yield from (f"`paceline explain {page}` prints how to use it" for page in sorted(pages))
     if advice.scaling:
-        yield "the same batch on other numbers of GPUs, and how much of the above each GPU then does:"
+        yield "the same batch on other numbers of GPUs (percentages: throughput per GPU relative to the best plan):"
         rows = [
             [
                 f"{each.plan.case.cluster.count:,}",
                 rate(*speed(each.plan)),
                 percent(each.efficiency),
-                f"messages show for {percent(each.exposed)}",
+                f"not overlapped communication {percent(each.exposed)}",
             ]
             for each in advice.scaling
         ]
@@ -210,12 +213,13 @@ def _around(advice: Advice) -> Iterator[str]:
 def _none_fits(advice: Advice) -> Iterator[str]:
     near = advice.found.nearest
     yield (
-        f"none surely fits; the nearest needs {size(near.memory_bytes)} of {size(near.case.cluster.memory_bytes)}: "
+        f"no layout fits with a probability of 0.9 or more; the nearest one needs {size(near.memory_bytes)} of "
+        f"{size(near.case.cluster.memory_bytes)}: "
         f"layout {near.case.layout}, micro-batch {near.case.training.micro_batch:g}, "
-        f"recomputation {near.case.training.recompute} (probability {near.fits:.2f})"
+        f"recomputation {near.case.training.recompute} (fits with probability {near.fits:.2f})"
     )
     yield from _counted(advice.found.rejected)
-    yield "take more GPUs, GPUs with more memory, or a smaller batch (--batch)"
+    yield "use more GPUs, GPUs with more memory, or a smaller batch (--batch)"
 
 
 def _region(offer: Offer) -> str:

@@ -14,9 +14,9 @@ TIME_WORDS = {
     "matrix": "matrix products",
     "attention": "attention",
     "bandwidth": "element-wise work",
-    "launch": "waiting for launches",
+    "launch": "waiting for kernel launches",
     "head": "output layer and loss",
-    "tensor": "tensor and context messages",
+    "tensor": "tensor and context parallel messages",
     "expert": "messages to experts",
     "shard": "gathering sharded weights",
     "stages": "messages between stages",
@@ -24,7 +24,7 @@ TIME_WORDS = {
     "data": "waiting for data",
     "bubble": "pipeline bubble",
     "optimizer": "optimizer",
-    "rest": "waiting for the slowest, and the rest",
+    "rest": "waiting for the slowest rank, and the rest",
 }
 MESSAGES = ("tensor", "expert", "shard", "stages", "reduce")
 RECOMPUTATION = {
@@ -55,16 +55,16 @@ def energy(cost: Cost, gpu: Gpu) -> tuple[str, str]:
     most = float(f"{cost.most_energy_kwh:.3g}")
     amount = f"{most:,.0f}" if most >= 100 else f"{most:g}"
     return (
-        f"at most {amount} kWh at the longer end, without hosts and cooling",
-        f"if every {gpu.name} draws its board limit of {gpu.power_w:g} W (hardware/data/gpus.csv{unsure})",
+        f"at most {amount} kWh for the longest expected time, without hosts and cooling",
+        f"if every {gpu.name} draws its power limit of {gpu.power_w:g} W (hardware/data/gpus.csv{unsure})",
     )
 
 
 def aged(days: int | None) -> str:
     """Say how old a price is, and what to do when it is old."""
     if days is None:
-        return " (its day is not known: look it up again)"
-    return f" ({days} days old: look it up again)" if days > OLD_DAYS else f" ({days} days old)"
+        return " (of unknown date: check it)"
+    return f" ({days} days old: check it)" if days > OLD_DAYS else f" ({days} days old)"
 
 
 def weights(model: Model) -> str:
@@ -80,8 +80,8 @@ def adapted(what: Adapted) -> str:
     if what.adapters == "lora_all":
         where = "every product of a block" if what.adapted_share == 1 else "some products of a block"
     return (
-        f"low-rank matrices on {where}: {_weights(what.trainable)} are trained, the others frozen in "
-        f"{what.frozen_bits:g} bits"
+        f"low-rank matrices on {where}: {_weights(what.trainable)} are trained, the others are frozen "
+        f"with {what.frozen_bits:g} bits"
     )
 
 
@@ -96,11 +96,11 @@ def utilisation(plan: Plan) -> str:
     """Say what share of the data sheet's peak a plan reaches, by every convention."""
     found, precision = flops_of(plan.case, plan.step_s), plan.case.training.precision
     if found.peak is None:
-        return f"MFU n/a: no {precision} peak of {plan.case.cluster.gpu.name} is known"
+        return f"MFU n/a: the {precision} peak of {plan.case.cluster.gpu.name} is unknown"
     peak = f"of {found.peak / plan.case.cluster.count / 1e12:.4g} TFLOP/s, dense {precision}"
     attention = ""
     if isinstance(plan.case.model, Transformer):
-        causal = f" ({percent(found.mfu_causal)} with causal)" if plan.case.model.causal else ""
+        causal = f" ({percent(found.mfu_causal)} with causal attention)" if plan.case.model.causal else ""
         attention = f" with full attention{causal}"
     return f"MFU {percent(found.mfu_full)}{attention}, HFU {percent(found.hfu_full)}, {peak}"
 
@@ -128,4 +128,4 @@ def turns(plan: Plan) -> str:
     how = plan.case.training
     if plan.case.layout.pp == 1:
         return ""
-    return how.schedule + (f" with {how.chunks} stages a rank" if how.chunks > 1 else "")
+    return how.schedule + (f" with {how.chunks} stages per rank" if how.chunks > 1 else "")

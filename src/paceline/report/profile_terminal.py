@@ -15,7 +15,7 @@ _NOISY = 0.1  # of a figure: half the distance between its quartiles
 def lines_of(profile: Profile) -> Iterator[str]:
     """Print a profile."""
     made = profile.made
-    model = made.cpu_model or "processor not known"
+    model = made.cpu_model or "unknown processor"
     yield f"{made.host}: {model}, {made.cores:g} cores; {made.device}, torch {made.torch}"
     for place in profile.places:
         yield from _place(place, profile)
@@ -23,27 +23,29 @@ def lines_of(profile: Profile) -> Iterator[str]:
         yield from _messages(profile, name)
     if profile.copies:
         near, far = _rate(profile.copies[0]), _rate(profile.copies[-1])
-        yield f"copies: {near} within the caches, {far} beyond"
+        yield f"copies: {near} within the caches, {far} outside"
     for what, moved in (("to the device", profile.host_copies), ("reading a file", profile.storage)):
         yield from (f"{what}: {_rate(each)}" for each in moved)
     yield f"smallest operator: {_figure(profile.launch)}"
-    yield f"took {seconds(profile.took_s)}; others used {profile.others_cores:.1f} of {made.cores:g} cores meanwhile"
+    others = f"{profile.others_cores:.1f} of {made.cores:g} cores"
+    yield f"calibration took {seconds(profile.took_s)}; meanwhile, other processes used {others}"
 
 
 def _place(place: Place, profile: Profile) -> Iterator[str]:
-    who = f"{place.ranks} rank{'s' * (place.ranks > 1)} of {place.threads} thread{'s' * (place.threads > 1)}"
+    who = f"{place.ranks} rank{'s' * (place.ranks > 1)} with {place.threads} thread{'s' * (place.threads > 1)}"
     reference = place.reference
     speed = significant(_REFERENCE_FLOPS / reference.seconds / 1e9)
-    yield f"{who}: {len(place.points)} operators; a product of 512 x 512 in {_figure(reference)}, {speed} GFLOP/s"
+    product = f"a 512 x 512 matrix product takes {_figure(reference)}, {speed} GFLOP/s"
+    yield f"{who}: {len(place.points)} operators; {product}"
     if place.blocks:
         rates = rates_of(place, profile)
         yield (
-            f"  {len(place.blocks)} whole blocks: {seconds(rates.call_s)} a call, {_per_byte(rates.far_byte_s)} for "
-            f"what left the caches, {_per_byte(rates.fresh_byte_s)} for fresh buffers; then off by "
-            f"{percent(rates.scatter)}"
+            f"  from {len(place.blocks)} whole models: {seconds(rates.call_s)} per operator call, "
+            f"{_per_byte(rates.far_byte_s)} outside the caches, {_per_byte(rates.fresh_byte_s)} of a new buffer; "
+            f"prediction error {percent(rates.scatter)}"
         )
     if (reference.high - reference.low) / 2 > _NOISY * reference.seconds:
-        yield "  the machine's speed wandered meanwhile: predictions are as wide as that"
+        yield "  the machine's speed varied during calibration, so predictions have wider intervals"
 
 
 def _messages(profile: Profile, name: str) -> Iterator[str]:
@@ -61,7 +63,7 @@ def _rate(moved: Moved) -> str:
 
 
 def _per_byte(rate: float) -> str:
-    return f"{significant(rate * 1e12)} ps a byte"
+    return f"{significant(rate * 1e12)} ps per byte"
 
 
 def _figure(figure: Figure) -> str:

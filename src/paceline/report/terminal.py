@@ -70,8 +70,9 @@ def _print_plain(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) 
     texts += [words.headline(diagnosis.verdict_text)]
     texts += [f"phases: {phases}"] if phases else []
     texts += [f"{line.label}: {line.text}" for line in lines]
+    prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
     for text in texts:
-        console.print(Text(PREFIX + encodable(text, console=console)), soft_wrap=True)
+        console.print(Text(prefix + encodable(text, console=console)), soft_wrap=True)
 
 
 def _print_rich(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) -> None:
@@ -162,7 +163,7 @@ def _lines(diagnosis: Diagnosis, report_path: str, next_command: str) -> list[Li
     finding = words.verdict_finding(diagnosis)
     speed = ", ".join(words.speed(diagnosis))
     lines = [Line(label="steps", text=speed)] if speed else []
-    lines += _finding_lines(finding) if finding else _reasons(diagnosis)
+    lines += _finding_lines(finding, diagnosis) if finding else _reasons(diagnosis)
     lines += _also(diagnosis, finding)
     spread = words.rank_spread(diagnosis.ranks)
     if spread:
@@ -176,8 +177,8 @@ def _lines(diagnosis: Diagnosis, report_path: str, next_command: str) -> list[Li
     return lines
 
 
-def _finding_lines(finding: Finding) -> list[Line]:
-    texts = [words.printable(one.text) for one in finding.evidence[:MAX_EVIDENCE]]
+def _finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
+    texts = [words.printable(one.text) for one in words.evidence(finding, diagnosis)[:MAX_EVIDENCE]]
     lines = [Line(label="why", text=text) for text in texts]
     if finding.remedies:
         lines.append(Line(label="do", text=_remedy(finding.remedies[0]), style="bold"))
@@ -209,4 +210,4 @@ def _also(diagnosis: Diagnosis, verdict: Finding | None) -> list[Line]:
 
 def _cost(cost: Cost) -> str:
     price = f"{units.money(cost.run)} at {units.money(cost.price_per_hour)}/h"
-    return f"{price}, {units.percent(cost.idle_share)} of it while the device waited"
+    return f"{price}, {units.percent(cost.idle_share)} of it for time in which the device waited"

@@ -16,12 +16,13 @@ def contrast_lines(found: Contrast) -> list[str]:
     """Say what changed, a line for each part of the time and for each kernel that changed most."""
     span = max(found.parts[0][1], found.parts[0][2])
     if not span:
-        return ["against the capture before: neither has GPU events"]
-    unit = "a step" if found.per_step else "in all: steps are not marked in both"
-    lines = [f"against the capture before, mean over ranks, {unit}"]
+        return ["comparison with the earlier capture: neither has GPU events"]
+    unit = "per step" if found.per_step else "in total (steps are not marked in both)"
+    lines = [f"comparison with the earlier capture, mean over ranks, {unit}"]
     for name, before, after in found.parts:
         if max(before, after) > 0:
-            lines.append(f"{name}: {_ns(before)} -> {_ns(after)} ({_signed(after - before)})")
+            part = name.replace("exposed", "not overlapped")
+            lines.append(f"{part}: {_ns(before)} -> {_ns(after)} ({_signed(after - before)})")
     changed = [one for one in found.kernels if abs(one.change_ns) >= _WORTH * span][:MAX_CHANGES]
     return [*lines, *(_kernel(one) for one in changed)]
 

@@ -1,4 +1,4 @@
-"""What does a person open of profiler captures? One file that asks for nothing, with or without JavaScript.
+"""The HTML page of profiler captures: one file without requests, complete without JavaScript.
 
 The page is laid out here; `page/trace_*.py` has one file per part.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import __version__
 from paceline.explain.model import Finding
+from paceline.report.page.closing import page_footer
 from paceline.report.page.findings import listed
 from paceline.report.page.markup import element
+from paceline.report.page.next_step import next_section
 from paceline.report.page.shell import asset, document
-from paceline.report.page.trace_head import header, said
+from paceline.report.page.trace_head import first_sentence, header, said
 from paceline.report.page.trace_path import path
 from paceline.report.page.trace_ranks import ranks
 from paceline.report.page.trace_tables import against, collectives, kernels, launchers
@@ -22,15 +23,24 @@ from paceline.traces.gallery import Gallery
 from paceline.traces.many import Traces
 
 
-def to_html(traces: Traces, findings: Sequence[Finding], gallery: Gallery | None, before: Traces | None = None) -> str:
-    """Write what captures show as one self-contained HTML page.
+def to_html(
+    traces: Traces,
+    findings: Sequence[Finding],
+    gallery: Gallery | None,
+    before: Traces | None = None,
+    *,
+    next_command: str = "",
+) -> str:
+    """Return what captures show as one self-contained HTML page.
 
     Args:
         traces: The captures.
         findings: What they show, the verdict first.
         gallery: Pictures of some ranks.
         before: Captures to compare with.
+        next_command: The command to type next; empty for the page of the first finding, where there is one.
     """
+    command = next_command or (f"paceline explain {findings[0].code}" if findings else "")
     told = said(traces, findings)
     sections = (
         listed(findings, told),
@@ -42,13 +52,12 @@ def to_html(traces: Traces, findings: Sequence[Finding], gallery: Gallery | None
         launchers(traces),
         collectives(traces),
     )
-    made = f"paceline {__version__}. One file that asks for nothing over the network."
     return document(
         f"{told}: paceline trace",
-        header(traces, findings),
-        problems(traces.problems, "What could not be read, or does not fit together:"),
-        element("main", *sections),
-        element("footer", element("p", made)),
+        header(traces, findings, command),
+        problems(traces.problems, "Parts that could not be read, or that contradict each other:"),
+        element("main", *sections, next_section(command, first_sentence(findings))),
+        page_footer(),
         style=asset("trace.css"),
         script=asset("trace.js"),
     )

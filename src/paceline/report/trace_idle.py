@@ -8,9 +8,9 @@ from paceline.traces.idle import MICRO_NS, Idle
 CAUSES = {
     "loader": "fetching batches",
     "synchronising": "calls that wait for the GPU",
-    "host": "the host launching work",
-    "device": "work on its way, or waiting for other work",
-    "unknown": "not known",
+    "host": "host launching work",
+    "device": "work launched but not started",
+    "unknown": "unknown",
 }
 _SHOWN = 0.01  # of idle time
 

@@ -15,7 +15,7 @@ _MOST = 8
 def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
     """Say which operators, modules and lines launched most of the GPU's time, or took the CPU's; where it is known."""
     lines = []
-    of, each = ("of the CPU's time in operators", "call") if is_on_cpu(ranks) else ("of GPU time", "launch")
+    of, each = ("of CPU time in operators", "call") if is_on_cpu(ranks) else ("of GPU time", "launch")
     for kind, found in launchers_over(ranks).items():
         for one in found[:_MOST]:
             share, time = units.percent(share_of(one.total_ns, found)), units.seconds(one.total_ns / 1e9)

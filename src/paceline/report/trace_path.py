@@ -11,9 +11,9 @@ from paceline.traces.summary import RankTrace
 from paceline.traces.unusual import unusual
 
 NAMES = {
-    "compute": "compute", "communication": "communication", "copy": "copies", "host": "the host's own work",
-    "loader": "fetching batches", "launch": "launches on their way", "gap": "between pieces of GPU work",
-    "return": "calls coming back from waiting", "unknown": "not known",
+    "compute": "compute", "communication": "communication", "copy": "copies", "host": "host work",
+    "loader": "fetching batches", "launch": "launch latency", "gap": "gaps between GPU work",
+    "return": "return from waiting calls", "unknown": "unknown",
 }  # fmt: skip
 _MOST_RANKS, _MOST_KERNELS = 4, 5
 _NAME_WIDTH, _NAME_END = 60, 16
@@ -25,13 +25,13 @@ def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
     known = [rank for rank in ranks if rank.path is not None]
     lines = [line for rank in unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
     left = len(known) - _MOST_RANKS
-    return [*lines, f"critical paths of {left:,} more ranks, in the JSON"] if left > 0 else lines
+    return [*lines, f"critical paths of {left:,} more ranks are in the JSON"] if left > 0 else lines
 
 
 def _of_rank(rank: RankTrace, path: PathSummary | None) -> list[str]:
     if path is None:
         return []
-    kernels = [f"  kernel on it: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
+    kernels = [f"  kernel on the path: {_share(ns, path)}: {_cut(name)}" for name, ns in _largest(path)]
     changes = [f"  if {_cut(one.what)}: {_outcome(one.before_ns, one.after_ns)}" for one in path.what_if]
     return [f"critical path of {rank.title}: {_parts(path)}", *kernels, *changes]
 
@@ -54,8 +54,8 @@ def _share(ns: int, path: PathSummary) -> str:
 
 def _outcome(before_ns: int, after_ns: int) -> str:
     if not after_ns:
-        return "nothing would be left"
-    times = f"{before_ns / after_ns:.2f}x as fast"
+        return "no time would be left"
+    times = f"{before_ns / after_ns:.2f}x faster"
     return f"{times}, {units.seconds(before_ns / 1e9)} -> {units.seconds(after_ns / 1e9)}"
 
 

@@ -36,9 +36,9 @@ def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
         return []
     tensor, plain = sum(one.tensor_ns for one in each), sum(one.plain_ns for one in each)
     rest = total - tensor - plain
-    unknown = f", of {units.percent(rest / total)} the names do not say" if rest else ""
+    unknown = f", {units.percent(rest / total)} unknown" if rest else ""
     where = f"{units.percent(tensor / total)} on tensor cores, {units.percent(plain / total)} not{unknown}"
-    return [f"products of matrices take {units.seconds(total / 1e9)} of kernels: {where}"]
+    return [f"matrix products take {units.seconds(total / 1e9)} of kernel time: {where}"]
 
 
 def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
@@ -47,9 +47,9 @@ def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
     roof = roof_of(one, gpu) if gpu is not None else None
     reached = f"{_tera(one.flops_per_s)} TFLOP/s" if one.flops_per_s is not None else units.MISSING
     if roof is not None:
-        near = f"{units.percent(roof.share)} of the {_tera(roof.flops_per_s)} that {roof.bound} allows"
+        near = f"{units.percent(roof.share)} of the {roof.bound} roof of {_tera(roof.flops_per_s)}"
     else:
-        near = f"the peak of {gpu_name or 'its GPU'} in {one.format} is not known"
+        near = f"the {one.format} peak of {gpu_name or 'its GPU'} is unknown"
     time, calls = units.seconds(one.total_ns / 1e9), count(one.calls, "call")
     return f"product: {time}, {calls}, {one.format}: {reached}, {near}: {one.name} {_shapes(one)}"
 

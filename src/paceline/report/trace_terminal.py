@@ -31,7 +31,17 @@ from paceline.traces.unusual import unusual
 
 PREFIX = "paceline: "
 MAX_RANKS, MAX_KERNELS, MAX_PROBLEMS = 16, 10, 8
-HEADS = ("rank", "device", "GPU events", "span", "idle", "compute", "exposed comm.", "exposed copies", "overlap")
+HEADS = (
+    "rank",
+    "device",
+    "GPU events",
+    "span",
+    "idle",
+    "compute",
+    "not overlapped comm.",
+    "not overlapped copies",
+    "overlap",
+)
 KERNEL_HEADS = ("class", "count", "total", "mean", "of GPU time", "kernel")
 _NAME_WIDTH = 72
 _LEAST_WIDTH = 40
@@ -39,13 +49,14 @@ _MAX_EVIDENCE = 3
 
 
 def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
-    """Print what captures show: tables on a terminal, elsewhere a line for each fact, with a prefix to search for."""
+    """Print what captures show: tables on a terminal, elsewhere one line per fact."""
     told = _verdict(traces, findings)
     changed = contrast_lines(contrasted(against.ranks, traces.ranks)) if against is not None else []
     lines = _rich(traces, told, changed, console.width) if console.is_terminal else _plain(traces, told, changed)
     encoded = partial(encodable, console=console)
+    prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
     for line in lines:
-        text = line if isinstance(line, Text) else Text(PREFIX + line)
+        text = line if isinstance(line, Text) else Text(prefix + line)
         console.print(Text(encoded(printable(text.plain)), style=text.style), soft_wrap=True)
 
 
@@ -161,13 +172,10 @@ def _launches(rank: RankTrace) -> str:
     queue, span = rank.queue, rank.breakdown.span_ns
     if queue.delay_median_ns is None or queue.delay_high_ns is None:
         return ""
-    delays = (
-        f"{units.seconds(queue.delay_median_ns / 1e9)}, one in twenty over {units.seconds(queue.delay_high_ns / 1e9)}"
-    )
-    said = (
-        f"{queue.launched:,}, work begins after a median of {delays}; {queue.waiting_median} queued (median), at most "
-    )
-    said += f"{queue.waiting_most:,}; the GPU waits for {queue.late:,}"
+    delays = f"{units.seconds(queue.delay_median_ns / 1e9)}, 95th percentile {units.seconds(queue.delay_high_ns / 1e9)}"
+    length = f"queue length {queue.waiting_median} (median), up to {queue.waiting_most:,}"
+    said = f"{queue.launched:,}, median delay to the work {delays}; {length}"
+    said += f"; the idle GPU waits for {queue.late:,} of them"
     if not queue.stretches or not span:
         return said
     bound = f"{units.percent(queue.bound_ns / span)} of the span in {count(queue.stretches, 'stretch')}"
@@ -196,10 +204,10 @@ def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
     if verdict is None:
         return ["verdict: n/a, there are no GPU events in the window"]
     if not findings:
-        return [f"verdict: {verdict}; nothing takes enough of the time to be worth a change"]
+        return [f"verdict: {verdict}; no problem takes enough time to be worth a change"]
     found = []
     for place, one in enumerate(findings):
-        gain = f"; {gain_in_words(one.gain)} to gain" if one.gain is not None else ""
+        gain = f"; {gain_in_words(one.gain)} faster if fixed" if one.gain is not None else ""
         found.append(f"{'also' if place else 'verdict'}: {one.name} ({one.code}): {one.summary}{gain}")
         found += [f"  {evidence.text}" for evidence in one.evidence[:_MAX_EVIDENCE]]
         found += [f"  try {remedy.id} ({remedy.safety}): {remedy.change}" for remedy in one.remedies[:_MAX_EVIDENCE]]
@@ -213,28 +221,28 @@ def waiting(traces: Traces) -> list[str]:
         return []
     waited = units.seconds(sum(one.waited_ns for one in collectives) / 1e9)
     longest, waited_ns = max(traces.matched.waited_ns.items(), key=lambda item: (item[1], -item[0]))
-    found = [f"ranks wait {waited} for each other in {len(collectives)} collectives, added up over ranks"]
-    found.append(f"rank {longest} waits longest, {units.seconds(waited_ns / 1e9)} in all")
+    found = [f"ranks wait {waited} for each other in {len(collectives)} collectives (sum over ranks)"]
+    found.append(f"rank {longest} waits longest, {units.seconds(waited_ns / 1e9)} in total")
     for one in traces.stragglers:
-        caused = f"{units.seconds(one.caused_ns / 1e9)} ({units.percent(one.share)} of it)"
-        found.append(f"rank {one.rank} comes last in {one.last_in} of {one.of}, and is waited for {caused}")
+        caused = f"{units.seconds(one.caused_ns / 1e9)} ({units.percent(one.share)})"
+        found.append(f"rank {one.rank} is last in {one.last_in} of {one.of} and causes {caused} of waiting")
     moved = traces.matched.offsets_ns
     if moved:
         most = max(abs(ns) for ns in moved.values())
         found.append(
-            f"clocks of ranks {number_list(sorted(moved))} were moved by up to {units.seconds(most / 1e9)}, "
-            "so that collectives end together"
+            f"clocks of ranks {number_list(sorted(moved))} were shifted by up to {units.seconds(most / 1e9)}, "
+            "so that each collective ends at the same time on all ranks"
         )
     return found
 
 
 def _left_out(traces: Traces, shown: Sequence[RankTrace]) -> list[str]:
     left = len(traces.ranks) - len(shown)
-    return [f"and {left:,} ranks that differ less from the median, in the JSON"] if left and shown else []
+    return [f"{left:,} more ranks, closer to the median, are in the JSON"] if left and shown else []
 
 
 def _more(count: int) -> list[str]:
-    return [f"and {count} more, in the JSON"] if count > 0 else []
+    return [f"{count} more are in the JSON"] if count > 0 else []
 
 
 def _problems(traces: Traces) -> list[str]:

@@ -1,16 +1,17 @@
-"""What does a person open when tuning is over? One file that asks for nothing and needs no JavaScript.
+"""The HTML page of tuning: one file without requests, complete without JavaScript.
 
 The page is laid out here; `page/tune_*.py` has one file per part.
 """
 
 from __future__ import annotations
 
-from paceline import __version__
 from paceline.improve.model import Tuned
+from paceline.report.page.closing import page_footer
 from paceline.report.page.markup import element
+from paceline.report.page.next_step import next_section
 from paceline.report.page.shell import asset, document
 from paceline.report.page.tune_batch import batch
-from paceline.report.page.tune_head import header, headline
+from paceline.report.page.tune_head import first_sentence, header, headline
 from paceline.report.page.tune_method import method
 from paceline.report.page.tune_recipe import recipe, source
 from paceline.report.page.tune_trials import not_tried, trials
@@ -27,17 +28,16 @@ def to_html(tuned: Tuned, *, recipe_file: str | None, next_command: str, diff: s
     """
     sections = (
         trials(tuned),
-        recipe(tuned, recipe_file, next_command),
+        recipe(tuned, recipe_file),
         source(diff),
         batch(tuned),
         not_tried(tuned),
         method(tuned),
     )
-    made = f"paceline {__version__}. One file that asks for nothing over the network."
     return document(
         f"{headline(tuned)}: paceline tune",
         header(tuned, next_command),
-        element("main", *sections),
-        element("footer", element("p", made)),
+        element("main", *sections, next_section(next_command, first_sentence(tuned))),
+        page_footer(),
         style=asset("tune.css"),
     )

@@ -14,7 +14,7 @@ from paceline.improve.recipe import BASELINE, Recipe, in_words
 from paceline.report import words
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "failed": "▲", "unsafe": "✗"}
-_SAID = ("a proven win", "no proven win")  # reasons that the status says already
+_SAID = ("gain proven", "gain not proven")  # reasons that the status says already
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def settings(row: Row) -> list[str]:
 
 def expected(gain: Gain | None) -> str:
     """Print a predicted gain: ``1.55x to 2.10x``."""
-    return "not known" if gain is None else words.gain(gain)
+    return "unknown" if gain is None else words.gain(gain)
 
 
 def value(interval: Interval | None) -> str:
@@ -78,23 +78,23 @@ def value(interval: Interval | None) -> str:
 
 
 def bounds(interval: Interval | None) -> str:
-    """Print the ends of what was achieved, and what they rest on: ``2.41x to 3.55x, 24 pairs``."""
+    """Print the ends of what was achieved, and what they rest on: ``95% CI 2.41–3.55, 24 pairs``."""
     if interval is None or math.isnan(interval.value):
         return ""
     pairs = words.count(interval.count, "pair")
     if not math.isfinite(interval.high):
         return f"{pairs}, too few for an interval"
-    return f"{units.factor(interval.low)} to {units.factor(interval.high)}, {pairs}"
+    return f"{words.confidence(interval, 'x')}, {pairs}"
 
 
 def achieved(interval: Interval | None) -> str:
-    """Print what was achieved with its ends: ``2.93x (2.41x to 3.55x, 24 pairs)``."""
+    """Print what was achieved with its ends: ``2.93x (95% CI 2.41–3.55, 24 pairs)``."""
     ends = bounds(interval)
     return f"{value(interval)} ({ends})" if ends else value(interval)
 
 
 def memory(saving: Interval | None) -> tuple[str, str]:
-    """Print how much less or more memory is needed at once, and its ends: ``1.27x more``, ``1.23x to 1.30x, 29 pairs``.
+    """Print how much less or more memory is needed, and its interval: ``1.27x more``, ``95% CI 1.23–1.30, 29 pairs``.
 
     Both are empty where it was not measured.
     """

@@ -14,7 +14,7 @@ from paceline.report.terminal import encodable
 from paceline.report.tune_rows import MARKS, Row
 
 _STYLES = {"kept": "bold green", "unsafe": "bold red", "failed": "yellow"}
-_WIDTHS = (8, 8, 24, 14)  # outcome, achieved, its ends, expected; the class is last
+_WIDTHS = (8, 8, 27, 14)  # outcome, achieved, its ends, expected; the class is last
 _MARGIN = _WIDTHS[0] + 2
 _NARROWEST = 40
 

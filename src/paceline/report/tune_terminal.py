@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from paceline import units
 from paceline.explain.model import Diagnosis, Gain
+from paceline.explain.next_step import NextStep
 from paceline.improve.model import Trial, Tuned
+from paceline.improve.next_step import busy_text
 from paceline.improve.recipe import in_words
 from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
 from paceline.report.tune_table import print_trials
-from paceline.report.tune_words import batch_lines, gained, money_lines, not_watched, quality_lines
+from paceline.report.tune_words import batch_lines, gained, money_lines, not_watched, quality_lines, safety_line
 from paceline.report.words import printable
 
 PREFIX = "paceline: "
 
 
-def render(tuned: Tuned, *, recipe_file: str | None, next_command: str, console: Console) -> None:
+def render(tuned: Tuned, *, recipe_file: str | None, steps: Sequence[NextStep], console: Console) -> None:
     """Print the result of tuning: a table on a terminal, a line a trial elsewhere."""
     if console.is_terminal:
         print_trials(tuned, console)
     else:
         _say(console, *(f"trial: {_line(trial, tuned)}" for trial in tuned.trials))
-    _say(console, *_end(tuned), *([f"recipe: {recipe_file}"] if recipe_file else []), f"next: {next_command}")
+    _say(console, *_end(tuned), *([f"recipe: {recipe_file}"] if recipe_file else []), *map(_next, steps))
 
 
 def _say(console: Console, *lines: str) -> None:
@@ -33,11 +37,16 @@ def _say(console: Console, *lines: str) -> None:
         console.print(Text(PREFIX + encodable(printable(line), console=console)), soft_wrap=True)
 
 
+def _next(step: NextStep) -> str:
+    """Return a line that can be copied: in a shell the reason is a comment."""
+    return f"next: {step.command}  # {step.text}" if step.command is not None else f"next: {step.text}"
+
+
 def _line(trial: Trial, tuned: Tuned) -> str:
     achieved = f"{tune_rows.achieved(trial.speedup)}, expected {_gain(trial.predicted)}, " if trial.speedup else ""
     if tune_rows.for_memory(tuned) and trial.speedup:
         memory = tune_rows.achieved(trial.saving)
-        achieved = f"{memory} less memory at once, speed {tune_rows.achieved(trial.speedup)}, "
+        achieved = f"peak memory smaller by a factor of {memory}, speed {tune_rows.achieved(trial.speedup)},  "
     return f"{_what(trial)} ({trial.safety}): {achieved}{trial.status}: {trial.reason}"
 
 
@@ -46,16 +55,17 @@ def _what(trial: Trial) -> str:
 
 
 def _gain(gain: Gain | None) -> str:
-    return "not known" if gain is None else f"{units.factor(gain.low)} to {units.factor(gain.high)}"
+    return "unknown" if gain is None else f"{units.factor(gain.low)} to {units.factor(gain.high)}"
 
 
 def _end(tuned: Tuned) -> list[str]:
     lines = [f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"]
+    lines += [f"busy: {busy}"] if (busy := busy_text(tuned)) is not None else []
     lines += [f"batch: {line}" for line in (batch_lines(tuned.batch) if tuned.batch is not None else ())]
     if not tuned.best:
-        return [*lines, "no proven win: the program stays as it is"]
+        return [*lines, "no gain was proven: the baseline is kept"]
     lines.append(f"best: {in_words(tuned.best)}, {gained(tuned)}")
-    lines += money_lines(tuned)
+    lines += [safety_line(tuned), *money_lines(tuned)]
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]
     lines += quality_lines(tuned.quality, tuned.price_per_hour) if tuned.quality is not None else ()
     lines.append(f"before: {_phases(tuned.before)}")

@@ -5,42 +5,51 @@ from __future__ import annotations
 import math
 
 from paceline import units
+from paceline.core.safety import SAFETY_MEANING, least_safe
 from paceline.explain.model import Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Tuned
 from paceline.improve.quality import Quality
+from paceline.report.words import confidence
 
 _MILLION = 1e6
 
 
 def batch_lines(found: BatchStudy) -> list[str]:
     """Say what each size of batch brings, and which of them is the largest, the fastest and the soonest."""
-    named = [("largest that ran", found.largest), ("fastest a sample", found.fastest), ("soonest", found.soonest)]
+    named = [
+        ("largest that ran:", found.largest),
+        ("most samples/s:", found.fastest),
+        ("least time to the same loss:", found.soonest),
+    ]
     picks = ", ".join(f"{what} {size.samples}" for what, size in named if size is not None)
-    return [_noise(found), *map(_size, found.sizes), f"of these: {picks}; {found.rule}"]
+    return [_noise(found), *map(_size, found.sizes), f"batch sizes: {picks}; {found.rule}"]
 
 
 def _noise(found: BatchStudy) -> str:
     if found.noise is None:
-        return f"gradient noise scale: not measured, {found.why}; nothing is expected of larger batches but speed"
+        return (
+            f"gradient noise scale: not measured, {found.why}; it is unknown whether larger batches reach a loss sooner"
+        )
     low, value, high = (_samples(x) for x in (found.noise.low, found.noise.value, found.noise.high))
     return (
-        f"gradient noise scale: {value} samples ({low} to {high}, {found.noise.count} groups of steps), past which "
-        f"more samples a step stop paying; {found.why}"
+        f"gradient noise scale: {value} samples ({low} to {high}, {found.noise.count} groups of steps); "
+        f"batches larger than this hardly reduce the number of steps; {found.why}"
     )
 
 
 def _samples(value: float) -> str:
-    return "more than can be told" if math.isinf(value) else units.significant(value)
+    return "too large to measure" if math.isinf(value) else units.significant(value)
 
 
 def _size(size: Size) -> str:
     if size.step_s is None:
         return f"{size.samples} samples: did not run, {size.why_not}"
     return (
-        f"{size.samples} samples: {units.seconds(size.step_s)} a step, {units.rate(size.samples_per_s, 'samples/s')}, "
-        f"{units.size(size.peak_bytes)} at most, a step counts as {size.progress:.2f} of the present ones: "
-        f"{units.seconds(size.loss_s)} for what one of those brings"
+        f"{size.samples} samples: {units.seconds(size.step_s)} per step, "
+        f"{units.rate(size.samples_per_s, 'samples/s')}, peak memory {units.size(size.peak_bytes)}; one step "
+        f"reduces the loss as much as {size.progress:.2f} steps of the current size, so the same progress as one "
+        f"current step takes {units.seconds(size.loss_s)}"
     )
 
 
@@ -48,18 +57,24 @@ def quality_lines(found: Quality, price_per_hour: float | None) -> list[str]:
     """Say how long the way to a loss is, as it was and under the recipe."""
     target = units.significant(found.target)
     lines = [
-        f"to a loss of {target} with seed {one.seed}: {_spent(one.baseline_s, price_per_hour)} as it was, "
+        f"to a loss of {target} with seed {one.seed}: {_spent(one.baseline_s, price_per_hour)} without the recipe, "
         f"{_spent(one.candidate_s, price_per_hour)} with the recipe"
         for one in found.seeds
     ]
     if found.speedup is None:
         reached = f"{found.reached} of {len(found.seeds)} seeds"
-        return [*lines, f"quality: the recipe reached that loss with {reached} in {found.steps} steps: not verified"]
-    return [*lines, f"quality: the same loss {speedup(found.speedup, 'seeds')} sooner{_doubt(found.speedup)}"]
+        return [
+            *lines,
+            f"quality: not verified, because with the recipe only {reached} reached that loss in {found.steps} steps",
+        ]
+    return [
+        *lines,
+        f"quality: the same loss is reached {speedup(found.speedup, 'seeds')} sooner{_doubt(found.speedup)}",
+    ]
 
 
 def _doubt(ratio: Interval) -> str:
-    return "" if ratio.low > 1 else ", which is not certain: the interval holds 1.00x"
+    return "" if ratio.low > 1 else ", not significant: the interval contains 1.00x"
 
 
 def _spent(seconds: float | None, price_per_hour: float | None) -> str:
@@ -79,8 +94,17 @@ def money_lines(tuned: Tuned) -> list[str]:
     after, low, high = (units.money(x) for x in ends)
     return [
         f"a million samples cost {after} ({low} to {high}) instead of {units.money(before)}, "
-        f"at {units.money(price)} an hour"
+        f"at {units.money(price)} per hour"
     ]
+
+
+def safety_line(tuned: Tuned) -> str:
+    """Say what the least safe of the kept changes means for training."""
+    safety = least_safe(trial.safety for trial in tuned.trials if trial.status == "kept")
+    fixed = (
+        " With the same random numbers for each sample, training computes the same." if safety == "resampled" else ""
+    )
+    return f"safety: {safety}. {SAFETY_MEANING[safety]}{fixed}"
 
 
 def speedup(interval: Interval | None, what: str = "pairs") -> str:
@@ -89,21 +113,20 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
         return "not measured"
     if math.isinf(interval.high):
         return f"{units.factor(interval.value)} ({interval.count} {what}, too few for an interval)"
-    ends = f"{units.factor(interval.low)} to {units.factor(interval.high)}"
-    return f"{units.factor(interval.value)} ({ends}, {interval.count} {what})"
+    return f"{units.factor(interval.value)} ({confidence(interval, 'x')}, {interval.count} {what})"
 
 
 def not_watched(tuned: Tuned) -> str | None:
     """Say why it is not known what holds the program back now; None where it is."""
     if tuned.after is not None:
         return None
-    return f"not watched with all that was kept: {tuned.stopped}" if tuned.best else "nothing was kept"
+    return f"not measured with the recipe: {tuned.stopped}" if tuned.best else "no change was kept"
 
 
 def gained(tuned: Tuned) -> str:
     """Say what the best recipe brings, in what was the goal."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)
-    how = ", the changes measured one after the other" if tuned.in_turn else ""
+    how = ", as the product of its changes" if tuned.in_turn else ""
     if tuned.goal == "memory":
-        return f"{memory} less memory at once, speed {time}, over the program as it is{how}"
-    return f"{time} over the program as it is{how}"
+        return f"peak memory smaller by a factor of {memory}, speed {time}, both compared with the baseline{how}"
+    return f"{time} over the baseline{how}"

@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline import units
-from paceline.explain.model import Diagnosis, Finding, Gain, Interval, RankBreakdown
+from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, Interval, RankBreakdown, Remedy
+from paceline.explain.words import SHARE_OF_SAMPLES
 from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
 
+OVER = "over the steady steps"  # what samples/s is taken over: all steady steps together, slow ones included
 HEALTHY = ("compute-bound", "balanced")  # verdicts that ask for nothing
+_UNIT = re.compile(r"(?<=[0-9]) ?[^0-9 .,]+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -71,8 +74,28 @@ def span(low: float, high: float, unit: str = "s") -> str:
 
 
 def interval(value: Interval, unit: str = "s") -> str:
-    """Print a quantity with its bounds: ``412 ms (405 to 420 ms)``."""
-    return f"{quantity(value.value, unit)} ({span(value.low, value.high, unit)})"
+    """Print a quantity with its confidence interval: ``412 ms (95% CI 405–420)``."""
+    return f"{quantity(value.value, unit)} ({confidence(value, unit)})"
+
+
+def confidence(value: Interval, unit: str = "s") -> str:
+    """Print a confidence interval: ``95% CI 405–420``, with units only if they are not all those of the value."""
+    texts = [quantity(number, unit) for number in (value.value, value.low, value.high)]
+    numbers = [_UNIT.sub("", text) for text in texts]
+    units_of = {text.removeprefix(number) for text, number in zip(texts, numbers, strict=True)}
+    alike = len(units_of) == 1 and not any(" " in number for number in numbers)
+    low, high = (numbers if alike else texts)[1:]
+    return f"95% CI {low}–{high}"
+
+
+def confident(value: Interval) -> str:
+    """Print a duration with its 95% interval in one unit: ``98.8 ms (95% CI 97.3–101)``."""
+    shown = quantity(value.value, "s")
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if shown.endswith(f" {unit}") and " " not in shown.removesuffix(f" {unit}"):
+            low, high = (units.significant(end * scale) for end in (value.low, value.high))
+            return f"{shown} (95% CI {low}–{high})" if low != high else shown
+    return f"{shown} (95% CI {span(value.low, value.high)})"
 
 
 def gain(value: Gain) -> str:
@@ -94,16 +117,39 @@ def steps_of(ranks: Sequence[RankBreakdown]) -> int:
 
 
 def speed(diagnosis: Diagnosis) -> list[str]:
-    """Say how fast the run was: steps, time of one with its bounds, samples a second."""
+    """Say how fast the run was: steps, the median step with its interval, samples per second."""
     parts = []
     steps = steps_of(diagnosis.ranks)
     if steps:
         parts.append(count(steps, "step"))
     if diagnosis.step_s is not None:
-        parts.append(f"{interval(diagnosis.step_s)} each")
+        parts.append(f"median {confident(diagnosis.step_s)}")
     if finite(diagnosis.samples_per_s) is not None:
-        parts.append(units.rate(diagnosis.samples_per_s, "samples/s"))
+        parts.append(f"{units.rate(diagnosis.samples_per_s, 'samples/s')} {OVER}")
     return parts
+
+
+def evidence(finding: Finding, diagnosis: Diagnosis) -> list[Evidence]:
+    """Return the evidence of a finding, what its summary does not say first.
+
+    The median step time is left out: a report shows it once.
+    """
+    step_s = diagnosis.step_s.value if diagnosis.step_s is not None else None
+    shown = [one for one in finding.evidence if one.unit != "s" or one.value is None or one.value != step_s]
+    return sorted(shown, key=lambda one: _rank(one, finding))
+
+
+def _rank(evidence: Evidence, finding: Finding) -> int:
+    """Return the place of a piece of evidence: a hot function, other numbers, the share that the summary states."""
+    if evidence.unit == SHARE_OF_SAMPLES:
+        return 0
+    return 2 if evidence.value is not None and evidence.value == finding.time_share else 1
+
+
+def recommended(diagnosis: Diagnosis) -> Remedy | None:
+    """Return the remedy to try first: the first one of the verdict's finding."""
+    finding = verdict_finding(diagnosis)
+    return finding.remedies[0] if finding is not None and finding.remedies else None
 
 
 def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
@@ -152,7 +198,7 @@ def headline(text: str) -> str:
 
 
 def rank_spread(ranks: Sequence[RankBreakdown], floor: float = 0.05) -> str:
-    """Say where ranks differ most: ``data wait 2.1 % (rank 0) to 38 % (rank 5)``; empty if they do not."""
+    """Say where ranks differ most: ``data wait 2.1% (rank 0) to 38% (rank 5)``; empty if they do not."""
     if len(ranks) < 2:
         return ""
     parts = sorted(((*_extremes(ranks, name), STYLES[name].label) for name in PHASES), reverse=True)

@@ -15,7 +15,7 @@ from paceline.traces.whatif import Change, Lasting, as_it_was
 GONE = "gone"
 _KERNEL = "kernel:"
 PARTS = ("loader", "host", "waits", *CLASSES, "kernel:NAME")
-_NAMES = {"loader": "fetching batches", "host": "the host's own work", "copy": "copies"}
+_NAMES = {"loader": "fetching batches", "host": "host work", "copy": "copies"}
 _LARGEST, _TWICE = 3, 2.0
 
 
@@ -30,8 +30,8 @@ def change_of(text: str) -> Change:
     gone = factor.strip() == GONE
     if not known or (part == "waits" and not gone):
         raise UsageError(
-            f"--what-if {text}: no such part; there are {', '.join(PARTS)}, each with =2 (or another number) "
-            f"or ={GONE}; waits takes ={GONE} only"
+            f"--what-if {text}: unknown part; known: {', '.join(PARTS)}, each with =2 (or another factor) "
+            f"or ={GONE}; waits takes only ={GONE}"
         )
     share = _left(text, factor)
     said = f"{_NAMES.get(part, part.removeprefix(_KERNEL))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
@@ -91,7 +91,7 @@ def _left(text: str, factor: str) -> float:
     except ValueError:
         times = 0.0
     if not 0 < times < float("inf"):
-        raise UsageError(f"--what-if {text}: {factor!r} is no factor; give a number above 0, such as 2, or {GONE}")
+        raise UsageError(f"--what-if {text}: {factor!r} is not a factor; give a number above 0, such as 2, or {GONE}")
     return 1 / times
 
 

@@ -130,7 +130,7 @@ def _decoded(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Doc
     except msgspec.ValidationError:
         file = _LOOSE_FILE.decode(text)
     if file.events is None:
-        raise NotACapture(f"{path} is no profiler capture: it has no traceEvents")
+        raise NotACapture(f"{path} is not a profiler capture: it has no traceEvents")
     return Document(top=file, events=file.events)
 
 
@@ -222,17 +222,17 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
     found = salvaged(text)
     complete = [event for event in found.events if event.get("ph", "X") == "X"]
     if not complete:
-        raise NotACapture(f"{path} is no profiler capture that could be read: {error}") from error
+        raise NotACapture(f"{path} cannot be read as a profiler capture: {error}") from error
     try:
         top = msgspec.convert(found.top, Top, strict=False)
     except msgspec.ValidationError:
         top = Top()
     events = [event for each in complete if (event := loose_of(each)) is not None]
     lost = found.lost + len(complete) - len(events)
-    said = f"{path}: damaged ({error}); {len(events):,} events are read"
+    said = f"{path}: damaged ({error}); {len(events):,} events were read"
     if found.repaired:
         said += f", {found.repaired:,} of them repaired"
     if lost:
         where = f", the first at character {found.first_lost:,}" if found.first_lost is not None else ""
-        said += f", {lost:,} are lost{where}"
+        said += f", {lost:,} were lost{where}"
     return Document(top=top, events=events, problems=(said,))

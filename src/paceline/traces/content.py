@@ -49,7 +49,9 @@ def content_of(path: Path) -> Content:
         raise NotACapture(f"{path} cannot be read: {error.strerror or error}") from error
     content = _unpacked(path, data) if data[:2] == _GZIP else Content(data=data)
     if not content.data[:_HEAD_BYTES].strip() and not content.data.strip():
-        raise NotACapture(f"{path} is empty" if not content.problems else f"{content.problems[0]}: nothing is left")
+        raise NotACapture(
+            f"{path} is empty" if not content.problems else f"{content.problems[0]}: nothing could be read"
+        )
     return content
 
 
@@ -80,11 +82,11 @@ def _piece_by_piece(path: Path, packed: bytes) -> Content:
                 if member.eof:
                     break
         except zlib.error as error:
-            problem = f"{path}: its gzip stream is damaged ({error}); what comes before is read"
+            problem = f"{path}: its gzip stream is damaged ({error}); the part before the damage was read"
             return Content(data=b"".join(parts), problems=(problem,))
         if not member.eof:
             read = sum(map(len, parts))
-            problem = f"{path}: its gzip stream ends early; {read:,} bytes of content are read"
+            problem = f"{path}: its gzip stream ends early; {read:,} bytes of content were read"
             return Content(data=b"".join(parts), problems=(problem,))
         consumed = begin + min(_CHUNK_BYTES, len(packed) - begin) - len(member.unused_data)
         packed = packed[consumed:] if sum(map(len, parts)) > size or consumed else b""

@@ -53,8 +53,8 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
     ("exposed copies", lambda rank: rank.breakdown.exposed_copy_ns),
     ("idle: fetching batches", lambda rank: rank.idle.loader_ns),
     ("idle: calls that wait for the GPU", lambda rank: rank.idle.synchronising_ns),
-    ("idle: the host launching work", lambda rank: rank.idle.host_ns),
-    ("idle: work on its way", lambda rank: rank.idle.device_ns),
+    ("idle: host launching work", lambda rank: rank.idle.host_ns),
+    ("idle: work launched but not started", lambda rank: rank.idle.device_ns),
 )
 
 

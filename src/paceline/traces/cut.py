@@ -54,7 +54,7 @@ def between_of(text: str) -> Between:
         first, last = 1.0, 0.0
     if last <= first:
         choices = "give marked steps, such as #10:#12, or times, such as 1.5ms:20ms"
-        raise UsageError(f"--between {text!r} is no window; {choices}")
+        raise UsageError(f"--between {text!r} is not a window; {choices}")
     return Between(times_us=(first, last))
 
 
@@ -86,7 +86,9 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
         NotACapture: A file is none.
     """
     if len(sources) > MOST_RANKS:
-        raise UsageError(f"--perfetto takes up to {MOST_RANKS} ranks, not {len(sources)}; name the files of some")
+        raise UsageError(
+            f"--perfetto takes up to {MOST_RANKS} ranks, not {len(sources)}; give the files of fewer ranks"
+        )
     each = {title: _events(path) for title, path in sources.items()}
     between = between or _longest(next(iter(each.values())))
     numbers: dict[tuple[str, str], int] = {}
@@ -98,7 +100,7 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
                 number = numbers.setdefault((title, str(event.get("pid"))), len(numbers) + 1)
                 found.append(_placed(event, number, title, moved_us.get(title, 0.0)))
     if not any(_is_timed(event) for event in found):
-        raise UsageError("nothing lies in the window that --between names")
+        raise UsageError("no event lies in the window of --between")
     return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # what is no number becomes null
 
 
@@ -113,14 +115,14 @@ def write(path: Path, data: bytes) -> None:
 
 def _events(path: Path) -> list[Json]:
     if nsys.is_export(path):
-        raise UsageError(f"{path} is an Nsight export; Perfetto opens what PyTorch's profiler wrote")
+        raise UsageError(f"{path} is an Nsight export; --perfetto needs a capture of PyTorch's profiler")
     data = content_of(path).document
     try:
         events = msgspec.json.decode(data).get("traceEvents")
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         events = salvaged(data).events
     if not events or not isinstance(events, list):
-        raise NotACapture(f"{path} is no profiler capture that could be read")
+        raise NotACapture(f"{path} cannot be read as a profiler capture")
     return [event for event in events if isinstance(event, dict)]
 
 
@@ -156,7 +158,7 @@ def _ends(events: Sequence[Json], between: Between | None) -> tuple[float, float
     chosen = [event for number, event in steps.items() if low <= number <= high]
     if not chosen:
         there = ", ".join(f"#{number}" for number in sorted(steps)) or "none"
-        raise UsageError(f"no step from #{low} to #{high} is marked; there are {there}")
+        raise UsageError(f"no step from #{low} to #{high} is marked; marked are {there}")
     return min(event["ts"] for event in chosen), max(event["ts"] + event["dur"] for event in chosen)
 
 

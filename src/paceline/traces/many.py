@@ -61,12 +61,12 @@ def files_in(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = [p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and p.is_file()]
             if not inside:
-                raise UsageError(f"no capture in {path}: there is no file whose name ends in {', '.join(_SUFFIXES)}")
+                raise UsageError(f"there is no capture in {path}; the names of captures end in {', '.join(_SUFFIXES)}")
             found += sorted(inside, key=_natural)
         elif path.exists():
             found.append(path)
         else:
-            raise UsageError(f"no file or folder {path}")
+            raise UsageError(f"there is no file or folder {path}; give captures, or folders of captures")
     return list(dict.fromkeys(found))
 
 
@@ -75,19 +75,28 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def read_all(files: Sequence[Path], wanted: Wanted, processes: int | None = None) -> Traces:
+def read_all(
+    files: Sequence[Path],
+    wanted: Wanted,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Traces:
     """Read and summarise captures, and compare their ranks.
 
     Args:
         files: As `files_in` gives them.
         wanted: What of each.
         processes: That read side by side; None: one for each core.
+        progress: Called with the files that are read, and all.
 
     Raises:
         NotACapture: Nothing of any file could be read.
         UsageError: A kernel is asked for that no rank has.
     """
-    found = list(_read(files, partial(_packed, wanted=wanted), processes or len(os.sched_getaffinity(0))))
+    found: list[_Read] = []
+    for one in _read(files, partial(_packed, wanted=wanted), processes or len(os.sched_getaffinity(0))):
+        found.append(one)
+        progress(len(found), len(files))
     broken = [one.problem for one in found if one.problem is not None]
     ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
     if not ranks:
@@ -132,14 +141,16 @@ def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     files: dict[int, str] = {}  # of several GPUs of one file all have its rank
     for rank in ranks:
         if rank.rank is not None and files.setdefault(rank.rank, rank.source) != rank.source:
-            problems.append(f"{rank.source}: rank {rank.rank} is there already; it is not matched with the others")
+            problems.append(
+                f"{rank.source}: rank {rank.rank} is in another file already; this one is not matched with the others"
+            )
             rank = replace(rank, rank=None)
             doubled.add(rank.source)
         found.append(rank)
     unknown = {rank.source for rank in found if rank.rank is None and not rank.one_of_several} - doubled
     if unknown and len(found) > 1:
-        several = f"{len(unknown)} files do" if len(unknown) > 1 else f"{next(iter(unknown))} does"
-        problems.append(f"{several} not tell a rank, in the content or the name")
+        which = f"{len(unknown)} files have" if len(unknown) > 1 else f"{next(iter(unknown))} has"
+        problems.append(f"{which} no rank, neither in the content nor in the name")
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
 
 

@@ -48,7 +48,7 @@ def read(path: Path) -> list[Capture]:
             database.text_factory = lambda text: text.decode("utf-8", "replace")
             return _captures(path, _Export(path=path, database=database, columns=_columns(database), problems=[]))
     except sqlite3.Error as error:
-        raise NotACapture(f"{path} is no Nsight Systems export that could be read: {error}") from error
+        raise NotACapture(f"{path} cannot be read as an Nsight Systems export: {error}") from error
 
 
 class _Work(NamedTuple):
@@ -114,7 +114,7 @@ def _captures(path: Path, export: _Export) -> list[Capture]:
     texts = export.texts()
     work = [*_kernels(export, texts), *_graphs(export), *_copies(export), *_sets(export)]
     if not work:
-        raise NotACapture(f"{path} has no GPU activity: {_KERNELS} and the like have no rows that could be read")
+        raise NotACapture(f"{path} has no GPU activity: {_KERNELS} and the other activity tables have no readable rows")
     calls, ranges = _calls(export, texts), _ranges(export, texts)
     names = _devices(export)
     found: list[Capture] = []

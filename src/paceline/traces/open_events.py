@@ -93,7 +93,7 @@ def events_of(path: Path) -> list[Event]:
     try:
         return _FILE.decode(content_of(path).document).events
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotACapture(f"{path} is no whole capture of PyTorch's profiler: {error}") from error
+        raise NotACapture(f"{path} is not a complete capture of PyTorch's profiler: {error}") from error
 
 
 def begun(events: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:

@@ -84,7 +84,7 @@ def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
     try:
         found = launchers_in(path)
     except NotACapture as error:
-        problem = f"{error}: who launched its work is not known"
+        problem = f"{error}: its operators are not known"
         return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
     return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
 

@@ -32,7 +32,7 @@ def events_in(capture: Capture, window: str) -> GpuEvents:
         return _as_hta(capture)
     if window == "steps":
         return _in_steps(capture)
-    raise UsageError(f"no window {window!r}; there are {', '.join(WINDOWS)}")
+    raise UsageError(f"unknown window {window!r}; known: {', '.join(WINDOWS)}")
 
 
 def steps_in(capture: Capture, window: str) -> int:

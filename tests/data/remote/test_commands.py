@@ -46,7 +46,7 @@ def test_verified(store, tmp_path):
     assert (done.returncode, done.stdout.startswith("40 samples, ")) == (0, True), done.stderr
     done = data(store, tmp_path, "verify", "--repair")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--repair writes" in done.stderr
+    assert "--repair cannot write to" in done.stderr
 
 
 def test_all_that_is_damaged_is_named(store, tmp_path):
@@ -77,13 +77,13 @@ def test_measured(store, tmp_path):
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["dataset"], found["samples"]) == (store.url, 40)
     assert "fetch" in {stage["name"] for stage in found["stages"]}
-    assert "store: " in done.stdout and "0 of them repeated" in done.stdout
+    assert "object storage: " in done.stdout and "0 of them repeated" in done.stdout
     assert list((tmp_path / "cache").rglob("index"))
 
 
 def test_what_needs_a_folder_says_so(store):
     remote = ShardedDataset(store.url, cache=False)
-    with pytest.raises(UsageError, match="copy it first"):
+    with pytest.raises(UsageError, match="copy it to a folder first"):
         remote.file(0)
     with pytest.raises(UsageError, match="copy it to a folder"):
         TokenDataset(store.url, 8)

@@ -46,7 +46,7 @@ def test_it_can_be_copied_to_another_process(shards, store):
 
 
 @pytest.mark.parametrize(
-    "fault, said", [(stores.refused, "credentials come from storage_options="), (stores.absent, "no such object")]
+    "fault, said", [(stores.refused, "give credentials in storage_options="), (stores.absent, "no such object")]
 )
 def test_what_cannot_get_better_is_not_tried_again(store, fault, said):
     store.fault = always(fault, "shard-000002.tar")
@@ -69,5 +69,5 @@ def test_a_shard_that_ends_early(tmp_path):
     for number, left in ((1, 2), (2, 512)):
         path = local.folder / local.contents.shards[number].file
         path.write_bytes(path.read_bytes()[: path.stat().st_size // left])
-    with serving(local.folder) as store, pytest.raises(DamagedData, match="is cut off"):
+    with serving(local.folder) as store, pytest.raises(DamagedData, match="is truncated"):
         batches(opened(store))

@@ -170,9 +170,9 @@ def test_windows_are_set_apart_by_what_they_cost():
     stamper = program.stamper
     stamper.spent_ns = 60_000 * stamper.timed_ends  # 60 µs a step
     stamper.tune(100 * MS)
-    assert stamper.period <= 8  # 0.06 %: every step
+    assert stamper.period <= 8  # 0.06%: every step
     stamper.tune(5 * MS)
-    assert stamper.period == 48  # 1.2 % of a step, at 8 steps of 48: 0.2 %
+    assert stamper.period == 48  # 1.2% of a step, at 8 steps of 48: 0.2%
     stamper.tune(1)
     assert stamper.period == 4096
 

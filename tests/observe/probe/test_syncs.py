@@ -42,7 +42,8 @@ def test_a_line_that_asks_for_a_value(lines, tmp_path, source):
     code = code_of(tmp_path, source)
     lines.count([(code, 1)], "mid")
     (found,) = lines.as_json()
-    assert found == {"slot": "mid", "function": "<module> (train.py:1)", "text": source, "count": 1}
+    where = {"function": "<module> (train.py:1)", "file": str(tmp_path / "train.py")}
+    assert found == {"slot": "mid", **where, "text": source, "count": 1}
 
 
 @pytest.mark.parametrize("source", ["loss = model(x)", "itemise(x)", "loss.backward()", "footprint(x)", "x = y.cpus"])

@@ -24,7 +24,7 @@ def labels(low: float, high: float, unit: str, most: int = 5) -> list[str]:
         (0, 100_000, "steps", ["0", "20 k", "40 k", "60 k", "80 k", "100 k"]),
         (0, 80 * 2**30, "bytes", ["0", "20 GiB", "40 GiB", "60 GiB", "80 GiB"]),
         (0, 3 * 2**20, "bytes/s", ["0", "1 MiB/s", "2 MiB/s", "3 MiB/s"]),
-        (0, 100, "%", ["0", "20 %", "40 %", "60 %", "80 %", "100 %"]),
+        (0, 100, "%", ["0", "20%", "40%", "60%", "80%", "100%"]),
     ],
 )
 def test_ticks(low: float, high: float, unit: str, expected: list[str]) -> None:

@@ -35,7 +35,7 @@ def test_table_wants_a_cell_for_each_head() -> None:
 @pytest.mark.parametrize(
     ("text", "markup"),
     [
-        ("waits 61 % of it", "waits <b>61 %</b> of it"),
+        ("waits 61% of it", "waits <b>61%</b> of it"),
         ("1.7 to 2.2 s each", "<b>1.7 to 2.2 s</b> each"),
         ("41 MiB/s, 1.5x", "<b>41 MiB/s</b>, <b>1.5x</b>"),
         ("step 412 on", "step 412 on"),
@@ -63,8 +63,8 @@ def test_hover_data_is_json_without_nan() -> None:
 
 def test_stacked_writes_shares_only_where_they_fit() -> None:
     made = stacked([("forward", "forward", 0.97), ("other", "other", 0.03)], "label", named=True)
-    assert "97 %<" in made
-    assert "3 %<" not in made
+    assert "97%<" in made
+    assert "3%<" not in made
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,9 @@ def test_what_cannot_be_split_safely_is_refused_with_the_reason(tmp_path, layout
     ("arguments", "why"),
     [
         (["--layout", "tp=2", "train.py"], "give dp=2, shard=2"),
-        (["--layout", "dp=2", "--", "torchrun", "train.py"], "leave --layout out"),
+        (["--layout", "dp=2", "--", "torchrun", "train.py"], "leave out --layout"),
         (["--layout", "dp=1", "train.py"], "one process"),
-        (["--layout", "rows=2", "train.py"], "no axis 'rows'; there are"),
+        (["--layout", "rows=2", "train.py"], "no axis 'rows'; the axes are dp and shard"),
         (["--recipe", "recipe.toml", "train.py"], "memory.micro_batches"),
     ],
 )

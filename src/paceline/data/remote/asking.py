@@ -22,10 +22,10 @@ _COMMON_BYTES = 8 << 20  # of a request, for which the limit in time stands
 _LONGEST_S = 20.0  # between two tries
 _FINAL = {*range(400, 500), 501, 505} - {408, 425, 429}  # that do not pass
 _ADVICE = {
-    "missing": "was it moved, or not copied whole?",
-    "refused": "credentials come from storage_options=, or from where the store's own tools look (AWS_PROFILE, ~/.aws)",
-    "wrong": "check URL and storage_options=",
-    "busy": "is the store up, and the network? tries= and request_s= give it longer",
+    "missing": "was it moved, or copied only in part?",
+    "refused": "give credentials in storage_options=, or where the store's own tools find them (AWS_PROFILE, ~/.aws)",
+    "wrong": "check the URL and storage_options=",
+    "busy": "check the store and the network, or raise tries= and request_s=",
 }
 _NO_USE = (ImportError, TypeError, ValueError, AttributeError, IsADirectoryError)
 
@@ -96,7 +96,7 @@ class Asker:
             except CancelledError as error:
                 raise Stopped from error
         if begin is not None and end is not None and len(found) > end - begin:
-            raise ValueError(f"the server sent {len(found):,} bytes: it does not answer requests for a part of a file")
+            raise ValueError(f"the server sent {len(found):,} bytes; it does not support range requests")
         with self._lock:
             self._counts.bytes += len(found)
         return found

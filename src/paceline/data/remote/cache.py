@@ -59,8 +59,8 @@ class Cache:
             self._most = most_bytes if most_bytes is not None else (shutil.disk_usage(folder).free + held) // 2
         except OSError as error:
             raise EnvironmentFault(
-                f"cannot keep what is fetched in {folder}: {error.strerror or error}; name another folder, "
-                "cache=FOLDER, or none, cache=False"
+                f"cannot cache blocks in {folder}: {error.strerror or error}; give another folder "
+                "(cache=FOLDER) or none (cache=False)"
             ) from error
         self._paused_until = 0.0
         self._warned = False
@@ -224,9 +224,9 @@ class Cache:
             warned, self._warned = self._warned, True
         if not warned:
             warnings.warn(
-                f"what is fetched is not kept, {self._all} cannot be written: {error.strerror or error}; training goes "
-                f"on and fetches it again in the next epoch. Make room, or name another folder: cache=FOLDER, "
-                f"cache_bytes=N (now {units.size(self._most)})",
+                f"cannot cache blocks in {self._all}: {error.strerror or error}; training continues and fetches them "
+                f"again in the next epoch. Free some space, or give cache=FOLDER or cache_bytes=N (now "
+                f"{units.size(self._most)})",
                 RuntimeWarning,
                 stacklevel=2,
             )

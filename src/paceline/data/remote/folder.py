@@ -74,8 +74,8 @@ class RemoteFolder:
             text = self.asker.fetched(CONTENTS_FILE, None, None, Stop())
         except Missing as error:
             raise UsageError(
-                f"no {CONTENTS_FILE} at {self.address}: it is no data set; `paceline data convert SRC DEST` makes one, "
-                "and any tool copies it"
+                f"no {CONTENTS_FILE} at {self.address}: not a data set; `paceline data convert SRC DEST` makes one, "
+                "and any tool copies it to the store"
             ) from error
         found = contents_in(text, f"{self.address}/{CONTENTS_FILE}")
         self._shards = list(found.shards)
@@ -145,8 +145,8 @@ class RemoteFolder:
         except Unfetched as error:
             raise LostPart(f"{shard.index}, the index of {shard.file}, cannot be fetched: {error}", number) from error
         raise LostPart(
-            f"{self.address}/{shard.index}, the index of {shard.file}, is damaged: its checksum is not the one that "
-            "was written; copy it to the store again",
+            f"{self.address}/{shard.index}, the index of {shard.file}, is damaged: its checksum does not match; "
+            "copy it to the store again",
             number,
         )
 

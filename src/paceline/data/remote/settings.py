@@ -37,15 +37,17 @@ def chosen(settings: Mapping[str, Any]) -> RemoteSettings:
     known = [one.name for one in fields(RemoteSettings)]
     wrong = [name for name in settings if name not in known]
     if wrong:
-        raise UsageError(f"a data set in a store has no setting {', '.join(wrong)}; it has {', '.join(known)}")
+        raise UsageError(f"a data set in a store has no setting {', '.join(wrong)}; settings: {', '.join(known)}")
     found = RemoteSettings(**settings)
     if found.tries < 1 or found.requests < 1 or found.request_s <= 0 or found.wait_s < 0:
         raise UsageError(
             f"tries={found.tries}, requests={found.requests}, request_s={found.request_s}, wait_s={found.wait_s}: "
-            "the first two begin at 1, times are seconds above 0"
+            "tries and requests must be 1 or more, and times above 0 s"
         )
     if found.cache_bytes is not None and found.cache_bytes < 1:
-        raise UsageError(f"cache_bytes is {found.cache_bytes}; cache=False keeps nothing on the disk")
+        raise UsageError(
+            f"cache_bytes is {found.cache_bytes}; it must be above 0. Use cache=False to keep nothing on disk"
+        )
     return found
 
 

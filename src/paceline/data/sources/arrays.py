@@ -39,9 +39,7 @@ class Arrays:
         counts = {name: len(array) for name, array in found.items()}
         if len(set(counts.values())) != 1:
             said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            raise UsageError(
-                f"{self.path} has arrays of different lengths ({said}); all need as many rows as there are samples"
-            )
+            raise UsageError(f"{self.path} has arrays of different lengths ({said}); all must have one row per sample")
         return found
 
     def __len__(self) -> int:

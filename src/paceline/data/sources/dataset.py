@@ -94,7 +94,7 @@ class DatasetSource:
         kind = self._kind(number, column.name, value)
         if kind != column.kind and not (kind == "int" and column.kind == "float"):
             raise BadSample(
-                f"{self.name(number)}: {column.name} is of kind {kind}, that of the first sample is {column.kind}"
+                f"{self.name(number)}: {column.name} is of kind {kind}, but of kind {column.kind} in the first sample"
             )
         try:
             return _kept(value, column)
@@ -165,7 +165,7 @@ def kind_of(value: Any) -> ColumnKind:
     if hasattr(value, "__array__"):
         return _kind_of_array(value)
     raise BadSample(
-        f"a sample has a {type(value).__name__}; numbers, text, bytes, pictures, arrays and tensors can be kept"
+        f"a sample has a {type(value).__name__}; supported are numbers, text, bytes, images, arrays and tensors"
     )
 
 
@@ -195,7 +195,7 @@ def _png(picture: Any) -> Payload:
         picture.save(file, format="PNG", compress_level=1)
     except OSError as error:
         raise ValueError(
-            f"a picture of mode {picture.mode} is no PNG; give picture.convert('RGB'), or bytes"
+            f"an image of mode {picture.mode} cannot be written as PNG; give picture.convert('RGB'), or bytes"
         ) from error
     return Payload(data=file.getvalue(), suffix="png")
 

@@ -38,12 +38,16 @@ def source_of(path: Path, kind: str | None) -> Source:
         UsageError: There is nothing that can be converted.
     """
     if not path.is_file() and not path.is_dir():
-        raise UsageError(f"{path} is neither a file nor a folder" if path.exists() else f"no file or folder {path}")
+        raise UsageError(
+            f"{path} is neither a file nor a folder"
+            if path.exists()
+            else f"there is no file or folder {path}; give the data to convert as SRC"
+        )
     kind = kind or _kind(path)
     if kind in _OF_A_FOLDER_OR_FILE:
         wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
         if wanted == "folder" and not path.is_dir() or wanted == "file" and not path.is_file():
-            raise UsageError(f"--format {kind} is of a {wanted}, and {path} is none; leave --format out")
+            raise UsageError(f"--format {kind} needs a {wanted}, and {path} is not one; leave --format out")
         return listed(path)
     suffixes, listed_together = _OF_FILES[kind]
     files = [path] if path.is_file() else _files(path, suffixes)
@@ -64,7 +68,7 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "npy" if any(path.glob("*.npy")) else "images"
     unpack = ", or unpack it first" if path.suffix.lower() in _PACKED else ""
-    raise UsageError(f"it cannot be told what {path} is; say it with --format{unpack}")
+    raise UsageError(f"the format of {path} is not recognised; give it with --format{unpack}")
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

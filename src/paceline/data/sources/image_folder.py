@@ -86,7 +86,7 @@ def image_folder(root: Path) -> Pictures:
                     sizes.append(_size(path))
     if not files:
         raise UsageError(
-            f"no pictures in {root}: give a folder with a folder of pictures ({', '.join(SUFFIXES)}) for each class, "
+            f"no images in {root}: give a folder with one folder of images ({', '.join(SUFFIXES)}) for each class, "
             "or a table (CSV) of paths and labels; text takes --tokenizer"
         )
     return Pictures(root, files, labels, sizes, classes)
@@ -122,7 +122,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str]]:
                     )
                 yield row[files_in], row[labels_in].strip()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no UTF-8 text ({error}); save it as that") from error
+        raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except csv.Error as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}") from error
 
@@ -150,7 +150,7 @@ def _head(path: Path, heads: Sequence[str], wanted: Sequence[str]) -> str:
     found = next((head for head in heads if head.strip().lower() in wanted), None)
     if found is None:
         raise UsageError(
-            f"{path} has the columns {', '.join(heads) or 'none'}; one has to be called {' or '.join(wanted)}"
+            f"{path} has the columns {', '.join(heads) or 'none'}; one must be called {' or '.join(wanted)}"
         )
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,27 @@ SUFFIXES = (".txt", ".md", ".jsonl")
 _TOGETHER_BYTES = 1 << 24  # of documents that are made into tokens together
 
 
-def documents(path: Path) -> Iterator[list[str]]:
+def documents(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[list[str]]:
     """Yield documents, some at a time.
+
+    Args:
+        path: A file of text, or a folder of such files.
+        progress: Called with the bytes that are read, and those of all files.
 
     Raises:
         UsageError: There are none, or one is no text.
     """
     held: list[str] = []
     size = 0
+    done, total = 0, sum(file.stat().st_size for file in _files(path))
     for text in (text for file in _files(path) for text in _of_file(file)):
         held.append(text)
         size += len(text)
+        done += len(text)  # less than the bytes of the file in JSON and beyond ASCII
         if size >= _TOGETHER_BYTES:
             yield held
             held, size = [], 0
+            progress(min(done, total), total)
     if held:
         yield held
 
@@ -56,7 +63,7 @@ def _of_file(path: Path) -> Iterator[str]:
                 if line.strip():
                     yield _of_line(path, number, line)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no UTF-8 text: {error}") from error
+        raise UsageError(f"{path} is not UTF-8 text: {error}") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -66,7 +73,7 @@ def _of_line(path: Path, number: int, line: bytes) -> str:
         found = msgspec.json.decode(line)
         text: Any = found["text"]
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise UsageError(f'{path}, line {number}: no JSON with a field "text"') from error
+        raise UsageError(f'{path}, line {number}: not JSON with a field "text"') from error
     return str(text)
 
 
@@ -87,11 +94,11 @@ class FileTokenizer:
         try:
             self._own = Own.from_file(str(path))
         except Exception as error:
-            raise UsageError(f"{path} is no tokenizer: {error}") from error
+            raise UsageError(f"{path} is not a tokenizer: {error}") from error
         ends = [self._own.token_to_id(name) for name in ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")]
         found = next((end for end in ends if end is not None), None)
         if found is None:
-            raise UsageError(f"{path} has no token that ends a text; add one, such as <|endoftext|>")
+            raise UsageError(f"{path} has no end-of-text token; add one, such as <|endoftext|>")
         self.name, self.vocabulary, self.end = path.name, int(self._own.get_vocab_size()), int(found)
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:

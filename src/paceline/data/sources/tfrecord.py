@@ -109,7 +109,7 @@ def _kind(values: Feature) -> ColumnKind:
         return _text_or_bytes(first) if suffix == "bin" else kind_of_suffix(suffix)
     if isinstance(first, bytes):
         raise BadSample(
-            f"a feature is a list of {len(values)} byte strings; lists of numbers, and single strings, can be kept"
+            f"a feature is a list of {len(values)} byte strings; supported are lists of numbers, and single strings"
         )
     if len(values) != 1:
         return "array"

@@ -88,13 +88,13 @@ class Tars:
     def _value(self, number: int, column: Column, member: Member, read: Mapping[str, bytes]) -> Value:
         data = read[column.name]
         if len(data) != member.size:
-            raise BadSample(f"{self.name(number)}.{member.suffix} is cut off: {len(data):,} of {member.size:,} bytes")
+            raise BadSample(f"{self.name(number)}.{member.suffix} is truncated: {len(data):,} of {member.size:,} bytes")
         if not column.is_number:
             return Payload(data=data, suffix=plain_suffix(member.suffix.rpartition(".")[2]))
         try:
             return float(data) if column.kind == "float" else int(data)
         except ValueError as error:
-            raise BadSample(f"{self.name(number)}.{member.suffix} is no number: {data[:40]!r}") from error
+            raise BadSample(f"{self.name(number)}.{member.suffix} is not a number: {data[:40]!r}") from error
 
 
 def tars(paths: Sequence[Path]) -> Tars:
@@ -105,7 +105,7 @@ def tars(paths: Sequence[Path]) -> Tars:
     """
     groups = [group for number, path in enumerate(paths) for group in _groups(number, path)]
     if not groups:
-        raise UsageError(f"no samples in {', '.join(map(str, paths[:3]))}: their names have to be KEY.SUFFIX")
+        raise UsageError(f"no samples in {', '.join(map(str, paths[:3]))}: file names must be KEY.SUFFIX")
     return Tars(list(paths), groups)
 
 
@@ -125,8 +125,6 @@ def _groups(number: int, path: Path) -> Iterator[Group]:
                 key = own
                 members.append(Member(suffix, one.offset_data, one.size))
     except (OSError, tarfile.TarError) as error:
-        raise UsageError(
-            f"{path} cannot be read as a tar ({error}); compressed ones have to be unpacked first"
-        ) from error
+        raise UsageError(f"{path} cannot be read as a tar ({error}); unpack a compressed tar first") from error
     if members:
         yield Group(number, key, tuple(members))

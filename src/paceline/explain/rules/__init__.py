@@ -1,12 +1,14 @@
-"""Every finding in a file of its own. A file holds the test, the evidence, the estimate, the remedies and the page."""
+"""The rules, one file per finding: the test, the evidence, the expected gain, the remedies and the page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
+from paceline.core.remedies import REMEDIES
 from paceline.explain.facts import Facts
 from paceline.explain.model import Finding
 from paceline.traces.many import Traces
@@ -57,16 +59,22 @@ _MODULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One finding: how it is decided, and its page in Markdown."""
+    """One finding: the function that decides it, and its page in Markdown."""
 
     code: str
     name: str
     page: str
     check: Callable[[Facts], Finding | None]
-    check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures do not show it
+    check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures cannot show it
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """The ids of the remedies that the section "What helps" of its page names, in the order of the page."""
+        helps = self.page.partition("## What helps")[2].partition("\n## ")[0]
+        return tuple(dict.fromkeys(name for name in re.findall(r"`([^`]+)`", helps) if name in REMEDIES))
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule, imported once."""
+    """Return all rules."""
     return tuple(import_module(f"{__name__}.{module}").RULE for module in _MODULES)

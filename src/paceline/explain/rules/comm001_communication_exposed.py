@@ -1,4 +1,4 @@
-"""COMM001: is communication between ranks not hidden behind compute?"""
+"""COMM001: communication between ranks is not hidden behind computing."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ _LEAST = 0.08
 PAGE = """
 ## What it means
 
-Ranks exchange gradients (or parameters), and the exchange is not covered by computing: all of them wait for the
-network together.
+Ranks exchange gradients or parameters, and this exchange does not overlap with computing. All ranks wait for this
+communication at the same time.
 
-## How it is decided
+## How it is detected
 
-Collectives, and time blocked inside forward and backward of a distributed run, take at least 8 % of step time
-on every rank, and the ranks are busy for about equally long (otherwise see COMM002, where one makes the others
-wait). In profiler captures, communication that no compute kernel runs beside takes as much of the time between the
-first GPU event and the last, less what ranks wait for a straggler.
+Communication takes at least 8% of step time on every rank. Communication time is the time in collectives, and the time
+blocked inside the forward and backward pass of a distributed run. All ranks compute for about equally long. If one rank
+makes the others wait, COMM002 is reported instead.
+
+In profiler captures, communication during which no compute kernel runs takes at least 8% of the time between the first
+and the last GPU event. The time in which ranks wait for the slowest rank is not included.
 
 ## What helps
 
-`ddp.bucket_cap_mb`: other bucket sizes overlap better. `ddp.compress`: send gradients in 16 bits.
-`batch.accumulate`: exchange less often (another batch size). `layout.shard`: another layout.
+- `ddp.bucket_cap_mb`: with another bucket size, more of the communication can overlap with computing.
+- `ddp.comm_hook`: gradients in 16 bits need half the bytes.
+- `batch.accumulate`: ranks exchange gradients fewer times for the same number of samples. The effective batch grows.
+- `layout.shard`: another layout can need less communication; `paceline plan` compares layouts.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMM001."""
+    """Return finding COMM001, or None if it does not apply."""
     if len(facts.ranks) < 2 or straggler(facts) is not None or syncs_too_often(facts):
         return None
     shares = [rank.breakdown.shares["communication"] for rank in facts.ranks]
@@ -42,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     text = (
         f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time "
-        f"over {len(shares)} ranks"
+        f"on {len(shares)} ranks"
     )
     return Finding(
         code="COMM001",
@@ -58,15 +62,15 @@ def check(facts: Facts) -> Finding | None:
         ],
         remedies=[
             Remedy(
-                id="ddp.compress",
+                id="ddp.comm_hook",
                 safety="numeric",
-                change="compress gradients to 16 bits (a DDP communication hook)",
+                change="compress gradients to 16 bits with a DDP communication hook",
                 gain=gain_of_removing(share, 0.1, 0.5),
             ),
             Remedy(
                 id="ddp.bucket_cap_mb",
                 safety="numeric",
-                change="try other gradient bucket sizes (bucket_cap_mb)",
+                change="try another gradient bucket size (bucket_cap_mb)",
                 gain=gain_of_removing(share, 0.0, 0.4),
             ),
             Remedy(
@@ -76,12 +80,12 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.4, 0.9),
             ),
         ],
-        summary=f"ranks wait for communication {units.percent(share)} of the time",
+        summary=f"ranks wait for communication during {units.percent(share)} of the time",
     )
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide COMM001 for captures: communication that no compute hides, less what is waiting for the last to come."""
+    """Return finding COMM001 for captures: exposed communication, without the time spent waiting for a straggler."""
     ranks = [rank for rank in spans.timed(traces) if rank.breakdown.communication_ns]
     if not ranks:
         return None
@@ -93,13 +97,13 @@ def check_traces(traces: Traces) -> Finding | None:
     compress = Remedy(
         id="ddp.comm_hook",
         safety="numeric",
-        change="compress gradients to 16 bits",
+        change="compress gradients to 16 bits with a DDP communication hook",
         gain=gain_of_removing(share, 0.1, 0.5),
     )
     buckets = Remedy(
         id="ddp.bucket_cap_mb",
         safety="numeric",
-        change="try other gradient bucket sizes (bucket_cap_mb)",
+        change="try another gradient bucket size (bucket_cap_mb)",
         gain=gain_of_removing(share, 0.0, 0.4),
     )
     return Finding(
@@ -110,11 +114,12 @@ def check_traces(traces: Traces) -> Finding | None:
         time_share=share,
         gain=gain,
         ranks=spans.numbers(ranks),
-        evidence=[spans.cited(rank, one, "exposed communication") for rank, one in zip(ranks, exposed, strict=True)][
-            :8
-        ],
+        evidence=[
+            spans.cited(rank, one, "communication that does not overlap with computing")
+            for rank, one in zip(ranks, exposed, strict=True)
+        ][:8],
         remedies=[compress, buckets],
-        summary=f"communication that no compute hides takes {units.percent(share)} of the time",
+        summary=f"communication that does not overlap with computing takes {units.percent(share)} of the time",
     )
 
 

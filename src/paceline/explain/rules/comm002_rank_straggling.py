@@ -1,4 +1,4 @@
-"""COMM002: does one rank make the others wait?"""
+"""COMM002: one rank makes the others wait."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ _OFTEN = 3
 PAGE = """
 ## What it means
 
-Synchronous training runs at the pace of its slowest rank. One rank is busy longer than the others, and they
-wait for it in every exchange.
+Synchronous training runs at the speed of its slowest rank. One rank is busy longer than the others, and they wait for
+it in each exchange.
 
-## How it is decided
+## How it is detected
 
-The rank that is busy longest (step time without communication) exceeds the median of the others by at least 10 %
-of a step, and the others spend about that much more time in communication than it does. Its own cause is the
-phase in which it exceeds the others most. In profiler captures of several ranks, collectives are matched: the others
-wait at least 5 % of the time for the rank that comes last, added up over those in which it does.
+The busy time of a rank is its step time without communication. The slowest rank's busy time exceeds the median busy
+time of the other ranks by at least 10% of a step. The other ranks spend about that much more time in communication. The
+finding names the phase in which the slowest rank loses most.
+
+In profiler captures of several ranks, each collective is matched across the ranks. The rank that arrives last makes the
+others wait. Over all collectives in which one rank is last, this waiting adds up to at least 5% of the time.
 
 ## What helps
 
-Whatever helps the phase named: the straggler's loader, its host, its device. `ranks.balance`: give every rank
-the same work.
+- `ranks.balance`: find the cause in the phase that the finding names, and give every rank the same work.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMM002."""
+    """Return finding COMM002, or None if it does not apply."""
     late = straggler(facts)
     if late is None:
         return None
@@ -50,19 +51,20 @@ def check(facts: Facts) -> Finding | None:
         ranks=[late.rank],
         evidence=[
             Evidence(
-                text=f"rank {late.rank} is busy {units.seconds(late.own_s)} a step, the others "
-                f"{units.seconds(late.own_s - late.excess_s)} in the median",
+                text=f"rank {late.rank} is busy for {units.seconds(late.own_s)} per step, the other ranks for "
+                f"{units.seconds(late.own_s - late.excess_s)} (median)",
                 value=late.excess_s,
                 unit="s",
             ),
             Evidence(
-                text=f"{units.percent(late.phase_share)} of the difference is in its {late.phase} phase{late.where}",
+                text=f"{units.percent(late.phase_share)} of the difference is in the {late.phase} phase of rank "
+                f"{late.rank}{late.where}",
                 value=late.phase_share,
                 unit="share of the difference",
             ),
             Evidence(
-                text=f"the others wait {units.percent(late.others_waiting)} of a step in communication, it "
-                f"waits {units.percent(late.waiting)}",
+                text=f"the other ranks spend {units.percent(late.others_waiting)} of a step in communication, rank "
+                f"{late.rank} spends {units.percent(late.waiting)}",
                 value=late.others_waiting,
                 unit="share of step time",
             ),
@@ -71,17 +73,17 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="ranks.balance",
                 safety="exact",
-                change=f"mend the {late.phase} phase of rank {late.rank}{late.where}",
+                change=f"make the {late.phase} phase of rank {late.rank} faster{late.where}",
                 gain=gain,
             )
         ],
-        summary=f"rank {late.rank} makes the others wait {units.percent(share)} of the time, by its "
+        summary=f"rank {late.rank} makes the other ranks wait {units.percent(share)} of the time; it is slower in the "
         f"{late.phase} phase{late.where}",
     )
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide COMM002 for captures: others wait in collectives for the one that comes last."""
+    """Return finding COMM002 for captures: ranks wait in collectives for the rank that arrives last."""
     if not traces.stragglers:
         return None
     late = traces.stragglers[0]
@@ -89,9 +91,9 @@ def check_traces(traces: Traces) -> Finding | None:
     if share < _LEAST:
         return None
     gain = gain_of_removing(share, 0.5, 1.0)
-    came = f"rank {late.rank} comes last in {late.last_in} of {late.of} collectives"
+    came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collectives"
     together = units.seconds(late.caused_ns / 1e9)
-    waited = f"the others wait {together} for it together, {units.percent(late.share)} of all waiting"
+    waited = f"the other ranks wait {together} in total for this rank, {units.percent(late.share)} of all waiting time"
     return Finding(
         code="COMM002",
         name="rank-straggling",
@@ -106,10 +108,13 @@ def check_traces(traces: Traces) -> Finding | None:
         ],
         remedies=[
             Remedy(
-                id="ranks.balance", safety="exact", change=f"see what rank {late.rank} does before it comes", gain=gain
+                id="ranks.balance",
+                safety="exact",
+                change=f"find out what rank {late.rank} does before it reaches the collectives",
+                gain=gain,
             )
         ],
-        summary=f"rank {late.rank} makes the others wait {units.percent(share)} of the time",
+        summary=f"rank {late.rank} makes the other ranks wait {units.percent(share)} of the time",
     )
 
 

@@ -1,4 +1,4 @@
-"""COMM004: are gradients exchanged on every micro-step of an accumulation?"""
+"""COMM004: gradients are exchanged on every micro-step of an accumulation."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Gradients are accumulated over several micro-steps, but every one of them exchanges gradients between the ranks.
-Only the last exchange is needed.
+The program accumulates gradients over several micro-steps (forward and backward passes before one optimizer update).
+Ranks exchange gradients in each micro-step, but only the last exchange is needed.
 
-## How it is decided
+## How it is detected
 
-A step has at least two micro-steps, and more than one of them ran with gradient synchronisation on
-(`DistributedDataParallel.require_backward_grad_sync`), and communication takes at least 2 % of step time.
+A step has at least two micro-steps. More than one of them ran with gradient synchronization
+(`DistributedDataParallel.require_backward_grad_sync`). Communication takes at least 2% of step time.
 
 ## What helps
 
-`ddp.no_sync`: run all micro-steps but the last under `model.no_sync()`. The sum is the same up to the order of
-additions.
+- `ddp.no_sync`: run all micro-steps except the last under `model.no_sync()`. The gradients are the same except for the
+  order of additions.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMM004."""
+    """Return finding COMM004, or None if it does not apply."""
     rank = facts.first
     share = max(r.breakdown.shares["communication"] for r in facts.ranks)
     if not syncs_too_often(facts) or share < 0.02:
@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{synced:.1f} of {micro:.1f} micro-steps in a step exchange gradients; one has to",
+                text=f"{synced:.1f} of {micro:.1f} micro-steps per step exchange gradients; one exchange is enough",
                 value=synced,
                 unit="exchanges per step",
             ),
@@ -57,11 +57,11 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="ddp.no_sync",
                 safety="numeric",
-                change="run all micro-steps but the last under model.no_sync()",
+                change="run all micro-steps except the last under model.no_sync()",
                 gain=gain,
             )
         ],
-        summary=f"gradients are exchanged {synced:.0f} times a step where once would do",
+        summary=f"ranks exchange gradients {synced:.0f} times per step; once is enough",
     )
 
 

@@ -1,4 +1,4 @@
-"""COMP001: does the device work nearly all the time?"""
+"""COMP001: the device computes nearly all the time."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-Nothing holds the device up: forward, backward and optimizer fill the step. This is the healthy state; going
-faster now means computing faster (precision, compilation, a better device) or computing on more devices.
+The forward pass, the backward pass and the optimizer take nearly all of the step time. This is the healthy state. To
+train faster, the program has to compute faster (precision, compilation, a faster device) or use more devices.
 
-## How it is decided
+## How it is detected
 
-Forward, backward, optimizer and copies that overlap with them take at least 85 % of step time; on a GPU whose
-utilization can be read, some kernel also runs in at least 85 % of the time. In profiler captures, compute
-kernels run in at least 85 % of the time between the first GPU event and the last, on every rank. Where it can be
-worked out, the model FLOP utilisation (MFU) says how much of the card's peak rate is used.
+The forward pass, the backward pass and the optimizer take at least 85% of step time. If the utilization of the GPU can
+be read, kernels also run during at least 85% of the time. In profiler captures, compute kernels run during at least 85%
+of the time between the first and the last GPU event, on every rank. The model FLOP utilization (MFU), if it can be
+computed, shows how much of the GPU's peak rate is used.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP001."""
+    """Return finding COMP001, or None if it does not apply."""
     busy = min([sum(facts.shares[name] for name in ("forward", "backward", "optimizer")), *_utilization(facts)])
     if busy < 0.85:
         return None
     rank = facts.first
     text = (
-        f"a step has {units.percent(facts.shares['forward'])} forward, "
+        f"a step consists of {units.percent(facts.shares['forward'])} forward, "
         f"{units.percent(facts.shares['backward'])} backward and {units.percent(facts.shares['optimizer'])} optimizer"
     )
     return Finding(
@@ -60,12 +60,12 @@ def _utilization(facts: Facts) -> list[float]:
 def _mfu(mfu: Mfu) -> list[Evidence]:
     if mfu.value is None:
         return []
-    text = f"matrix work reaches {units.percent(mfu.value)} of the peak of {mfu.source} (MFU; 1 step profiled)"
+    text = f"matrix products reach {units.percent(mfu.value)} of the peak rate of {mfu.source} (MFU, 1 step profiled)"
     return [Evidence(text=text, value=mfu.value, unit="MFU")]
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide COMP001 for captures: compute kernels run nearly all the time on every rank."""
+    """Return finding COMP001 for captures: compute kernels run nearly all the time on every rank."""
     ranks = spans.timed(traces)
     busy = min((spans.share(rank, lambda one: one.breakdown.compute_ns) for rank in ranks), default=0.0)
     if busy < 0.85:

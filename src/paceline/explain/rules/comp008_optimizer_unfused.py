@@ -1,4 +1,4 @@
-"""COMP008: does the optimizer take a visible share, tensor by tensor?"""
+"""COMP008: the optimizer takes a visible share and updates one tensor at a time."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ _LEAST_TENSORS, _LEAST_NUMBERS = 8, 100_000
 PAGE = """
 ## What it means
 
-The optimizer walks over the parameters one tensor at a time (or one operation at a time), and that shows in the
-step.
+The optimizer updates the parameters one tensor at a time, and this takes a visible share of the step.
 
-## How it is decided
+## How it is detected
 
-The optimizer phase (the step, zeroing and clipping gradients) takes at least 12 % of step time, and the
-optimizer that takes it runs neither fused nor foreach kernels. On a CPU neither is the default. With fewer than 8
-tensors and fewer than 100,000 numbers there is nothing to fuse. Nothing is said of optimizers that are not torch's.
+The optimizer phase (updating the parameters, zeroing and clipping gradients) takes at least 12% of step time. The
+optimizer uses neither fused nor foreach kernels; on a CPU, this is the default of torch. There is no finding for
+optimizers that are not part of torch. There is also none if the parameters are fewer than 8 tensors with fewer than
+100,000 numbers in total.
 
 ## What helps
 
-`optimizer.fused`: `fused=True` updates all parameters in one pass where the optimizer has it (Adam, AdamW, SGD,
-Adagrad; on a CPU since torch 2.4). `optimizer.foreach`: the next best. `optimizer.less_often`: accumulate
-gradients over more micro-steps (another batch size).
+- `optimizer.fused`: `fused=True` updates all parameters in one kernel (Adam, AdamW, SGD, Adagrad; on a CPU since torch
+  2.4).
+- `optimizer.foreach`: `foreach=True` updates several tensors per kernel, for optimizers without a fused kernel.
+- `batch.accumulate`: fewer optimizer updates for the same number of samples. The effective batch grows.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide COMP008."""
+    """Return finding COMP008, or None if it does not apply."""
     share = facts.shares["optimizer"]
     rank = facts.first
     used = rank.record.summary.get("optimizers", ())
@@ -45,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     text = (
         f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} "
-        f"numbers, one operation at a time"
+        f"parameters one tensor at a time"
     )
     gain = gain_of_removing(share, 0.25, 0.9)
     return Finding(
@@ -66,7 +67,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _foreach(optimizer: JsonObject) -> bool:
-    """Say whether an optimizer uses multi-tensor kernels: asked for, or by default on CUDA."""
+    """Return whether an optimizer uses multi-tensor (foreach) kernels, which are the default on CUDA."""
     return bool(optimizer.get("foreach")) or (optimizer.get("foreach") is None and optimizer.get("device") == "cuda")
 
 

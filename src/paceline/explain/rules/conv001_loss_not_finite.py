@@ -1,4 +1,4 @@
-"""CONV001: is the loss still a number?"""
+"""CONV001: the loss is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The loss became NaN or infinite. What is computed after that is usually worth nothing, however fast it is.
+The loss became NaN or infinite. All later training steps are usually useless.
 
-## How it is decided
+## How it is detected
 
-The tensor that `backward` was called on (before loss scaling) is read at every step, on a CPU directly, on a
-GPU through an asynchronous copy. The first step at which it is not finite is named. With fp16 loss scaling
-single infinite losses are part of the method and are not reported if later ones are finite.
+At every step, Paceline reads the loss, which is the tensor on which the program calls `backward`, before loss scaling.
+On a GPU, it copies the value asynchronously. The finding names the first step with a NaN or infinite loss. With fp16
+loss scaling, single infinite losses are normal; they are not reported if later losses are finite.
 
 ## What helps
 
-`loss.find_source`: run those steps again under `torch.autograd.set_detect_anomaly(True)`. `optimizer.clip`:
-clip gradients. `optimizer.lower_lr`: a lower learning rate or a longer warm-up.
+- `loss.detect_anomaly`: run these steps again under `torch.autograd.set_detect_anomaly(True)`.
+- `optimizer.clip`: clip gradients.
+- `optimizer.lower_lr`: lower the learning rate or use a longer warm-up.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide CONV001."""
+    """Return finding CONV001, or None if it does not apply."""
     loss = facts.loss
     if loss is None or loss.first_bad_step is None or _recovered(loss):
         return None
     bad = loss.first_bad_step
     before = [v for s, v in zip(loss.steps, loss.values, strict=True) if s < bad]
     text = (
-        f"the loss was {before[-1]:.4g} just before step {bad}, and then no finite number"
+        f"the loss was {before[-1]:.4g} before step {bad} and then not finite"
         if before
         else f"the loss was not finite from step {bad} on"
     )
@@ -49,19 +50,19 @@ def check(facts: Facts) -> Finding | None:
         evidence=[Evidence(text=text, value=float(bad), unit="step")],
         remedies=[
             Remedy(
-                id="loss.find_source",
+                id="loss.detect_anomaly",
                 safety="exact",
                 change=f"run step {bad} under torch.autograd.set_detect_anomaly(True)",
             ),
             Remedy(id="optimizer.clip", safety="semantic", change="clip gradients (torch.nn.utils.clip_grad_norm_)"),
-            Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate, or warm it up"),
+            Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate or use a warm-up"),
         ],
         summary=f"the loss is NaN or infinite from step {bad} on",
     )
 
 
 def _recovered(loss: LossCurve) -> bool:
-    """Say whether only single losses were not finite, as loss scaling brings with it, and the last ones are."""
+    """Return whether only single losses were NaN or infinite, as with loss scaling, and the last ones are finite."""
     bad = sum(not math.isfinite(v) for v in loss.values)
     return loss.last is not None and bad <= max(1, len(loss.values) // 50)
 

@@ -1,4 +1,4 @@
-"""CONV002: does the loss rise far above where it began?"""
+"""CONV002: the loss rises far above its first values."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ _LEAST = 20
 PAGE = """
 ## What it means
 
-The loss climbs instead of falling: training is undoing itself, usually because the learning rate is too high.
+The loss rises instead of falling. The usual cause is a learning rate that is too high.
 
-## How it is decided
+## How it is detected
 
-At least 20 losses; the median of the last tenth is at least three times that of the first tenth, and above nine
-tenths of all losses of the first half.
+Paceline recorded at least 20 losses. The median of the last tenth is more than three times the median of the first
+tenth. It is also larger than 90% of the losses in the first half.
 
 ## What helps
 
-`optimizer.lower_lr`: a lower learning rate, or a warm-up. `optimizer.clip`: clip gradients.
+- `optimizer.lower_lr`: lower the learning rate or use a warm-up.
+- `optimizer.clip`: clip gradients.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide CONV002."""
+    """Return finding CONV002, or None if it does not apply."""
     loss = facts.loss
     if loss is None or not _diverges(loss):
         return None
     text = (
-        f"the loss began at {loss.first:.4g} and ended at {loss.last:.4g} (medians over the first and last "
-        f"tenth, {len(loss.values)} points)"
+        f"the loss rose from {loss.first:.4g} to {loss.last:.4g} (medians of the first and the last tenth "
+        f"of {len(loss.values)} losses)"
     )
     return Finding(
         code="CONV002",
@@ -44,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[facts.first.record.rank],
         evidence=[Evidence(text=text, value=loss.last, unit="loss")],
         remedies=[
-            Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate, or warm it up"),
+            Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate or use a warm-up"),
             Remedy(id="optimizer.clip", safety="semantic", change="clip gradients (torch.nn.utils.clip_grad_norm_)"),
         ],
         summary=f"the loss rose from {loss.first:.4g} to {loss.last:.4g}",

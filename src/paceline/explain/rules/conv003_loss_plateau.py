@@ -1,4 +1,4 @@
-"""CONV003: has the loss stopped improving?"""
+"""CONV003: the loss has stopped improving."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.rules import Rule
 
 _LEAST = 60
-_IMPROVED = 0.05  # of the first loss, so that there was something to stop
+_IMPROVED = 0.05  # share of the first loss by which it must have fallen
 _FLAT = 0.01
-_LEAST_NEVER = 120  # losses that must agree before a loss is said never to have fallen
+_LEAST_NEVER = 120  # losses needed to report that the loss never fell
 
 PAGE = """
 ## What it means
 
-The loss fell at first and then stopped: the steps since then bought nothing. It may have converged, or the
-learning rate may have run out.
+The loss fell at first and then stopped falling. Either training has converged, or the learning rate is not suitable for
+further progress.
 
-## How it is decided
+## How it is detected
 
-At least 60 losses; the loss first fell by at least 5 %; over the last half of the run the medians of its four
-parts differ by less than 1 % of the first loss and less than the scatter between neighbouring losses. A loss that
-never fell is told from 120 losses on, with low confidence: the medians of its four quarters differ by less than 1 %
-of the first loss. The rate may be too low, labels may be mixed up, or there is nothing to be learnt (random data).
+Paceline recorded at least 60 losses, and the loss first fell by at least 5%. The second half of the run is divided into
+four equal parts. The medians of these parts differ by less than 1% of the first loss, or by less than half of the noise
+between neighboring losses.
+
+If the loss never fell, the finding needs at least 120 losses and has low confidence. The run is divided into four equal
+parts, and the medians of the parts differ by less than 1% of the first loss. The learning rate may be too low, labels
+may be mixed up, or the data may be random.
 
 ## What helps
 
-`optimizer.schedule`: change the learning rate (decay it, or restart it). `run.stop_early`: stop when the loss
-has not improved for a while.
+- `optimizer.schedule`: lower the learning rate, or restart its schedule.
+- `run.early_stopping`: stop training when the loss has not improved for some time.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide CONV003."""
+    """Return finding CONV003, or None if it does not apply."""
     loss = facts.loss
     since = None if loss is None else _flat_since(loss)
     if loss is None or since is None:
         return None
     text = (
-        f"the loss went from {loss.first:.4g} to {loss.last:.4g} and has not improved since step {since} "
-        f"({len(loss.values)} points)"
+        f"the loss changed from {loss.first:.4g} to {loss.last:.4g} and has not improved since step {since} "
+        f"({len(loss.values)} losses)"
     )
     never = since == loss.steps[0]
     share = (loss.seconds[-1] - loss.seconds[loss.steps.index(since)]) / max(loss.seconds[-1], 1e-9)
@@ -61,15 +64,19 @@ def check(facts: Facts) -> Finding | None:
             ),
         ],
         remedies=[
-            Remedy(id="optimizer.schedule", safety="semantic", change="decay or restart the learning rate"),
-            Remedy(id="run.stop_early", safety="semantic", change="stop when the loss has not improved for a while"),
+            Remedy(
+                id="optimizer.schedule", safety="semantic", change="lower the learning rate, or restart its schedule"
+            ),
+            Remedy(
+                id="run.early_stopping", safety="semantic", change="stop when the loss has not improved for some time"
+            ),
         ],
         summary="the loss has not improved at all" if never else f"the loss has not improved since step {since}",
     )
 
 
 def _flat_since(loss: LossCurve) -> int | None:
-    """Return the step from which the loss is flat, or None."""
+    """Return the first step of the flat part of the loss; None if it still falls."""
     values = np.array(loss.values)
     if len(values) < _LEAST or not loss.finite or loss.first is None or loss.last is None:
         return None

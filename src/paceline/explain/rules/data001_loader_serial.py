@@ -1,4 +1,4 @@
-"""DATA001: is data made in the training process, while the device waits?"""
+"""DATA001: the training process makes its data itself, and the device waits."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-Batches are read, decoded and augmented in the training process itself. While that happens the device has
-nothing to do, and while the device works no data is made: the two take turns.
+The training process reads, decodes and augments the batches itself. While it makes a batch, the device is idle. While
+the device computes, no batch is made.
 
-## How it is decided
+## How it is detected
 
-The training thread waits for data for at least 5 % of step time (and 0.2 ms), and the loader that feeds training has no
-workers (`num_workers=0`), or there is no `DataLoader` and the program's own reader runs between steps, in the
-training thread: one that waits for a thread or a process of the program's own is no matter of this finding. In
-profiler captures, the GPU is idle for at least 5 % of the time while a loader without workers fetches a batch.
+The training thread waits for data during at least 5% of step time and at least 0.2 ms per step. The training loader has
+no workers (`num_workers=0`), or the program has no `DataLoader` and reads data in the training thread between steps.
+Programs that read data in another thread or process do not have this finding.
+
+In profiler captures, the GPU is idle during at least 5% of the time while a loader without workers fetches a batch.
 
 ## What helps
 
-`loader.workers`: worker processes make batches while the device works. The number proposed is the smallest
-within 3 % of the best that the model `max(compute, making / workers, CPU work / cores)` gives on this machine.
-It is exact unless making samples draws random numbers: then other numbers are drawn in workers, and it is
-semantic. A stream (an `IterableDataset`) is given one worker, which reads it in the same order; several would
-each read all of it, unless its `__iter__` shares it out by `get_worker_info()`. `loader.background`: without a
-`DataLoader`, make the next batch in the background. `loader.decode`: make a sample cheaper.
+- `loader.workers`: worker processes make batches while the device computes. Paceline predicts the step time as the
+  largest of three times: computing, making a batch divided by the number of workers, and CPU work divided by the number
+  of cores. It proposes the smallest number of workers whose predicted step time is within 3% of the best. The change is
+  exact (training computes the same numbers) if making a sample draws no random numbers. For an `IterableDataset`,
+  Paceline proposes one worker, which reads the samples in the same order. Each of several workers would read all
+  samples, unless `__iter__` uses `get_worker_info()`.
+- `loader.background`: without a `DataLoader`, make the next batch in the background.
+- `loader.decode`: make the code that loads a sample faster.
 
 ## When it misleads
 
-A reader that cannot be split (one stream, one cursor) gains from one background thread or worker at most. A stream
-that remembers where it is from epoch to epoch begins again in a worker, which has a copy of it.
+If only one reader can read the data (a stream, a database cursor), more than one background thread or worker does not
+help. A dataset that keeps its position between epochs starts again in each worker, because each worker has its own copy
+of the dataset.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA001."""
+    """Return finding DATA001, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -61,8 +65,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=remedies,
-        summary=f"the training process makes its data itself and waits {units.percent(supply.wait_share)} of "
-        f"its time for it",
+        summary=f"the training process makes its batches itself, which takes {units.percent(supply.wait_share)} of its "
+        f"time",
     )
 
 
@@ -71,14 +75,14 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
         background = Remedy(
             id="loader.background",
             safety="exact",
-            change="make the next batch in a background thread or process while this one trains",
+            change="make the next batch in a background thread or process during the current step",
             gain=supply.gain_with(1),
         )
         hot = readers(rank.record)
         cheaper = Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {hot[0].function if hot else 'the reader'} cheaper",
+            change=f"make {hot[0].function if hot else 'the reader'} faster",
             gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
         )
         return [background, cheaper]
@@ -88,7 +92,7 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
     cheaper = Remedy(
         id="loader.decode",
         safety="numeric",
-        change=f"make {rank.loader.hot[0].function if rank.loader.hot else 'a sample'} cheaper",
+        change=f"make {rank.loader.hot[0].function if rank.loader.hot else 'loading a sample'} faster",
         gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
     )
     if gain.high < 1 + WORTH:
@@ -105,16 +109,17 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
         return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
     return found + [
         Evidence(
-            text=f"{units.percent(f.share)} of stack samples of making batches are in {f.function} ({f.count} samples)",
+            text=f"{f.function} takes {units.percent(f.share)} of the time in which batches are made ({f.count} "
+            f"stack samples)",
             value=f.share,
-            unit="share of samples",
+            unit=words.SHARE_OF_SAMPLES,
         )
         for f in readers(rank.record)[:2]
     ]
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide DATA001 for captures: the GPU is idle while the training process makes a batch itself."""
+    """Return finding DATA001 for captures: the GPU is idle while the training process makes a batch."""
     return idle_for_batches(traces, serial=True, code="DATA001", name="loader-serial")
 
 

@@ -1,4 +1,4 @@
-"""DATA002: do the workers burn all the cores there are?"""
+"""DATA002: the workers use all CPU cores."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from paceline.explain.supply import (
 PAGE = """
 ## What it means
 
-Worker processes compute all the time (decoding, augmenting, tokenizing) and fill the cores that this program
-may use. More workers would only take turns on the same cores, and often make it slower.
+The workers compute all the time (decoding, augmenting, tokenizing) and use all cores that this program may use. More
+workers would share the same cores, which often makes loading slower.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time; the loader has workers, or the program has background
-readers of its own (the training thread waits for a thread or a process); making samples, not collating or
-handing over, is most of their work, and it is computing rather than waiting (less than half of it blocked); and
-CPU demand fills at least 80 % of the cores allowed here (affinity and cgroup quota counted), or the workers are
-ready but without a CPU for a quarter of the time they want one.
+Training waits for data during at least 5% of step time. The loader has workers, or the program reads data in its own
+background threads or processes. The workers spend most of their time on making samples, not on collating or sending
+batches, and less than half of the time blocked.
+
+In addition, all cores are in use: the program uses at least 80% of the cores that CPU affinity and the cgroup quota
+allow, or workers that are ready to run wait for a core during at least a quarter of the time.
 
 ## What helps
 
-Make a sample cheaper: `loader.decode` (a faster decoder, decoding to the size that is needed), `loader.cache`
-(keep decoded samples in memory), `loader.batch_transform` (transform whole batches, or on the device). Or get
-more cores per device. More workers are *not* proposed.
+- `loader.decode`: use a faster decoder, or decode images directly to a smaller size.
+- `loader.cache`: keep decoded samples in memory.
+- `loader.batch_transform`: transform whole batches, or transform them on the device.
+
+More cores per device also help. More workers do *not* help.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA002."""
+    """Return finding DATA002, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -60,7 +63,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"{words.makers(rank.loader)} fill the cores and training still waits {units.percent(share)} of "
+        summary=f"{words.makers(rank.loader)} use all cores, and training still waits {units.percent(share)} of "
         f"its time for data",
     )
 
@@ -73,7 +76,7 @@ def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
         and not is_jitter(rank)
         and not is_transport(rank, supply)
         and bound_by_cpu(facts, rank, supply)
-        and worker_threads(facts, rank) < 2 * supply.cores  # else the threads are the cause: HOST001
+        and worker_threads(facts, rank) < 2 * supply.cores  # otherwise HOST001 reports the threads
     )
 
 
@@ -83,19 +86,19 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {function} cheaper: a faster decoder, or the size needed at once",
+            change=f"make {function} faster: use a faster decoder, or decode images directly to a smaller size",
             gain=gain_of_removing(share, 0.2, 0.7),
         ),
         Remedy(
             id="loader.cache",
             safety="exact",
-            change="keep decoded samples in memory where they fit",
+            change="keep decoded samples in memory, if memory is large enough",
             gain=gain_of_removing(share, 0.3, 0.9),
         ),
         Remedy(
             id="loader.batch_transform",
             safety="numeric",
-            change="transform whole batches instead of samples, or on the device",
+            change="transform whole batches instead of samples, or transform them on the device",
             gain=gain_of_removing(share, 0.1, 0.7),
         ),
     ]

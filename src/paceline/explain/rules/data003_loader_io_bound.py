@@ -1,4 +1,4 @@
-"""DATA003: are the workers blocked on storage or network?"""
+"""DATA003: the workers wait for storage or the network."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ SATURATED = 0.6  # share of time in which some task waits for storage, above whi
 PAGE = """
 ## What it means
 
-Worker processes are neither computing nor waiting for a core: they are blocked, most of the time they make a
-sample. Reading from a disk, a network file system or an object store looks like this, and so does any other
-call that sleeps.
+While making a sample, workers spend most of the time neither computing nor waiting for a core. They are blocked by a
+disk, a network file system, an object store, or another call that sleeps.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time, the loader has workers, and at least half of the time of
-making batches is neither on a CPU nor ready for one (`schedstat` and thread CPU time of each worker).
+Training waits for data during at least 5% of step time. The loader has workers, and the workers are blocked for at
+least half of the time in which they make batches. Blocked time is measured with Linux's `schedstat` and the CPU time of
+each worker.
 
 ## What helps
 
-`loader.workers`: blocked workers cost no core, so more of them keep more requests in flight; the number
-proposed is the smallest within 3 % of the best that `max(compute, making / workers, CPU work / cores)` gives.
-It is not proposed when the storage itself is saturated (kernel pressure stall above 60 %). `loader.prefetch`
-deepens the queue, `loader.shards` turns many small requests into few large ones, `loader.local_copy` moves the
-data nearer.
+- `loader.workers`: blocked workers use no core, so more workers can read more files at the same time. Paceline proposes
+  the smallest number of workers whose predicted step time is within 3% of the best. It does not propose more workers if
+  the storage itself is saturated (Linux reports I/O pressure above 60%).
+- `loader.threads`: use more threads, if the loader uses threads instead of worker processes.
+- `loader.prefetch`: make a longer queue of batches.
+- `loader.shards`: store the samples in shards, which need a few large reads instead of many small ones.
+- `loader.local_copy`: copy the data to a local disk.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA003."""
+    """Return finding DATA003, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -55,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(facts, rank, supply),
         remedies=remedies,
-        summary=f"{words.makers(rank.loader)} are blocked on storage, network or sleep while training waits "
+        summary=f"{words.makers(rank.loader)} wait for storage, the network or a sleeping call; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -65,13 +67,13 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     shards = Remedy(
         id="loader.shards",
         safety="exact",
-        change="paceline data convert SRC DEST: large reads in sequence instead of many small requests",
+        change="paceline data convert SRC DEST, which replaces many small reads by large ones",
         gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
     )
     if saturated or best <= supply.workers:
         return [shards]
     remedy, change = words.more_makers(rank.loader, best)
-    change, safety = f"{change}; what is blocked costs no core", words.safety_of_workers(rank.loader, best)
+    change, safety = f"{change}; blocked workers use no core", words.safety_of_workers(rank.loader, best)
     return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
 
 
@@ -80,7 +82,10 @@ def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:
     if rank.loader is not None:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
     if facts.host.io_pressure is not None:
-        text = f"some task waited for storage {units.percent(facts.host.io_pressure)} of the time on this host"
+        text = (
+            f"at least one task on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
+            f"the time"
+        )
         found.append(Evidence(text=text, value=facts.host.io_pressure, unit="share of time"))
     return found
 

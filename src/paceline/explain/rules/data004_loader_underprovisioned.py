@@ -1,4 +1,4 @@
-"""DATA004: are there too few workers, with room for more?"""
+"""DATA004: there are too few workers, and cores are free."""
 
 from __future__ import annotations
 
@@ -22,26 +22,31 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-The workers work all the time and cannot keep up, but cores are left over: more workers would supply more.
+The workers are busy all the time and are still too slow, but some CPU cores are free. More workers would make batches
+faster.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time; the loader has workers, and making samples is computing
-rather than waiting, or the program has background readers of its own (the training thread waits for a thread or a
-process); CPU demand leaves at least a fifth of the allowed cores free and the workers get a CPU when they want one.
-In profiler captures, the GPU is idle for at least 5 % of the time while a loader with workers is waited for; what
-they do, and whether cores are left, is not in a capture, so confidence is low: `paceline run` tells.
+Training waits for data during at least 5% of step time. The loader has workers that compute rather than wait, or the
+program reads data in its own background threads or processes. At least a fifth of the cores that the program may use
+are free, and workers do not wait for a core.
+
+In profiler captures, the GPU is idle during at least 5% of the time while the training process waits for workers. A
+capture does not show what workers do or whether cores are free, so the confidence is low; `paceline run` measures both.
 
 ## What helps
 
-`loader.workers`: the number proposed is the smallest within 3 % of the best that `max(compute, making /
-workers, CPU work / cores)` gives on this machine. `loader.background`: the same for readers of the program's own;
-their number is not known, so the proposal is a multiple.
+- `loader.workers`: use more workers. Paceline predicts the step time as the largest of three times: computing, making a
+  batch divided by the number of workers, and CPU work divided by the number of cores. It proposes the smallest number
+  of workers whose predicted step time is within 3% of the best.
+- `loader.threads`: use more threads, if the loader uses threads instead of worker processes.
+- `loader.background`: use more background threads, if the program reads data in threads of its own. Paceline does not
+  know their number, so it proposes a multiple of the current number.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA004."""
+    """Return finding DATA004, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -60,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=[_remedy(rank, supply, best)],
-        summary=f"{words.makers(rank.loader)} cannot keep up and cores are free; training waits "
+        summary=f"{words.makers(rank.loader)} are too slow and cores are free; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -80,7 +85,9 @@ def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
 def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
     gain = supply.gain_with(best)
     if rank.loader is None:
-        change = f"make batches in {best} times as many threads, or processes where the work holds the interpreter"
+        change = (
+            f"make batches in {best} times as many threads (or processes, if the work holds Python's interpreter lock)"
+        )
         return Remedy(id="loader.background", safety="exact", change=change, gain=gain)
     remedy, change = words.more_makers(rank.loader, best)
     return Remedy(id=remedy, safety=words.safety_of_workers(rank.loader, best), change=change, gain=gain)
@@ -94,7 +101,7 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide DATA004 for captures: the GPU is idle while the training process waits for workers."""
+    """Return finding DATA004 for captures: the GPU is idle while the training process waits for workers."""
     return idle_for_batches(traces, serial=False, code="DATA004", name="loader-underprovisioned")
 
 

@@ -1,4 +1,4 @@
-"""DATA005: is handing batches over the limit, not making samples?"""
+"""DATA005: collating and handing over batches is slower than making samples."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, rece
 PAGE = """
 ## What it means
 
-Samples are made quickly, but turning them into batches and moving those to the training process is slow: the
-collate function, pickling, shared memory, or the thread that pins memory.
+Samples are made quickly, but combining samples into batches and moving the batches to the training process is slow. The
+cause is the collate function, pickling, shared memory, or the thread that pins memory.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time, the loader has workers, and collating, the workers'
-sending threads and the training thread's receiving together take more time than making the samples (by a fifth
-or more).
+Training waits for data during at least 5% of step time, and the loader has workers. Three tasks together take at least
+1.2 times as long as making the samples: collating (combining samples into a batch), sending batches from the workers,
+and receiving batches in the training thread.
 
 ## What helps
 
-`loader.collate`: a collate function that writes into one preallocated tensor, without Python per sample.
-`loader.smaller_batches_in_flight`: send smaller types (uint8 instead of float32, converted on the device).
-`loader.threads`: threads instead of processes need no hand-over at all where making samples frees the
-interpreter lock.
+- `loader.collate`: write samples into one preallocated tensor, without Python code per sample.
+- `loader.small_dtype`: send small data types (uint8 instead of float32) and convert them on the device.
+- `loader.threads`: threads share memory with the training process, so batches are not copied. Threads help if the code
+  that makes a sample releases Python's interpreter lock.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA005."""
+    """Return finding DATA005, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -49,8 +49,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"collating and handing batches over is slower than making samples; training waits "
-        f"{units.percent(share)} of its time",
+        summary=f"collating and handing over batches takes longer than making samples; training waits "
+        f"{units.percent(share)} of its time for data",
     )
 
 
@@ -59,19 +59,19 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         id="loader.collate",
         safety="exact",
         change=f"rewrite the collate function {rank.loader.settings.get('collate_fn') if rank.loader else ''} "
-        f"without Python per sample",
+        f"without Python code per sample",
         gain=gain_of_removing(share, 0.3, 0.85),
     )
     types = Remedy(
-        id="loader.types",
-        safety="exact",
-        change="hand over small types (uint8) and convert on the device",
+        id="loader.small_dtype",
+        safety="numeric",
+        change="send small data types (uint8) and convert them on the device",
         gain=gain_of_removing(share, 0.2, 0.7),
     )
     threads = Remedy(
         id="loader.threads",
         safety="exact",
-        change="make batches in threads, which need no hand-over",
+        change="make batches in threads, so that batches are not copied between processes",
         gain=gain_of_removing(share, 0.2, 0.85),
     )
     slow_collate = rank.loader is not None and rank.loader.collate >= 0.5
@@ -82,10 +82,10 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
     found = [words.share_of_step(supply.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [*words.collating(rank.loader), *words.hot(rank.loader)]
-    text = f"handing over costs the workers {units.seconds(supply.hand_over_s)} of CPU time a step"
+    text = f"sending batches takes {units.seconds(supply.hand_over_s)} of the workers' CPU time per step"
     found.append(Evidence(text=text, value=supply.hand_over_s, unit="s"))
     receive = receiving_s(rank)
-    text = f"receiving costs the training thread {units.seconds(receive)} of CPU time a step"
+    text = f"receiving batches takes {units.seconds(receive)} of the training thread's CPU time per step"
     return [*found, Evidence(text=text, value=receive, unit="s")]
 
 

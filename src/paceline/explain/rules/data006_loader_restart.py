@@ -1,4 +1,4 @@
-"""DATA006: are workers started anew every epoch, and does it show?"""
+"""DATA006: workers are started again in every epoch."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from paceline.record import layout
 PAGE = """
 ## What it means
 
-At the end of every epoch the worker processes are stopped, and at the start of the next they are started again:
-processes are forked or spawned, the data set is set up again in each, and the first batches are awaited. With
-short epochs that is most of the time.
+Worker processes stop at the end of each epoch and start again at the beginning of the next one. Each start creates
+processes, sets up the dataset in each of them, and waits for the first batches. If epochs are short, these starts can
+take most of the time.
 
-## How it is decided
+## How it is detected
 
-The loader has workers and does not keep them (`persistent_workers=False`, or a new `DataLoader` every epoch);
-the first fetches of epochs take at least 5 % of step time more than fetches in the midst of an epoch, over at
-least two restarts.
+The loader has workers and stops them after each epoch (`persistent_workers=False`, or a new `DataLoader` in each
+epoch). The first batch of each epoch takes longer than other batches. Over at least two epochs, this extra time is at
+least 5% of step time.
 
 ## What helps
 
-`loader.persistent_workers`: keep the workers between epochs, and build the `DataLoader` once, outside the loop.
-From the second epoch on the base process draws other random numbers, so a shuffle can come out in another
-order.
+- `loader.persistent`: keep the workers between epochs, and create the `DataLoader` once, before the epoch loop. If you
+  change this by hand, the shuffled order changes from the second epoch on, because the training process draws one
+  random number less. `paceline tune` keeps the order.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA006."""
+    """Return finding DATA006, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -45,7 +45,8 @@ def check(facts: Facts) -> Finding | None:
     if not supply.workers or kept or share < WORTH or restarts < 2:
         return None
     gain = gain_of_removing(share, 0.6, 0.98)
-    change = "DataLoader(persistent_workers=True), built once before the epochs"
+    change = "DataLoader(persistent_workers=True), created once before the first epoch"
+    safety = words.safety_of_worker_draws(rank.loader)
     return Finding(
         code="DATA006",
         name="loader-restart",
@@ -55,8 +56,8 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[rank.record.rank],
         evidence=_evidence(rank, share, restarts),
-        remedies=[Remedy(id="loader.persistent_workers", safety="semantic", change=change, gain=gain)],
-        summary=f"workers are started anew every epoch, which takes {units.percent(share)} of step time",
+        remedies=[Remedy(id="loader.persistent", safety=safety, change=change, gain=gain)],
+        summary=f"starting the workers again in each epoch takes {units.percent(share)} of step time",
     )
 
 
@@ -65,7 +66,7 @@ def _evidence(rank: RankFacts, share: float, restarts: int) -> list[Evidence]:
     first = float(np.median(rank.phases["data_wait"][starts]))
     other = float(np.median(rank.phases["data_wait"][~starts])) if (~starts).any() else 0.0
     text = (
-        f"the first fetch of an epoch takes {units.seconds(first)}, a later one {units.seconds(other)} "
+        f"the first batch of an epoch takes {units.seconds(first)}, a later one {units.seconds(other)} "
         f"(medians; {restarts} restarts in {len(rank.rows)} steps)"
     )
     return [

@@ -1,4 +1,4 @@
-"""DATA007: does making samples mean many small reads?"""
+"""DATA007: making a sample takes many small reads."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _SYSTEM_SHARE = 0.4
 PAGE = """
 ## What it means
 
-Each sample is a file, or several, of its own, or a small piece at a random place of a large one. Opening and
-seeking cost more than the bytes: on a disk or network file system every sample pays a round trip, and even in
-the page cache the kernel's work outweighs the reading.
+Each sample is one or more files, or a small piece of a large file. Opening and seeking take longer than reading the
+bytes. On a disk or a network file system, each sample waits for at least one access. Even if the files are in the page
+cache, the work of the operating system takes longer than copying the bytes.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time; each sample takes at least two read calls of less than
-256 KiB on average; and at least 40 % of the time of making batches is the kernel's (system time) or blocked
-with reads going to storage.
+Training waits for data during at least 5% of step time. Each sample takes at least two read calls of less than 256 KiB
+on average. At least 40% of the time in which batches are made is CPU time in the operating system, or time blocked
+while reading from storage.
 
 ## What helps
 
-`loader.shards`: pack samples into shards once, `paceline data convert SRC DEST`, and read them with
-`paceline.data.Loader`: large reads in order, and crops that decode only what they need.
+- `loader.shards`: pack the samples into shards once (`paceline data convert SRC DEST`) and read them with
+  `paceline.data.Loader`, which reads large blocks in order.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA007."""
+    """Return finding DATA007, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -56,11 +56,11 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="loader.shards",
                 safety="exact",
-                change="paceline data convert SRC DEST, and read the shards with paceline.data.Loader",
+                change="run paceline data convert SRC DEST and read the shards with paceline.data.Loader",
                 gain=gain,
             )
         ],
-        summary=f"every sample takes {reads.calls_per_sample:.0f} small reads; training waits "
+        summary=f"each sample takes {reads.calls_per_sample:.0f} small reads; training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -75,7 +75,10 @@ def _is_small(reads: Reads) -> bool:
 
 def _evidence(rank: RankFacts, reads: Reads, share: float) -> list[Evidence]:
     text = f"a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} on average"
-    system = f"{units.percent(reads.system_share)} of the time of making batches is the kernel's own work"
+    system = (
+        f"{units.percent(reads.system_share)} of the time in which batches are made is spent in the operating "
+        f"system kernel"
+    )
     return [
         words.share_of_step(share, "waiting for data"),
         Evidence(text=text, value=reads.calls_per_sample, unit="calls per sample"),

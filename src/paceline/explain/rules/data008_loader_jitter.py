@@ -1,4 +1,4 @@
-"""DATA008: are a few batches far slower than the rest?"""
+"""DATA008: a few batches take far longer than the rest."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
 PAGE = """
 ## What it means
 
-Most batches are ready in time, but now and then one takes many times as long: an outsized sample, a slow file,
-a retry. Batches are handed out in order, so one slow sample holds up everything behind it.
+Most batches are ready in time, but some take many times as long: a very large sample, a slow file, a retry. The loader
+returns batches in order, so one slow sample delays all batches after it.
 
-## How it is decided
+## How it is detected
 
-Training waits for data for at least 5 % of step time; at least 70 % of all waiting falls on a sixth of the
-steps or fewer, the median wait is below a quarter of a step, and at least 40 % of the time of making batches
-falls on batches that take four times the median or more. The start of an epoch does not count.
+Training waits for data during at least 5% of step time. At most a sixth of the steps account for at least 70% of this
+waiting time, and the median wait is less than a quarter of a step. Batches that take at least four times the median
+account for at least 40% of the time in which batches are made. The first batches of an epoch are not included.
 
 ## What helps
 
-`loader.prefetch`: a deeper queue (`prefetch_factor`, perhaps of more workers) rides over single slow batches.
-`loader.sort_by_cost`: spread or bound the outsized samples. `loader.in_order`: `DataLoader(in_order=False)` lets
-later batches pass (changes the order of samples).
+- `loader.prefetch`: a longer queue of batches (`prefetch_factor`, possibly with more workers) hides single slow
+  batches.
+- `loader.max_sample_size`: limit or distribute the largest samples.
+- `loader.in_order`: `DataLoader(in_order=False)` lets later batches overtake a slow one. This changes the order of the
+  samples.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide DATA008."""
+    """Return finding DATA008, or None if it does not apply."""
     waiting = waiting_rank(facts)
     if waiting is None:
         return None
@@ -44,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
     text = (
-        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, one in a hundred takes "
+        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, the 99th percentile is "
         f"{units.seconds(slowest)} ({len(wait)} steps)"
     )
     return Finding(
@@ -69,12 +71,13 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.3, 0.95),
             ),
         ],
-        summary=f"a few batches are far slower than the rest and cost {units.percent(share)} of step time",
+        summary=f"a few batches take far longer than the rest; training waits for data during {units.percent(share)} "
+        f"of step time",
     )
 
 
 def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:
-    """Propose the queues that would ride over the slow batches, what to try first, first."""
+    """Return the queue lengths that would hide the slow batches, the best one first."""
     if loader is None or not loader.workers:
         return []
     played = Played(supply=supply, loader=loader)

@@ -1,4 +1,4 @@
-"""GPU001: does the GPU cut its clocks for heat?"""
+"""GPU001: the GPU lowers its clock because of heat."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ _LEAST_READINGS = 2
 PAGE = """
 ## What it means
 
-The GPU is too hot and lowers its clocks until it is not. The same step takes longer, and on one GPU of many it
-makes all the others wait.
+The GPU is too hot and lowers its clock until it cools down. Steps then take longer. In a run with several GPUs, the
+other GPUs wait for this one.
 
-## How it is decided
+## How it is detected
 
-The driver names heat as a reason for lower clocks (`sw_thermal`, `hw_thermal`) in at least two readings and in
-at least 5 % of those under load: one reading can be a blip, and 5 % is the share below which no finding is
-made. What is lost is that share, times how much lower the SM clock is than in readings that nothing holds back
-(than the card's highest clock, when there are fewer than three of them), times the compute share of a step. The
-low end of the gain is a third of it, because work that waits for memory hardly follows the SM clock. No GPU has
-been seen by the authors: the reading's meaning is NVML's.
+The driver names heat as the reason for a lower clock (`sw_thermal`, `hw_thermal`) in at least two readings and in at
+least 5% of the readings under load.
+
+The lost time is the product of three values: the share of these readings, how much lower the SM clock is than in
+readings without a limit, and the share of computing in a step. With fewer than three readings without a limit, Paceline
+uses the highest clock of the GPU instead. The lower bound of the expected gain is a third of the lost time, because
+memory-bound work hardly depends on the SM clock. The meaning of the readings comes from NVML's documentation.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`gpu.cool`: more air, a cooler place in the rack, dust out of the fans, a fan curve that starts earlier.
-`gpu.power_limit`: a lower power limit holds the clocks steady at a little less, instead of up and down.
+- `gpu.cooling`: increase the air flow, clean the fans, or let the fans start at a lower temperature.
+- `gpu.power_limit`: set a slightly lower power limit, so that the clock is steady instead of rising and falling.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide GPU001."""
+    """Return finding GPU001, or None if it does not apply."""
     found = [(r, gpu, gpu.heat) for r, gpu in facts.gpus if gpu.heat is not None and _shows(gpu.heat)]
     if not found:
         return None
@@ -52,12 +55,12 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _, _ in found],
         evidence=_evidence(rank, gpu, heat),
         remedies=[
-            Remedy(id="gpu.cool", safety="exact", change="give the GPU more cooling", gain=gain),
+            Remedy(id="gpu.cooling", safety="exact", change="improve the cooling of the GPU", gain=gain),
             Remedy(
-                id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, a little below the limit of now"
+                id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, slightly below the current limit"
             ),
         ],
-        summary=f"GPU {gpu.index} cuts its clocks for heat {units.percent(heat.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock because of heat during {units.percent(heat.share)} of the time",
     )
 
 
@@ -68,7 +71,7 @@ def _shows(heat: Throttle) -> bool:
 def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"heat holds the clocks of GPU {gpu.index} ({gpu.name}) on {rank.record.host} down in "
+            text=f"heat lowers the clock of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "
             f"{units.percent(heat.share)} of {heat.readings} readings under load",
             value=heat.share,
             unit="share of readings",
@@ -78,7 +81,7 @@ def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
         text = f"the SM clock is then {heat.clock_mhz:,.0f} MHz instead of {heat.free_clock_mhz:,.0f} MHz"
         found.append(Evidence(text=text, value=heat.clock_mhz, unit="MHz"))
     if gpu.temperature_c is not None:
-        found.append(Evidence(text=f"it reached {gpu.temperature_c:.0f} °C", value=gpu.temperature_c, unit="°C"))
+        found.append(Evidence(text=f"the GPU reached {gpu.temperature_c:.0f} °C", value=gpu.temperature_c, unit="°C"))
     return found
 
 

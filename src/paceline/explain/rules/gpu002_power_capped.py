@@ -1,4 +1,4 @@
-"""GPU002: does the GPU cut its clocks for power?"""
+"""GPU002: the GPU lowers its clock because of a power limit."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ _LOWERED = 0.98
 PAGE = """
 ## What it means
 
-The GPU draws as much power as it may and lowers its clocks to stay there. At the limit it was sold with, that
-is how a card under full load works, and no fault. It is one when somebody lowered the limit, or when the
-machine's power supply tells the card to hold back (a power brake).
+The GPU draws as much power as its limit allows, and lowers its clock to stay below the limit. At the default limit,
+this is normal under full load. It is a problem if somebody lowered the limit, or if the machine's power supply signals
+the GPU to use less power (a power brake).
 
-## How it is decided
+## How it is detected
 
-The driver names power as a reason for lower clocks (`power_cap`, or `hw_power_brake`) in at least two readings
-and in at least 5 % of those under load, and the SM clock is then at least 5 % lower than in readings that
-nothing holds back (than the card's highest clock, when there are fewer than three): less than 5 % is below what
-any finding is made for. It is a warning when the enforced limit is more than 2 % below the card's default one
-(readings are rounded), or with a power brake; else it is only told. The low end of the gain is a third of what
-the clock loses, because work that waits for memory hardly follows it. No GPU has been seen by the authors.
+The driver names power as the reason for a lower clock (`power_cap` or `hw_power_brake`) in at least two readings and in
+at least 5% of the readings under load. The SM clock is then at least 5% lower than in readings without a limit. With
+fewer than three readings without a limit, Paceline uses the highest clock of the GPU instead.
+
+The finding is a warning if the limit is more than 2% below the default, or if there is a power brake. Otherwise, its
+severity is "info". The lower bound of the expected gain assumes that a third of the lost clock rate matters, because
+memory-bound work hardly depends on the clock.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`gpu.power_limit`: the card's default limit again (`nvidia-smi -pl`). `gpu.power_supply`: a power brake is for
-whoever runs the machine: a supply that failed, or too many cards on one. `precision.bf16`: fewer joules for the
-same product.
+- `gpu.power_limit`: restore the default limit (`nvidia-smi -pl`).
+- `gpu.power_supply`: report the power brake to the operator of the machine.
+- `precision.autocast`: a matrix product in bf16 needs less energy than in fp32.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide GPU002."""
+    """Return finding GPU002, or None if it does not apply."""
     found = [(r, gpu, cut) for r, gpu in facts.gpus for cut in (gpu.brake, gpu.power) if cut and _shows(cut)]
     if not found:
         return None
@@ -56,7 +59,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=sorted({r.record.rank for r, _, _ in found}),
         evidence=_evidence(gpu, cut),
         remedies=_remedies(gpu, cut),
-        summary=f"GPU {gpu.index} cuts its clocks for power {units.percent(cut.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock because of power during {units.percent(cut.share)} of the time",
     )
 
 
@@ -78,7 +81,7 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     what = "a power brake" if cut is gpu.brake else "the power limit"
     found = [
         Evidence(
-            text=f"{what} holds the clocks of GPU {gpu.index} ({gpu.name}) down in {units.percent(cut.share)} of "
+            text=f"{what} lowers the clock of GPU {gpu.index} ({gpu.name}) in {units.percent(cut.share)} of "
             f"{cut.readings} readings under load",
             value=cut.share,
             unit="share of readings",
@@ -89,18 +92,22 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
         found.append(Evidence(text=text, value=cut.clock_mhz, unit="MHz"))
     if gpu.power_w is not None and gpu.power_limit_w is not None:
         usual = f", {gpu.power_limit_default_w:.0f} W by default" if gpu.power_limit_default_w else ""
-        text = f"it draws {gpu.power_w:.0f} W under load; the limit is {gpu.power_limit_w:.0f} W{usual}"
+        text = f"the GPU draws {gpu.power_w:.0f} W under load; the limit is {gpu.power_limit_w:.0f} W{usual}"
         found.append(Evidence(text=text, value=gpu.power_w, unit="W"))
     return found
 
 
 def _remedies(gpu: GpuUse, cut: Throttle) -> list[Remedy]:
     if cut is gpu.brake:
-        return [Remedy(id="gpu.power_supply", safety="exact", change="have the machine's power supply looked at")]
+        return [
+            Remedy(
+                id="gpu.power_supply", safety="exact", change="report the power brake to the operator of the machine"
+            )
+        ]
     if _is_lowered(gpu):
         change = f"nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}"
         return [Remedy(id="gpu.power_limit", safety="exact", change=change)]
-    return [Remedy(id="precision.bf16", safety="numeric", change="bf16 autocast, where it is not used yet")]
+    return [Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet")]
 
 
 RULE = Rule(code="GPU002", name="power-capped", page=PAGE, check=check)

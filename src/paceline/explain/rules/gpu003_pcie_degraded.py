@@ -1,4 +1,4 @@
-"""GPU003: does the link to the GPU run below what card and slot can do?"""
+"""GPU003: the PCIe link of the GPU is slower than possible."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ _WORTH = 0.05
 PAGE = """
 ## What it means
 
-The GPU is connected with fewer PCIe lanes, or at an older generation, than card and slot are able to. Copies to
-and from the GPU take longer by the ratio. Usual causes: a card that does not sit right, a riser or cable, a
-slot that shares its lanes, a setting in the firmware.
+The GPU is connected with fewer PCIe lanes, or with an older PCIe generation, than the card and the slot support.
+Copies to and from the GPU take longer in proportion. Usual causes are a card that is not seated well, a riser or
+cable, a slot that shares its lanes, or a firmware setting.
 
-## How it is decided
+## How it is detected
 
-In at least three readings under load the best link seen is below the most that card and slot can do together
-(`pcie_max_gen`, `pcie_max_width`), or the slot's generation is below the card's own. Only readings under load
-count (at least half of the time computing): a GPU that has nothing to do lowers its link to save power. The
-gain is of the copies' share of a step: with a link of half the rate they take twice as long, so half of that
-share could go; where copies take less than 5 % of a step nothing is promised. Rates are those of the PCIe
-specifications. No GPU has been seen by the authors.
+In at least three readings under load, even the fastest link is slower than what the card and the slot both support
+(`pcie_max_gen`, `pcie_max_width`). The finding is also reported if the slot supports an older generation than the card.
+Only readings in which the GPU computes at least half of the time are used, because an idle GPU slows its link to save
+power.
+
+The expected gain is a part of the time for copies. For example, at half the rate, copies take twice as long, so half of
+the time could be saved. If copies take less than 5% of a step, no gain is given. The rates come from the PCIe
+specifications.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`gpu.slot`: seat the card again, try another slot or riser, look for the link speed in the firmware's settings.
+- `gpu.pcie_slot`: take the card out and insert it again, try another slot or riser, and check the link speed in the
+  firmware settings.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide GPU003."""
+    """Return finding GPU003, or None if it does not apply."""
     found = [(r, gpu, gpu.link) for r, gpu in facts.gpus if gpu.link is not None and _is_degraded(gpu.link)]
     if not found:
         return None
@@ -51,8 +56,15 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[r.record.rank for r, _, _ in found],
         evidence=_evidence(gpu, link, share),
-        remedies=[Remedy(id="gpu.slot", safety="exact", change="seat the card again, or try another slot", gain=gain)],
-        summary=f"GPU {gpu.index} is on PCIe {link.generation}.0 x{link.lanes}; "
+        remedies=[
+            Remedy(
+                id="gpu.pcie_slot",
+                safety="exact",
+                change="take the card out and insert it again, or try another slot",
+                gain=gain,
+            )
+        ],
+        summary=f"GPU {gpu.index} is connected with PCIe {link.generation}.0 x{link.lanes}; "
         f"{_best_generation(link)}.0 x{link.max_lanes} is possible",
     )
 
@@ -80,16 +92,16 @@ def _gain(link: Link, share: float) -> Gain | None:
 def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"the link of GPU {gpu.index} ({gpu.name}) was at most generation {link.generation} with "
-            f"{link.lanes} lanes in {link.readings} readings under load; card and slot can do generation "
-            f"{link.max_generation} with {link.max_lanes}",
+            text=f"the link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "
+            f"{link.lanes} lanes in {link.readings} readings under load; card and slot support PCIe "
+            f"{link.max_generation}.0 with {link.max_lanes} lanes",
             value=float(link.lanes),
             unit="lanes",
         ),
         Evidence(text=f"copies take {units.percent(share)} of step time", value=share, unit="share of step time"),
     ]
     if (link.card_max_generation or 0) > link.max_generation:
-        text = f"the card itself can do generation {link.card_max_generation}: the slot holds it back"
+        text = f"the card supports PCIe {link.card_max_generation}.0; the slot limits it"
         found.append(Evidence(text=text, value=float(link.card_max_generation or 0), unit="generation"))
     return found
 

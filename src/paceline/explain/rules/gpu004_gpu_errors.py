@@ -1,4 +1,4 @@
-"""GPU004: did a GPU report errors?"""
+"""GPU004: a GPU reported errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from paceline.explain.rules import Rule
 
 # NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors).
 _PROGRAM: Mapping[int, str] = {
-    13: "an exception of a kernel",
-    31: "a kernel touched memory that is not its own",
-    43: "a kernel was stopped after a fault of the program",
+    13: "a kernel raised an exception",
+    31: "a kernel accessed invalid memory",
+    43: "a kernel was stopped after an error of the program",
     45: "clean-up after another error",
 }
 _CARD: Mapping[int, str] = {
-    48: "a memory error that ECC could not mend",
+    48: "a memory error that ECC could not correct",
     63: "a memory row was retired",
     64: "a memory row could not be retired",
     74: "an NVLink error",
     79: "the GPU has fallen off the bus",
-    92: "many memory errors that ECC mended",
+    92: "many memory errors that ECC corrected",
     94: "a contained memory error",
     95: "an uncontained memory error",
     119: "the GPU's own processor does not answer",
@@ -32,26 +32,29 @@ _CARD: Mapping[int, str] = {
 PAGE = """
 ## What it means
 
-The driver reported a critical error (an Xid), or the GPU's memory had an error that its error correction could
-not mend. The results since then may be wrong, and the next failure may end the run.
+The driver reported a GPU error (an Xid), or the GPU's memory had an error that error correction could not repair.
+Results after the error may be wrong, and the next error may end the run.
 
-## How it is decided
+## How it is detected
 
-At least one Xid was reported during the run, or the count of uncorrectable memory errors rose by at least one.
-Xids 13, 31, 43 and 45 are mostly the program's own doing (a kernel that fails, memory it does not own): they
-are a warning; every other one, and an uncorrectable error, is critical. Corrected errors and NVLink's are named
-beside them, but decide nothing. Where the driver gives no events (in many containers), Xids are not seen. No
-GPU has been seen by the authors; the numbers are NVIDIA's.
+The driver reported at least one Xid during the run, or the number of uncorrectable memory errors rose by at least one.
+The Xids 13, 31, 43 and 45 usually come from the program (a failing kernel, an invalid memory access); their severity is
+"warning". All other Xids, and uncorrectable errors, have the severity "critical".
+
+Corrected memory errors and NVLink errors are listed, but they alone do not cause the finding. In many containers, the
+driver reports no events, so Paceline cannot see Xids. The meaning of Xid numbers comes from NVIDIA's documentation.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`gpu.replace`: take the card or the node out of service, resume on another. `gpu.debug`: for the program's own
-faults run it with `CUDA_LAUNCH_BLOCKING=1` or `compute-sanitizer`.
+- `gpu.replace`: take the GPU or the node out of service and resume on another one.
+- `gpu.debug`: if the error comes from the program, run it with `CUDA_LAUNCH_BLOCKING=1` or `compute-sanitizer`.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide GPU004."""
+    """Return finding GPU004, or None if it does not apply."""
     found = [(rank, gpu) for rank, gpu in facts.gpus if gpu.errors.xids or gpu.errors.uncorrected]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""GPU005: does somebody else use the GPU too?"""
+"""GPU005: another process uses the GPU."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ _LEAST_SHARE = 0.05
 PAGE = """
 ## What it means
 
-A process that does not belong to this run computes on the same GPU. It takes memory, and the two take turns:
-while its kernels run, ours wait.
+A process outside this run computes on the same GPU. It uses a part of the memory, and the two processes take turns.
 
-## How it is decided
+## How it is detected
 
-The driver lists a process on the GPU that is surely not of our own process tree, in at least two readings and
-in at least 5 % of those between the first and the last step: somebody who only looked (`nvidia-smi`, another
-program's start) is none. Inside a container a process number may be another host's, so there nobody is called a
-stranger. How much time it costs cannot be told from outside, so no gain is promised. No GPU has been seen by
-the authors.
+The driver lists a process on the GPU that is not part of this run, in at least two readings and in at least 5% of the
+readings between the first and the last step. Short uses of the GPU, such as by `nvidia-smi`, are ignored.
+
+Inside a container, the driver's process ids may not match those of the container, so there is no finding. The lost time
+cannot be measured from outside, so no gain is given.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`gpu.alone`: end the other process, or choose another GPU with `CUDA_VISIBLE_DEVICES`.
+- `gpu.exclusive`: end the other process, or choose another GPU with `CUDA_VISIBLE_DEVICES`.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide GPU005."""
+    """Return finding GPU005, or None if it does not apply."""
     found = [(r, gpu, them) for r, gpu in facts.gpus if (them := _strangers(gpu))]
     if not found:
         return None
@@ -49,12 +50,12 @@ def check(facts: Facts) -> Finding | None:
         evidence=[_cited(each, gpu) for each in strangers[:3]],
         remedies=[
             Remedy(
-                id="gpu.alone",
+                id="gpu.exclusive",
                 safety="exact",
                 change=f"end process {pids} on {rank.record.host}, or use another GPU (CUDA_VISIBLE_DEVICES)",
             )
         ],
-        summary=f"GPU {gpu.index} of {rank.record.host} is also used by process {pids}, which is not of this run",
+        summary=f"GPU {gpu.index} of {rank.record.host} is also used by process {pids}, which is not part of this run",
     )
 
 
@@ -65,7 +66,7 @@ def _strangers(gpu: GpuUse) -> list[Stranger]:
 
 def _cited(stranger: Stranger, gpu: GpuUse) -> Evidence:
     held = "" if stranger.memory_bytes is None else f" and holds {units.size(stranger.memory_bytes)}"
-    text = f"process {stranger.pid} was on it in {stranger.readings} of {gpu.readings} readings{held}"
+    text = f"process {stranger.pid} used the GPU in {stranger.readings} of {gpu.readings} readings{held}"
     return Evidence(text=text, value=stranger.memory_bytes, unit="bytes")
 
 

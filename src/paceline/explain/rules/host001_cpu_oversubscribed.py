@@ -1,4 +1,4 @@
-"""HOST001: are there more compute threads than cores?"""
+"""HOST001: there are more compute threads than cores."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from paceline.explain.supply import WORTH, worker_threads
 PAGE = """
 ## What it means
 
-More threads want to compute than there are cores. They take turns, and threads that wait for each other at the
-end of every operation wait for the slowest.
+More threads compute than there are cores. The threads take turns, and each parallel operation ends only when its
+slowest thread ends.
 
-## How it is decided
+## How it is detected
 
-Compute threads (torch's, over all ranks on the host, or those of the loader's workers) exceed the cores we may
-use, and the training thread was ready but without a CPU for at least a tenth of the time it wanted one.
+There are at least 1.5 times as many compute threads as cores that the program may use. Compute threads are the torch
+threads of all ranks on the host, or those of the loader's workers. In addition, the training thread had to wait for a
+core: the wait was at least a tenth of the time in which it was running or ready to run.
 
 ## What helps
 
-`host.threads`: as many threads as cores, divided by the ranks on the host (`torch.set_num_threads`,
-`OMP_NUM_THREADS`).
+- `compute.threads`: for each rank, set the number of threads to the number of cores divided by the number of ranks on
+  the host (`torch.set_num_threads`, `OMP_NUM_THREADS`).
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide HOST001."""
+    """Return finding HOST001, or None if it does not apply."""
     cores = facts.host.allowed_cores
     if cores is None:
         return None
@@ -50,14 +51,14 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=f"{threads} compute threads share {cores:g} cores", value=float(threads), unit="threads"),
             Evidence(
-                text=f"threads that wanted a CPU did not get one {units.percent(share)} of the time",
+                text=f"threads that were ready to run waited for a CPU core during {units.percent(share)} of the time",
                 value=share,
                 unit="share of wanted time",
             ),
         ],
         remedies=[
             Remedy(
-                id="host.threads",
+                id="compute.threads",
                 safety="numeric",
                 change=f"torch.set_num_threads({right}) or OMP_NUM_THREADS={right}",
                 gain=gain,
@@ -68,13 +69,13 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _in_ranks(facts: Facts) -> tuple[int, float]:
-    """Return the compute threads of the ranks on the first one's host, and how much of their wish was not granted."""
+    """Return the number of compute threads on the first rank's host, and the share of time they waited for a CPU."""
     here = [r for r in facts.ranks if r.record.host == facts.first.record.host]
     return sum(int(r.record.meta.get("threads", 1)) for r in here), facts.contention
 
 
 def _in_workers(facts: Facts) -> tuple[int, float]:
-    """Return the compute threads of the training loader's workers, and the share of step time they may lose."""
+    """Return the number of compute threads of the loader's workers, and the share of step time they can lose."""
     loader = facts.first.loader
     if loader is None or facts.shares["data_wait"] < WORTH:
         return 0, 0.0

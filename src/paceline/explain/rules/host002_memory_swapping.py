@@ -1,4 +1,4 @@
-"""HOST002: does the host page memory to disk?"""
+"""HOST002: the host moves memory pages to disk."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The host has run out of memory and moves pages to and from disk. Everything that touches those pages waits for
+The host has run out of memory and moves memory pages to and from disk (swapping). Each access to such a page waits for
 the disk.
 
-## How it is decided
+## How it is detected
 
-At least 50 pages a second were swapped in on average while the program ran.
+On average, at least 50 pages per second were read back from swap while the program ran.
 
 ## What helps
 
-`memory.smaller`: fewer workers, smaller caches, a smaller shuffle buffer; or a machine with more memory.
+- `host.memory`: use fewer workers, smaller caches, a smaller shuffle buffer, or a machine with more memory.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide HOST002."""
+    """Return finding HOST002, or None if it does not apply."""
     pages = facts.host.swap_pages_per_s
     if pages is None or pages < 50:
         return None
@@ -37,19 +37,19 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{pages:,.0f} pages a second were swapped in ({facts.host.samples} readings)",
+                text=f"{pages:,.0f} pages per second were read back from swap ({facts.host.samples} readings)",
                 value=pages,
                 unit="pages/s",
             )
         ],
         remedies=[
             Remedy(
-                id="memory.smaller",
+                id="host.memory",
                 safety="exact",
-                change="fewer workers, smaller caches, or a machine with more memory",
+                change="use fewer workers, smaller caches, or a machine with more memory",
             )
         ],
-        summary="the host pages memory to disk",
+        summary="the host moves memory pages to disk (swapping)",
     )
 
 

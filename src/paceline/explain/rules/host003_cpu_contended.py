@@ -1,4 +1,4 @@
-"""HOST003: do other processes, or a quota, take the cores?"""
+"""HOST003: other processes or a CPU quota take the cores."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The program wants to compute, but other processes on the host, or a CPU quota of its container, keep it from the
-cores. Nothing in the program is to blame.
+The program gets too little CPU time, because other processes on the host use the cores or because of the CPU quota of
+its container. The program itself is not the cause.
 
-## How it is decided
+## How it is detected
 
-The training thread was ready but without a CPU for at least a tenth of the time it wanted one, and either
-processes outside our own tree used at least a fifth of the cores we may use, or a cgroup quota held us back at
-least 5 % of the time.
+The training thread had to wait for a core: the wait was at least a tenth of the time in which it was running or ready
+to run. In addition, processes outside this run used at least a fifth of the cores that the program may use, or a cgroup
+quota stopped the program during at least 5% of the time.
 
 ## What helps
 
-`host.cores`: move the neighbour, raise the quota, or pin this program to cores of its own.
+- `host.cores`: move the other programs to another machine, raise the CPU quota, or pin this program to free cores.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide HOST003."""
+    """Return finding HOST003, or None if it does not apply."""
     host, share = facts.host, facts.contention
     if host.allowed_cores is None or share < 0.1:
         return None
@@ -37,12 +37,13 @@ def check(facts: Facts) -> Finding | None:
     gain = gain_of_removing(share, 0.3, 1.0)
     evidence = [
         Evidence(
-            text=f"the training thread was ready but without a CPU {units.percent(share)} of the time it wanted one",
+            text=f"the training thread waited for a CPU core during {units.percent(share)} of the time in which "
+            "it could run",
             value=share,
             unit="share of wanted time",
         ),
         Evidence(
-            text=f"processes that are not ours used {units.percent(others)} of the {host.allowed_cores:g} "
+            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} "
             f"cores ({host.samples} readings)",
             value=others,
             unit="share of cores",
@@ -51,7 +52,7 @@ def check(facts: Facts) -> Finding | None:
     if throttled >= 0.05:
         evidence.append(
             Evidence(
-                text=f"a CPU quota held us back {units.percent(throttled)} of the time",
+                text=f"a CPU quota stopped the program during {units.percent(throttled)} of the time",
                 value=throttled,
                 unit="share of time",
             )
@@ -69,11 +70,12 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.cores",
                 safety="exact",
-                change="move the neighbour, raise the quota, or pin this program to cores of its own",
+                change="move the other programs to another machine, raise the CPU quota, or pin this program to free "
+                "cores",
                 gain=gain,
             )
         ],
-        summary=f"others on this host keep the program from a CPU {units.percent(share)} of the time it wants one",
+        summary=f"the program waits for a CPU core during {units.percent(share)} of the time in which it could run",
     )
 
 

@@ -1,4 +1,4 @@
-"""MEM001: is there little memory left?"""
+"""MEM001: little memory is left."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ _FULL = 0.97
 PAGE = """
 ## What it means
 
-The run needs nearly all the memory there is, of the GPU or of the host. A longer sequence, a larger last batch
-or an evaluation can end it. On a GPU it also costs time: when an allocation fails, torch gives all its cached
-memory back to the driver, waits for the GPU, and tries again (a *retry*).
+The run uses nearly all memory of the GPU or of the host. A longer sequence, a larger batch or an evaluation can end the
+run with an out-of-memory error. On a GPU, full memory can also cost time: if an allocation fails, torch returns its
+cached memory to the driver, waits for the GPU, and tries again (a *retry*).
 
-## How it is decided
+## How it is detected
 
-On a GPU: the most that was allocated at one time is at least 90 % of its memory, or there was at least one
-retry. On the host: the processes of the run together hold at least 90 % of the memory they may use, and at most
-10 % of it is available (pages that processes share are counted for each, so the sum alone does not decide). 90
-% is the mark other tools use too; the CUDA context and libraries take some hundred MiB besides. A GPU that is
-filled to less than 97 % and never retried is only told of: that is a good use of it. Beyond that, and for the
-host, it is a warning.
+On a GPU, the largest amount allocated at one time is at least 90% of its memory, or there was at least one retry. On
+the host, the processes of the run hold at least 90% of the memory that they may use, and at most 10% is still
+available. The second condition is needed because the memory of a process includes pages that several processes share.
+
+If the GPU is less than 97% full and there was no retry, the severity is "info", because the memory is well used.
+Otherwise, the finding is a warning. The CUDA context and libraries need some hundred MiB more than the allocated
+memory.
 
 ## What helps
 
-`memory.checkpointing`: recompute activations instead of keeping them. `batch.smaller`: a smaller batch with
-gradients accumulated over more of them. `precision.bf16`: activations of half the size. On the host,
-`memory.smaller`: fewer workers, a smaller prefetch factor, smaller caches.
+- `memory.checkpoint`: recompute activations instead of storing them.
+- `batch.size`: use a smaller batch, and accumulate gradients over more micro-steps.
+- `precision.autocast`: activations in bf16 need half as much memory as in fp32.
+- `host.memory`: on the host, use fewer workers, a smaller prefetch factor and smaller caches.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide MEM001."""
+    """Return finding MEM001, or None if it does not apply."""
     return _on_device(facts) or _on_host(facts)
 
 
@@ -45,7 +47,7 @@ def _on_device(facts: Facts) -> Finding | None:
     if not found:
         return None
     rank, filled, retries = max(found, key=lambda each: (each[2], each[1]))
-    again = f" and allocations were retried {retries} times" if retries else ""
+    again = f", and allocations were retried {retries} times" if retries else ""
     return Finding(
         code="MEM001",
         name="memory-near-limit",
@@ -57,10 +59,16 @@ def _on_device(facts: Facts) -> Finding | None:
         evidence=_evidence(rank),
         remedies=[
             Remedy(
-                id="memory.checkpointing", safety="numeric", change="activation checkpointing of the largest blocks"
+                id="memory.checkpoint",
+                safety="exact",
+                change="recompute the activations of the largest blocks (activation checkpointing)",
             ),
-            Remedy(id="precision.bf16", safety="numeric", change="bf16 autocast, where it is not used yet"),
-            Remedy(id="batch.smaller", safety="semantic", change="a smaller batch, accumulated over more micro-steps"),
+            Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet"),
+            Remedy(
+                id="batch.size",
+                safety="semantic",
+                change="use a smaller batch and accumulate gradients over more micro-steps",
+            ),
         ],
         summary=f"{units.percent(filled)} of the GPU's memory was allocated{again}",
     )
@@ -98,7 +106,9 @@ def _on_host(facts: Facts) -> Finding | None:
         evidence=[Evidence(text=text, value=held, unit="bytes")],
         remedies=[
             Remedy(
-                id="memory.smaller", safety="exact", change="fewer workers, a smaller prefetch factor, smaller caches"
+                id="host.memory",
+                safety="exact",
+                change="use fewer workers, a smaller prefetch factor and smaller caches",
             )
         ],
         summary=f"the run holds {units.percent(min(1.0, held / limit))} of the host's memory",

@@ -1,4 +1,4 @@
-"""MEM002: does memory grow step by step?"""
+"""MEM002: memory grows with each step."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ _LEAST_NS = 1.5e9  # of readings: allocators fill up first
 PAGE = """
 ## What it means
 
-The process holds more memory after every step. Sooner or later it runs out. The usual cause is something that
-keeps tensors alive: a list of losses with their graphs, a cache without a bound, a hook that stores
-activations.
+The process holds more memory after each step and will run out of memory. The usual cause is something that keeps
+tensors alive: a list of losses with their graphs, a cache without a limit, or a hook that stores activations.
 
-## How it is decided
+## How it is detected
 
-Resident memory (or the device's allocated memory) grows by at least 48 MiB and a tenth of what it began with
-over the steady steps, for at least 1.5 seconds, and the readings of eight equal parts of the run rise nearly
-without exception (Kendall's tau at least 0.7).
+After the warm-up, memory of the process or of the device grows by at least 48 MiB and by at least a tenth of its first
+value. The readings cover at least 1.5 seconds. From one eighth of the run to the next, the memory rises nearly without
+exception (Kendall's tau of at least 0.7).
 
 ## What helps
 
-`memory.detach`: keep numbers, not graphs: `loss.item()` or `loss.detach()`. `memory.bound`: bound caches and
-histories.
+- `memory.detach`: store numbers instead of graphs (`loss.item()` or `loss.detach()`).
+- `run.bound_state`: limit the size of caches and histories.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide MEM002."""
+    """Return finding MEM002, or None if it does not apply."""
     found = [
         g for rank in facts.ranks for name in ("rss_bytes", "device_allocated_bytes") if (g := _growth(rank, name))
     ]
@@ -51,12 +50,12 @@ def check(facts: Facts) -> Finding | None:
             value=grown,
             unit="bytes",
         ),
-        Evidence(text=f"that is {units.size(per_step)} a step", value=per_step, unit="bytes per step"),
+        Evidence(text=f"memory grows by {units.size(per_step)} per step", value=per_step, unit="bytes per step"),
     ]
     if limit and per_step > 0:
         left = (float(limit) - begin - grown) / per_step
         evidence.append(
-            Evidence(text=f"at this rate memory is full after {left:,.0f} more steps", value=left, unit="steps")
+            Evidence(text=f"at this rate, memory is full after {left:,.0f} more steps", value=left, unit="steps")
         )
     return Finding(
         code="MEM002",
@@ -68,15 +67,19 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=evidence,
         remedies=[
-            Remedy(id="memory.detach", safety="exact", change="keep numbers, not graphs: loss.item() or loss.detach()"),
-            Remedy(id="memory.bound", safety="exact", change="bound caches and histories"),
+            Remedy(
+                id="memory.detach",
+                safety="exact",
+                change="store numbers instead of graphs: loss.item() or loss.detach()",
+            ),
+            Remedy(id="run.bound_state", safety="exact", change="limit the size of caches and histories"),
         ],
-        summary=f"{kind} memory grows by {units.size(per_step)} a step",
+        summary=f"{kind} memory grows by {units.size(per_step)} per step",
     )
 
 
 def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, float, int] | None:
-    """Return (rank, reading, bytes grown, bytes at first, bytes a step, readings), or None for no steady growth."""
+    """Return (rank, reading, bytes grown, first bytes, bytes per step, readings); None if it does not grow steadily."""
     ticks = _while_training(rank)
     values = ticks[name].astype(np.float64)
     if len(values) < _LEAST_READINGS or np.isnan(values).any():
@@ -91,7 +94,7 @@ def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, f
 
 
 def _while_training(rank: RankFacts) -> Rows:
-    """Return the readings after warm-up and before the program's end, when all that it held is let go."""
+    """Return the readings after warm-up and before the end of the program, which frees its memory."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
     before = ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks

@@ -1,4 +1,4 @@
-"""MEM003: does the allocator hold far more than was ever needed at one time?"""
+"""MEM003: GPU memory is fragmented."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ _NEAR = 0.9
 PAGE = """
 ## What it means
 
-Torch's allocator has taken far more GPU memory from the driver than the program ever used at one time: it lies
-in blocks of sizes that fit nothing. Usual causes are batches of ever other lengths and large temporary tensors.
-When the GPU is full it fails for want of memory that is there.
+Torch's allocator has reserved far more GPU memory than the program used at any one time, because its free blocks are
+too small for new tensors. Usual causes are batches of changing lengths and large temporary tensors. On a full GPU, an
+allocation can fail although enough memory is free in total.
 
-## How it is decided
+## How it is detected
 
-The memory reserved exceeds the most that was ever allocated at one time by at least 30 %, and the difference is
-at least a tenth of the GPU's memory. Rounding of sizes explains the first tenth or two, and less than a tenth
-of the GPU keeps nobody from a larger batch. It is a warning when at least 90 % of the GPU is reserved or an
-allocation had to be tried again, because only then does it hurt; else it is told. No GPU has been seen by the
-authors.
+The reserved memory exceeds the largest amount allocated at one time by at least 30%, and the difference is at least a
+tenth of the GPU's memory. Smaller differences are normal, because the allocator rounds sizes up. The finding is a
+warning if at least 90% of the GPU's memory is reserved or if an allocation was retried. Otherwise, its severity is
+"info".
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`memory.expandable_segments`: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets blocks grow in place.
-`data.bucket`: batches of few different lengths.
+- `memory.expandable_segments`: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets the allocator extend its memory
+  segments instead of adding new ones.
+- `shapes.bucket`: use batches with only a few different lengths.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide MEM003."""
+    """Return finding MEM003, or None if it does not apply."""
     found = [(rank, m) for rank in facts.ranks if (m := rank.memory) is not None and _is_fragmented(m)]
     if not found:
         return None
@@ -57,9 +59,9 @@ def check(facts: Facts) -> Finding | None:
                 safety="exact",
                 change="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Remedy(id="data.bucket", safety="semantic", change="make batches of few different lengths"),
+            Remedy(id="shapes.bucket", safety="semantic", change="use batches with only a few different lengths"),
         ],
-        summary=f"{units.size(waste)} of GPU memory are reserved and were never used at one time",
+        summary=f"{units.size(waste)} of GPU memory were reserved but never used",
     )
 
 

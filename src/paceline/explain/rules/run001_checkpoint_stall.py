@@ -1,4 +1,4 @@
-"""RUN001: does saving checkpoints block training?"""
+"""RUN001: saving checkpoints stops training."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Training stands still while a checkpoint is serialised and written.
+Training stops while a checkpoint is serialized and written.
 
-## How it is decided
+## How it is detected
 
-`torch.save`, `torch.distributed.checkpoint.save` and safetensors' savers together take at least 5 % of step
-time.
+`torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors together take at least 5% of
+step time.
 
 ## What helps
 
-`checkpoint.less_often`: save by time, not by step. `checkpoint.async`: copy to host memory and write in the
-background (`torch.distributed.checkpoint.async_save`).
+- `checkpoint.less_often`: save a checkpoint every few minutes instead of every few steps.
+- `checkpoint.async`: copy the state to host memory and write it in the background
+  (`torch.distributed.checkpoint.async_save`).
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN001."""
+    """Return finding RUN001, or None if it does not apply."""
     share = facts.shares["checkpoint"]
     if share < 0.05:
         return None
     rank = facts.first
     slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
     text = (
-        f"{len(slow)} of {len(rank.rows)} steps saved; the median save took "
+        f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; the median save took "
         f"{units.seconds(float(np.median(slow)) if len(slow) else None)}"
     )
     return Finding(
@@ -60,11 +61,11 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="checkpoint.less_often",
                 safety="exact",
-                change="save every few minutes instead of every few steps",
+                change="save a checkpoint every few minutes instead of every few steps",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
         ],
-        summary=f"training stands still {units.percent(share)} of its time to save checkpoints",
+        summary=f"saving checkpoints stops training during {units.percent(share)} of the time",
     )
 
 

@@ -1,4 +1,4 @@
-"""RUN002: does evaluation take a large share?"""
+"""RUN002: evaluation takes a large share."""
 
 from __future__ import annotations
 
@@ -11,33 +11,30 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-A large part of the run is evaluation: forwards without gradients, and the batches read for them.
+A large part of the run is evaluation: forward passes without gradients, and loading the batches for them.
 
-## How it is decided
+## How it is detected
 
-Gradient-free forwards of the model that is trained, with the fetches that feed them, take at least 10 % of step
-time. Forwards of a second, untrained model inside a step (a teacher, a frozen encoder) count as forward, not as
-evaluation.
+Forward passes of the trained model without gradients, together with their batches, take at least 10% of step time.
+Forward passes of a second, untrained model inside a step (a teacher, a frozen encoder) count as part of the forward
+phase, not as evaluation.
 
 ## What helps
 
-`evaluation.less_often`: evaluate less often, or on a fixed part of the data. `evaluation.faster`: larger
-batches, `torch.inference_mode()`, and a loader with workers for the evaluation data.
+- `evaluation.less_often`: evaluate less often, or on a fixed part of the data.
+- `evaluation.faster`: use larger batches, `torch.inference_mode()`, and a loader with workers for the evaluation data.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN002."""
+    """Return finding RUN002, or None if it does not apply."""
     share = facts.shares["evaluation"]
     if share < 0.10:
         return None
     rank = facts.first
     steps = int((rank.phases["evaluation"] > 0).sum())
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
-    text = (
-        f"{steps} of {len(rank.rows)} steps were followed by an evaluation; {fetches} batches were fetched "
-        f"for evaluation"
-    )
+    text = f"an evaluation followed {steps} of {len(rank.rows)} steps; it read {fetches} batches in total"
     return Finding(
         code="RUN002",
         name="evaluation-heavy",

@@ -1,8 +1,9 @@
-"""RUN003: does it take long until the first step?"""
+"""RUN003: the first step starts late."""
 
 from __future__ import annotations
 
 from paceline import units
+from paceline.explain import words
 from paceline.explain.breakdown import hot_functions
 from paceline.explain.facts import Facts, RankFacts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
@@ -14,24 +15,24 @@ _LEAST_SHARE = 0.25
 PAGE = """
 ## What it means
 
-The program does a lot before its first step: indexing a data set, building a model, compiling, downloading.
-Every start and every restart pays it.
+The program does much work before its first step: indexing a dataset, building a model, compiling, downloading. Each
+start and each restart repeats this work.
 
-## How it is decided
+## How it is detected
 
-From the moment torch had been imported to the first batch, forward or backward it takes at least 2 s and at
-least a quarter of the time until now, without the time that importing modules took (a module counts with at most
-0.1 s). A longer run dilutes it: the share is that of this run.
+The time from the import of torch to the first batch or forward pass is at least 2 s and at least a quarter of the run
+so far. Of the time for importing modules, at most 0.1 s per module counts. In a longer run, startup is a smaller share
+of the time.
 
 ## What helps
 
-`startup.cache`: keep the index or the preprocessed data on disk. `startup.lazy`: do it when it is needed, or in
-the workers.
+- `startup.cache`: store the index or the preprocessed data on disk.
+- `startup.lazy`: do the work only when its result is needed, or in the loader's workers.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN003."""
+    """Return finding RUN003, or None if it does not apply."""
     rank, meta = facts.first, facts.first.record.meta
     imported, first = meta.get("imported_ns"), meta.get("first_ns")
     if imported is None or first is None or facts.wall_s is None:
@@ -41,8 +42,8 @@ def check(facts: Facts) -> Finding | None:
     if setup_s < _LEAST_S or share < _LEAST_SHARE:
         return None
     text = (
-        f"{units.seconds(setup_s)} of work between the import of torch and the first batch, of "
-        f"{units.seconds(facts.wall_s)} in all (1 run)"
+        f"the work between the import of torch and the first batch took {units.seconds(setup_s)} of "
+        f"{units.seconds(facts.wall_s)} of this run"
     )
     gain = gain_of_removing(share, 0.3, 0.95)
     return Finding(
@@ -58,27 +59,27 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="startup.cache",
                 safety="exact",
-                change="keep what is worked out at the start on disk and load it",
+                change="store the results of the startup work on disk and load them",
                 gain=gain,
             ),
             Remedy(
                 id="startup.lazy",
                 safety="exact",
-                change="work it out when it is needed, or in the loader's workers",
+                change="do the startup work when its result is needed, or in the loader's workers",
                 gain=gain,
             ),
         ],
-        summary=f"{units.percent(share)} of this run went by before the first step",
+        summary=f"{units.percent(share)} of this run passed before the first step",
     )
 
 
 def _where(rank: RankFacts) -> list[Evidence]:
     return [
         Evidence(
-            text=f"{units.percent(f.share)} of stack samples before the first step are in {f.function} "
-            f"({f.count} samples)",
+            text=f"{f.function} takes {units.percent(f.share)} of the time before the first step "
+            f"({f.count} stack samples)",
             value=f.share,
-            unit="share of samples",
+            unit=words.SHARE_OF_SAMPLES,
         )
         for f in hot_functions(rank.record, {"startup": None})[:1]
     ]

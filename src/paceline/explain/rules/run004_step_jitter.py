@@ -1,4 +1,4 @@
-"""RUN004: do step times scatter, and not for the loader's sake?"""
+"""RUN004: step times vary, and the loader is not the cause."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from paceline.explain.rules import Rule
 from paceline.explain.statistics import drift
 
 _SLOW = 1.6  # times the median
-_LEAST_S = 0.002  # more than the median: below, it is what any scheduler does
+_LEAST_S = 0.002  # more than the median; the scheduler causes smaller delays
 _WORTH = 0.10
 
 PAGE = """
 ## What it means
 
-Most steps are quick and some are far slower, though data was there. Causes: inputs of changing shape
-(recompilation, autotuning), a garbage collector, something done every n-th step, a neighbour on the machine.
+Most steps are fast and some are far slower, although their data was ready. Possible causes are inputs of changing shape
+(recompilation, autotuning), Python's garbage collector, work that is done only in every n-th step, or another program
+on the machine.
 
-## How it is decided
+## How it is detected
 
-After waiting for data, saving, evaluating, the program's own host code and communication are taken out, steps
-slower than 1.6 medians, and by at least 2 ms, cost at least 10 % of all step time, and it is no steady growth
-(RUN005).
+The rule looks only at the time of the forward pass, the backward pass, the optimizer and copies. A step is slow if it
+takes more than 1.6 times the median and at least 2 ms more than the median. The extra time of slow steps is at least
+10% of all step time. Step times that grow steadily are reported as RUN005 instead.
 
 ## What helps
 
-`step.bucket_shapes`: pad or bucket inputs to few shapes. `step.gc`: freeze or schedule Python's collector.
+- `shapes.bucket`: pad or group inputs into a few shapes.
+- `host.gc`: run Python's garbage collector only at chosen times, between steps.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN004."""
+    """Return finding RUN004, or None if it does not apply."""
     rank = facts.first
     kept = [n for n in rank.phases if n in ("forward", "backward", "optimizer", "transfer")]
     busy = np.sum([rank.phases[name] for name in kept], axis=0)
@@ -44,8 +46,8 @@ def check(facts: Facts) -> Finding | None:
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
     text = (
-        f"{int(slow.sum())} of {len(busy)} steps compute far longer than the median "
-        f"({units.seconds(usual)}); the slowest takes {units.seconds(float(busy.max()))}"
+        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median of "
+        f"{units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))}"
     )
     gain = gain_of_removing(excess, 0.3, 0.95)
     return Finding(
@@ -58,28 +60,26 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[Evidence(text=text, value=float(slow.sum()), unit="steps"), *_where(rank, kept, slow, busy)],
         remedies=[
+            Remedy(id="shapes.bucket", safety="semantic", change="pad or group inputs into a few shapes", gain=gain),
             Remedy(
-                id="step.bucket_shapes", safety="semantic", change="pad or bucket inputs to a few shapes", gain=gain
-            ),
-            Remedy(
-                id="step.gc",
+                id="host.gc",
                 safety="exact",
-                change="freeze Python's garbage collector after setting up, and run it between steps",
+                change="freeze Python's garbage collector after setup and run it between steps",
                 gain=gain,
             ),
         ],
-        summary=f"some steps compute far longer than the rest, which costs {units.percent(excess)} of the time",
+        summary=f"some steps compute for much longer than the rest, which costs {units.percent(excess)} of the time",
     )
 
 
 def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray) -> list[Evidence]:
-    """Name the phase in which slow steps lose most."""
+    """Return the phase in which slow steps lose most of their time."""
     lost = {name: float((rank.phases[name][slow] - np.median(rank.phases[name])).sum()) for name in kept}
     phase = max(lost, key=lambda name: lost[name])
     share = lost[phase] / max(float((busy[slow] - np.median(busy)).sum()), 1e-9)
     return [
         Evidence(
-            text=f"{units.percent(share)} of what they lose is in the {phase} phase",
+            text=f"the slow steps lose {units.percent(share)} of this time in the {phase} phase",
             value=share,
             unit="share of lost time",
         )

@@ -1,4 +1,4 @@
-"""RUN005: do steps get slower as the run goes on?"""
+"""RUN005: steps get slower during the run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from paceline.record.run import column
 PAGE = """
 ## What it means
 
-The same step takes longer and longer: a list that grows and is walked every step, a graph kept alive, a file
-that is rewritten whole, heat.
+Steps take longer and longer. Possible causes are a growing list that each step processes, an autograd graph that is
+kept alive, or a growing file that is rewritten each time.
 
-## How it is decided
+## How it is detected
 
-The median step of the last quarter is at least 1.25 times that of the first quarter, and the medians of eight
-equal parts of the run rise nearly without exception (Kendall's tau at least 0.7). It is not reported while
-other processes are busy on the host and the program's own CPU time a step has hardly grown, nor where steps take
-more samples as the run goes on (episodes that get longer, a batch that grows) and a sample takes no longer, nor
-where the machine itself got slower (heat, clocks, neighbours on the same silicon): forward, backward and the
-optimizer's update, which is the same work at every step, all take longer, and what the step grew beyond that is
-less than 1.25 times.
+The median step time of the last quarter is at least 1.25 times that of the first quarter. From one eighth of the run to
+the next, the median step time rises nearly without exception (Kendall's tau of at least 0.7).
+
+There is no finding in three cases:
+
+- Other processes are busy on the host, and the program's own CPU time per step has hardly grown.
+- Later steps process more samples, and the time per sample has not grown.
+- The machine itself became slower (heat, clock, other programs): the forward pass, the backward pass and the optimizer
+  all take longer, and apart from this slow-down, the step became less than 1.25 times as long.
 
 ## What helps
 
-`run.bound_state`: bound what grows; the phase that grew is named, and the function in it.
+- `run.bound_state`: limit the size of the list, cache or file that grows. The finding names the phase that became
+  slower and the function in it.
 """
 
 
@@ -40,7 +43,7 @@ _TIMED_S = 2e-5
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN005."""
+    """Return finding RUN005, or None if it does not apply."""
     rank = facts.first
     ratio, trend = drift(rank.walls)
     if not _drifts(rank.walls) or len(rank.rows) < 32:
@@ -51,8 +54,8 @@ def check(facts: Facts) -> Finding | None:
     begin = float(np.median(rank.walls[:quarter]))
     gain = float(rank.walls.mean()) / begin
     text = (
-        f"the median step grew from {units.seconds(begin)} to {units.seconds(begin * ratio)} "
-        f"({len(rank.rows)} steps in quarters)"
+        f"the median step time grew from {units.seconds(begin)} in the first quarter to "
+        f"{units.seconds(begin * ratio)} in the last ({len(rank.rows)} steps)"
     )
     return Finding(
         code="RUN005",
@@ -63,8 +66,15 @@ def check(facts: Facts) -> Finding | None:
         gain=Gain(low=max(1.0, 1 + 0.5 * (gain - 1)), high=max(1.0, gain * 1.1)),
         ranks=[rank.record.rank],
         evidence=[Evidence(text=text, value=ratio, unit="factor"), _grown(rank, quarter)],
-        remedies=[Remedy(id="run.bound_state", safety="exact", change="bound what grows from step to step", gain=None)],
-        summary=f"steps became {units.factor(ratio)} slower in the course of the run",
+        remedies=[
+            Remedy(
+                id="run.bound_state",
+                safety="exact",
+                change="limit the size of the lists, caches or files that grow with each step",
+                gain=None,
+            )
+        ],
+        summary=f"at the end of the run, a step takes {units.factor(ratio)} as long as at the beginning",
     )
 
 
@@ -74,15 +84,15 @@ def _drifts(values: np.ndarray) -> bool:
 
 
 def _more_samples(rank: RankFacts) -> bool:
-    """Say whether steps grow because they get more samples to work on: a sample takes no longer than it did."""
+    """Return whether steps take longer only because they process more samples."""
     samples = column(rank.rows, "samples")
     return bool(np.all(samples > 0)) and not _drifts(rank.walls / samples)
 
 
 def _slower_machine(rank: RankFacts, ratio: float) -> bool:
-    """Say whether the machine got slower: the least that a compute phase grew by is what everything grew by.
+    """Return whether the machine became slower: all compute phases grew by about as much as the step.
 
-    An update of the same parameters is the same work at every step, so without an optimizer nothing is said.
+    The optimizer does the same work in every step, so without an optimizer phase this returns False.
     """
     quarter = len(rank.walls) // 4
     growth = [_growth(rank.phases[phase], quarter) for phase in _COMPUTE]
@@ -90,13 +100,13 @@ def _slower_machine(rank: RankFacts, ratio: float) -> bool:
 
 
 def _growth(values: Floats, quarter: int) -> float:
-    """Return the last quarter's median over the first's; 0 where that is too little to be timed."""
+    """Return the ratio of the medians of the last and the first quarter; 0 if the first is too short to measure."""
     first = float(np.median(values[:quarter]))
     return float(np.median(values[-quarter:])) / first if first >= _TIMED_S else 0.0
 
 
 def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:
-    """Say whether others on the host explain it: they are busy, and our own CPU time a step has hardly grown."""
+    """Return whether other processes explain it: they are busy, and our CPU time per step has hardly grown."""
     host, ticks = facts.host, rank.record.ticks
     if not facts.contended or len(ticks) < 4 or host.allowed_cores is None:
         return False
@@ -115,7 +125,9 @@ def _grown(rank: RankFacts, quarter: int) -> Evidence:
     )
     where = f", in {functions[0].function}" if functions else ""
     return Evidence(
-        text=f"the {phase} phase grew most{where}: {units.seconds(growth[phase])} a step", value=growth[phase], unit="s"
+        text=f"the {phase} phase grew most{where}: by {units.seconds(growth[phase])} per step",
+        value=growth[phase],
+        unit="s",
     )
 
 

@@ -1,4 +1,4 @@
-"""RUN006: does the program's own Python between the phases take a large share?"""
+"""RUN006: the program's own code between the phases takes a large share."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Between the phases of a step (after the backward, between steps, before the backward) the program runs code of
-its own: metrics, logging, plots, progress. The device waits for it.
+Between the phases of a step (such as the forward and the backward pass), the program runs its own code: metrics,
+logging, plots, progress bars. The device waits until this code has finished.
 
-## How it is decided
+## How it is detected
 
-Time in no phase, or between a forward and its backward on lines that do not make the loss, takes at least 8 %
-of step time, and 0.2 ms of a step (less is not told from what watching costs). Functions are named by stack
-samples, 50 a second. Lines that make the next forward's input are data waiting, not host code.
+Two times are added up: the time outside all phases, and the time between the forward and the backward pass on lines
+that do not compute the loss. The sum is at least 8% of step time and at least 0.2 ms per step. To name the slow
+functions, Paceline takes 50 stack samples per second. Time on lines that make the input of the next forward pass counts
+as waiting for data.
 
 ## What helps
 
-`host.less_often`: do it every n-th step. `host.vectorise`: replace Python loops by tensor operations. Both are
-shown at the line; nothing is injected.
+- `host.less_often`: run this code every n-th step.
+- `host.vectorize`: replace Python loops by tensor operations.
+
+`paceline tune --diff` shows a suggestion for the line. It never changes such code itself.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide RUN006."""
+    """Return finding RUN006, or None if it does not apply."""
     share = facts.shares["other"]
     rank = facts.first
     if share < 0.08 or share * rank.breakdown.step_s.value < TELLABLE_S:
@@ -47,9 +50,9 @@ def check(facts: Facts) -> Finding | None:
             words.share_of_step(share, "the program's own code between phases"),
             *(
                 Evidence(
-                    text=f"{units.percent(f.share)} of its stack samples are in {f.function} ({f.count} samples)",
+                    text=f"{f.function} takes {units.percent(f.share)} of this time ({f.count} stack samples)",
                     value=f.share,
-                    unit="share of samples",
+                    unit=words.SHARE_OF_SAMPLES,
                 )
                 for f in functions[:3]
             ),
@@ -58,11 +61,11 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.less_often",
                 safety="exact",
-                change=f"do the work{where} every n-th step",
+                change=f"run the code{where} every n-th step",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
             Remedy(
-                id="host.vectorise",
+                id="host.vectorize",
                 safety="numeric",
                 change=f"replace Python loops{where} by tensor operations",
                 gain=gain_of_removing(share, 0.3, 0.9),

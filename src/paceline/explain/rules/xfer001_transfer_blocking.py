@@ -1,4 +1,4 @@
-"""XFER001: do copies to the device hold it up?"""
+"""XFER001: copies to the GPU delay training."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ from paceline.explain.supply import WORTH
 from paceline.traces.many import Traces
 from paceline.traces.model import COPY
 
-_PINNED = 0.1  # of the time of copies, from or to pageable memory: below, memory is pinned already
+_PINNED = 0.1  # largest share of pageable copies for memory that counts as pinned
 
 PAGE = """
 ## What it means
 
-While a batch is copied to the GPU, the GPU does nothing else, or the host waits for the copy. From ordinary
-(pageable) memory the driver must copy twice, and `non_blocking=True` has no effect.
+While a batch is copied to the GPU, the GPU does nothing else, or the host waits for the copy. If the batch is in
+ordinary (pageable) memory, the driver has to copy it twice, and `non_blocking=True` has no effect.
 
-## How it is decided
+## How it is detected
 
-Copies to the GPU take at least 5 % of step time on the device's clock (on the host's, where the device timed
-too few steps): the share from which on waiting is a finding. Whether the loader pins memory is read from its
-settings and named, but does not decide. The gain is at most nearly all of it (copies hidden behind computing)
-and at least a third (pinned memory that is still waited for saves the driver's own copy); the third is an
-estimate that has not been measured. No GPU has been seen by the authors.
+Copies to the GPU take at least 5% of step time. The time is measured on the device. If too few steps were measured
+there, the time on the host is used. The finding also shows whether the loader pins memory, but the finding does not
+depend on it.
+
+The expected gain is between a third of this time (pinned memory saves the driver's second copy) and nearly all of it
+(copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
+
+In profiler captures, copies during which no kernel runs take at least 5% of the time.
+
+The page [devices](../reference/devices.md) says on which hardware this finding was tested.
 
 ## What helps
 
-`loader.pin_memory`: `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
-`data.prefetch_device`: copy the next batch on a stream of its own while this one is computed.
-`transfer.smaller`: send uint8 and convert on the GPU.
+- `loader.pin_memory`: use `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
+- `loader.device_prefetch`: copy the next batch on a separate stream during the current step.
+- `loader.small_dtype`: send uint8 values and convert them to floating point on the GPU.
 """
 
 
 def check(facts: Facts) -> Finding | None:
-    """Decide XFER001."""
+    """Return finding XFER001, or None if it does not apply."""
     share = facts.shares["transfer"]
     if facts.on_cpu or share < WORTH:
         return None
@@ -64,7 +69,7 @@ def _pinning(rank: RankFacts) -> list[Evidence]:
     pins = _pins(rank)
     if pins is None:
         return []
-    text = f"the loader hands out {'pinned' if pins else 'pageable'} memory (pin_memory={pins}; 1 loader)"
+    text = f"the loader returns {'pinned' if pins else 'pageable'} memory (pin_memory={pins}, 1 loader)"
     return [Evidence(text=text, value=float(pins), unit="pinned")]
 
 
@@ -80,29 +85,29 @@ def _remedies_for(pins: bool, share: float) -> list[Remedy]:
         gain=gain_of_removing(share, 1 / 3, 0.95),
     )
     prefetch = Remedy(
-        id="data.prefetch_device",
+        id="loader.device_prefetch",
         safety="exact",
-        change="copy the next batch on a stream of its own, from pinned memory with non_blocking=True",
+        change="copy the next batch on a separate CUDA stream, from pinned memory with non_blocking=True",
         gain=gain_of_removing(share, 0.5, 0.95),
     )
     smaller = Remedy(
-        id="transfer.smaller",
+        id="loader.small_dtype",
         safety="numeric",
-        change="send uint8 and convert to floating point on the GPU",
+        change="send uint8 values and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.0, 0.75),
     )
     return [prefetch, smaller] if pins else [pin, prefetch, smaller]
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Decide XFER001 for captures: copies that no kernel runs beside."""
+    """Return finding XFER001 for captures: copies that no kernel overlaps."""
     found = spans.worst(traces, lambda one: one.breakdown.exposed_copy_ns)
     if found is None or found[1] < WORTH:
         return None
     rank, share = found
     copies = sum(kernel.total_ns for kernel in rank.kernels if kernel.class_ == COPY)
     pageable = sum(kernel.total_ns for kernel in rank.kernels if "Pageable" in kernel.name) / max(1, copies)
-    text = f"{units.percent(pageable)} of the time of copies is from or to pageable memory"
+    text = f"{units.percent(pageable)} of the copy time is spent on copies from or to pageable memory"
     return Finding(
         code="XFER001",
         name="transfer-blocking",
@@ -116,7 +121,7 @@ def check_traces(traces: Traces) -> Finding | None:
             Evidence(text=text, value=pageable, unit="share of copy time"),
         ],
         remedies=_remedies_for(pageable < _PINNED, share),
-        summary=f"copies that no kernel runs beside take {units.percent(share)} of the time",
+        summary=f"copies during which no kernel runs take {units.percent(share)} of the time",
     )
 
 

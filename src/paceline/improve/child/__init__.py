@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from paceline.improve.child import allocator, held, noise, ports, seeds
+from paceline.improve.child import allocator, fixed_draws, held, noise, ports, seeds
 
 RECIPE = "PACELINE_RECIPE"  # the recipe, as JSON
 CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of whoever conducts the trial
@@ -52,6 +52,8 @@ def patch(torch: Any) -> None:
         noise.patch(torch)
     if os.environ.get(seeds.SEED):
         seeds.patch(torch, int(os.environ[seeds.SEED]))
+    if os.environ.get(fixed_draws.FIXED):
+        fixed_draws.patch(torch)
     if os.environ.get(WITNESS):
         import_module(f"{__name__}.witness").patch(torch)
     if os.environ.get(CONDUCTOR):

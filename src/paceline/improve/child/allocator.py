@@ -32,7 +32,10 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
         segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == device.index]
         if any(segment.get("is_expandable") for segment in segments):
             return None
-        return f"no memory was taken that way: the program sets {' or '.join(_VARIABLES)} itself, or it is not possible"
+        return (
+            f"no expandable segment was reserved: the program sets {' or '.join(_VARIABLES)} itself, "
+            "or the device does not support expandable segments"
+        )
 
     if settings.get(_OPTION):
-        on_cuda.told_at_first_step(torch, f"allocator.{_OPTION}", "memory is taken in segments that grow", why_not)
+        on_cuda.told_at_first_step(torch, f"allocator.{_OPTION}", "memory is reserved in expandable segments", why_not)

@@ -1,4 +1,4 @@
-"""memory.checkpoint_every, memory.activation_budget: repeated blocks of a model are computed again in backward.
+"""memory.checkpoint_every, memory.activation_budget: repeated blocks of a model are recomputed in the backward pass.
 
 A block is one of several children of one class with parts of their own: a layer of a transformer, a stage's block of a
 residual network; or one of several ``nn.Sequential`` of the same classes in a row. With a budget, the first forward
@@ -94,20 +94,22 @@ class _Blocks:
             return []
         self._known.add(module)
         if any(getattr(m, "gradient_checkpointing", False) for m in module.modules()):
-            held.refused(key, f"{type(module).__name__} checkpoints its activations already")
+            held.refused(key, f"{type(module).__name__} already recomputes its activations")
             return []
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
-            held.refused(key, f"{type(module).__name__} is compiled: its blocks run as one")
+            held.refused(key, f"{type(module).__name__} is compiled, so its blocks are not called one by one")
             return []
         found = repeated(self._torch, module)
         if not found:
-            held.refused(key, f"{type(module).__name__} has no two blocks of one class")
+            held.refused(key, f"{type(module).__name__} has no repeated blocks (at least two of the same class)")
         return found
 
     def forget(self, some: Sequence[Any], found: Sequence[Any], key: str) -> None:
         """Compute some of the blocks again from now on."""
         self._forgetful.update(some)
-        held.took(key, f"{len(some)} of {len(found)} blocks ({type(found[0]).__name__}) are computed again in backward")
+        held.took(
+            key, f"{len(some)} of {len(found)} blocks ({type(found[0]).__name__}) are recomputed in the backward pass"
+        )
 
     def weighed(self, found: Sequence[Any], run: Callable[[], Any]) -> tuple[Any, list[int]]:
         """Run a forward; return its result and how many bytes each block keeps for backward."""

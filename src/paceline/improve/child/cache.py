@@ -10,8 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +17,7 @@ from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 from paceline.improve.child import held
 from paceline.improve.child.digest import digest
+from paceline.improve.child.seeds import save_states
 from paceline.improve.child.threads import beside_training
 
 _CHECKED = 3  # samples that are made twice before any is trusted to stay the same
@@ -90,7 +89,7 @@ class _Kept:
         self._trusted = False
         self.usable = not _fetches_many(torch, dataset)
         if not self.usable:
-            held.refused("loader.cache", "the dataset fetches many samples at a time")
+            held.refused("loader.cache", "the dataset returns several samples at a time (__getitems__)")
 
     def begin_epoch(self) -> None:
         """Have the next samples that are kept made once more."""
@@ -122,7 +121,7 @@ class _Kept:
 
         Beside the training thread they are left: what it draws meanwhile (dropout) would be drawn twice.
         """
-        put_back = _nothing if beside_training() else _random_numbers(self._torch)
+        put_back = _nothing if beside_training() else save_states(self._torch)
         same = digest(self._dataset[index]) == digest(sample)
         put_back()
         self._to_check -= 1
@@ -137,9 +136,9 @@ class _Kept:
         self.usable = False
         self._samples.clear()
         if self._trusted:
-            held.gave_up("loader.cache", "a sample is another one in a later epoch")
+            held.gave_up("loader.cache", "a sample changes from epoch to epoch")
         else:
-            held.refused("loader.cache", "a sample is another each time it is made")
+            held.refused("loader.cache", "a sample changes each time it is made")
 
 
 def _fetches_many(torch: Any, dataset: Any) -> bool:
@@ -166,21 +165,6 @@ def _key(index: Any) -> Any:
 
 def _nothing() -> None:
     pass
-
-
-def _random_numbers(torch: Any) -> Callable[[], None]:
-    """Return what puts the random numbers of torch, Python and numpy back to where they are now."""
-    numpy = sys.modules.get("numpy")
-    of_torch, of_python = torch.get_rng_state(), random.getstate()
-    of_numpy = numpy.random.get_state() if numpy else None
-
-    def put_back() -> None:
-        torch.set_rng_state(of_torch)
-        random.setstate(of_python)
-        if numpy:
-            numpy.random.set_state(of_numpy)
-
-    return put_back
 
 
 def size_of(sample: Any) -> int:

@@ -53,13 +53,13 @@ class _Chunked:
         """Return why a model cannot run in parts, or None."""
         norms = self._torch.nn.modules.batchnorm._BatchNorm
         if isinstance(module, self._torch.nn.parallel.DistributedDataParallel):
-            return "DistributedDataParallel expects one forward for each backward"
+            return "DistributedDataParallel expects one forward pass for each backward pass"
         if any(isinstance(m, norms) and m.training for m in module.modules()):
-            return "BatchNorm takes its statistics of the whole batch"
+            return "BatchNorm computes statistics of the whole batch"
         if batch is None:
-            return "its inputs have no first dimension in common: which one is the batch cannot be told"
+            return "the model's inputs differ in their first dimension, so the batch dimension is unknown"
         if self._batch(result) != batch:
-            return "what the model returns is not one value a sample: it computes the loss itself"
+            return "the model does not return one value per sample; it probably computes the loss itself"
         return None
 
     def _batch(self, value: Any) -> int | None:

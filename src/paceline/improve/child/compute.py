@@ -90,7 +90,7 @@ class _Compiled:
         if isinstance(module, self._torch.nn.parallel.DistributedDataParallel):
             module = module.module
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
-            held.refused(_COMPILE, f"{type(module).__name__} is compiled already")
+            held.refused(_COMPILE, f"{type(module).__name__} is already compiled")
             return
         _compile(module, self._mode)
         self._begun = True
@@ -101,14 +101,16 @@ class _Compiled:
         dynamo = sys.modules.get("torch._dynamo.utils")
         pieces = dynamo.counters["frames"]["total"] if dynamo is not None else 0
         if self._begun and pieces == 0:
-            held.gave_up(_COMPILE, "torch found nothing in the model that it could compile")
+            held.gave_up(_COMPILE, "torch found no code in the model that it could compile")
         if pieces == self._pieces:
             return
         self._pieces = pieces
         self._steps += 1
         if self._steps == _MOST_COMPILED:
             self._torch.compiler.set_stance("eager_on_recompile")
-            held.gave_up(_COMPILE, f"in {_MOST_COMPILED} steps something new was compiled: shapes are ever others")
+            held.gave_up(
+                _COMPILE, f"new input shapes were compiled in {_MOST_COMPILED} steps, so the shapes keep changing"
+            )
 
 
 def _compile(module: Any, mode: str) -> None:
@@ -127,10 +129,10 @@ def _set_cudnn_benchmark(torch: Any) -> None:
 
     def why_not(optimizer: Any, _: Any) -> str | None:
         if not any(p.dim() >= 3 for group in optimizer.param_groups for p in group["params"]):
-            return "there are no convolutions"
+            return "the model has no convolutions"
         return None if torch.backends.cudnn.benchmark else "the program sets torch.backends.cudnn.benchmark itself"
 
-    if on_cuda.told_at_first_step(torch, _CUDNN, "cuDNN measures which algorithm is fastest", why_not):
+    if on_cuda.told_at_first_step(torch, _CUDNN, "cuDNN measures which convolution algorithm is fastest", why_not):
         torch.backends.cudnn.benchmark = True
 
 
@@ -143,9 +145,11 @@ def _prefer_attention(torch: Any, name: str) -> None:
 
     def why_not(_: Any, device: Any) -> str | None:
         asked = torch._C._get_sdp_priority_order()
-        return None if asked[0] == int(first) else "the program chooses a back end itself"
+        return None if asked[0] == int(first) else "the program chooses an attention back end itself"
 
-    if on_cuda.told_at_first_step(torch, _SDPA, f"attention by {name} where it can", why_not):
+    if on_cuda.told_at_first_step(
+        torch, _SDPA, f"attention uses the back end {name} where it supports the inputs", why_not
+    ):
         _in_force.enter_context(attention.sdpa_kernel([first, *others], set_priority=True))
 
 
@@ -161,7 +165,7 @@ class _ChannelsLast:
             self._done.add(id(module))
             if any(p.dim() == 4 for p in module.parameters()):
                 module.to(memory_format=self._torch.channels_last)
-                held.took("compute.channels_last", f"{type(module).__name__} is channels-last")
+                held.took("compute.channels_last", f"{type(module).__name__} is stored channels-last")
         return forward(*(self._last(a) for a in args), **{k: self._last(v) for k, v in kwargs.items()})
 
     def _last(self, value: Any) -> Any:

@@ -41,7 +41,7 @@ def _patch_init(kind: Any, wanted: Mapping[str, Any]) -> None:
                 bound.arguments[key] = value
                 held.took(f"ddp.{key}", f"DistributedDataParallel({key}={value})")
             else:
-                held.refused(f"ddp.{key}", f"the program gives {key}={given} itself")
+                held.refused(f"ddp.{key}", f"the program passes {key}={given} itself")
         original(*bound.args, **bound.kwargs)
 
     kind.__init__ = __init__

@@ -91,9 +91,9 @@ class SideStream:
         for tensor in copied:
             tensor.record_stream(computing)
         if copied:
-            held.took(_KEY, f"the next batch is copied to {self._device} while this one is computed with")
+            held.took(_KEY, f"the next batch is copied to {self._device} while the model computes on the current batch")
         else:
-            held.refused(_KEY, "batches hold no tensors in host memory")
+            held.refused(_KEY, "batches contain no tensors in host memory")
         return batch
 
 
@@ -115,7 +115,7 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 def patch(torch: Any) -> None:
     """Have loaders copy ahead, once the program uses the device."""
     if not has_gpu(torch):
-        held.refused(_KEY, "there is no CUDA device to copy ahead to")
+        held.refused(_KEY, "there is no CUDA device to copy batches to")
         return
     from torch.utils.data import dataloader
 

@@ -22,7 +22,9 @@ def patch(torch: Any) -> None:
     """Change the Adams that are made from now on."""
     found = [place for name, place in _LIBRARIES.items() if find_spec(name) is not None]
     if not found:
-        held.refused(_KEY, "it takes a library that is not installed: pip install bitsandbytes, or pip install torchao")
+        held.refused(
+            _KEY, "the required library is not installed: type `pip install bitsandbytes` or `pip install torchao`"
+        )
         return
     for kind, name in _KINDS.items():
         _replace(getattr(torch.optim, kind), found[0], name)
@@ -38,7 +40,7 @@ def _replace(kind: Any, library: str, name: str) -> None:
             return object.__new__(cls)
         strange = [key for key, value in given.items() if key not in _KNOWN and str(value) not in ("None", "False")]
         if strange:
-            held.refused(_KEY, f"{name} of {library} does not know {', '.join(strange)}")
+            held.refused(_KEY, f"{name} of {library} does not support {', '.join(strange)}")
             return object.__new__(cls)
         made = getattr(import_module(library), name)(**{key: given[key] for key in _KNOWN if key in given})
         held.took(_KEY, f"{library}.{name} instead of {kind.__name__}")

@@ -25,7 +25,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
     wanted = {key: settings[key] for key in _OF_LOADER if key in settings}
     if wanted.get("pin_memory") and not torch.cuda.is_available():
-        held.refused("loader.pin_memory", "there is no device to pin memory for")
+        held.refused("loader.pin_memory", "there is no CUDA device, so pinned memory has no use")
         del wanted["pin_memory"]
     if "threads" in settings:
         from paceline.improve.child import threads
@@ -74,7 +74,9 @@ def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> 
     streams = isinstance(arguments.get("dataset"), torch.utils.data.IterableDataset)
     if streams and workers != before:
         if (before, workers) != (0, 1):
-            held.refused("loader.num_workers", "the dataset is a stream, which every worker might read whole")
+            held.refused(
+                "loader.num_workers", "the dataset is an IterableDataset, and each worker might read all of it"
+            )
             return
         arguments["worker_init_fn"] = Watched(arguments.get("worker_init_fn"))
     if "batch_size" in wanted:
@@ -95,7 +97,9 @@ def _resize(torch: Any, arguments: dict[str, Any], size: int) -> None:
     sampler = arguments.get("sampler")
     in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or getattr(sampler, "shuffle", None) is False
     if arguments.get("batch_sampler") is not None or not (arguments.get("shuffle") or (sampler and not in_order)):
-        held.refused("loader.batch_size", "no loader shuffles: which of them trains cannot be told")
+        held.refused(
+            "loader.batch_size", "no loader shuffles, so it is unknown which loader supplies the training data"
+        )
         return
     held.took("loader.batch_size", f"batches of {size} instead of {arguments.get('batch_size', 1)}")
     arguments["batch_size"] = size

@@ -64,9 +64,11 @@ class _MicroSteps:
         if module is not self._module:
             self._give_up("several models exchange gradients")
         elif not module.require_backward_grad_sync:
-            self._give_up("the program leaves out exchanges itself")
+            self._give_up("the program already skips exchanges itself (no_sync)")
         elif module.find_unused_parameters:
-            self._give_up("the model looks for unused parameters, which may differ from rank to rank")
+            self._give_up(
+                "the model uses find_unused_parameters, and the unused parameters may differ from rank to rank"
+            )
 
     def _give_up(self, why: str) -> None:
         self._over = True
@@ -99,15 +101,15 @@ class _MicroSteps:
             self._decide(count)
         elif len(self._seen) == _MOST_LOOKS:
             self._over = True
-            held.refused(_KEY, f"the number of backwards in a step changes: {', '.join(map(str, self._seen))}")
+            held.refused(_KEY, f"the number of backward passes per step changes: {', '.join(map(str, self._seen))}")
 
     def _decide(self, count: int) -> None:
         if count == 1:
             self._over = True
-            held.refused(_KEY, "a step has one backward: there is nothing to leave out")
+            held.refused(_KEY, "a step has only one backward pass, so no exchange can be skipped")
         else:
             self._every = count
-            held.took(_KEY, f"of {count} backwards in a step the last one exchanges gradients")
+            held.took(_KEY, f"of the {count} backward passes of a step, only the last one exchanges gradients")
 
 
 def _patch_backward(torch: Any, done: Callable[[], None]) -> None:

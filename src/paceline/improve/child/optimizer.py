@@ -34,7 +34,9 @@ def _patch_init(kind: Any, key: str) -> None:
         given = given | given.get("kwargs", {})
         chosen = [name for name in ("fused", "foreach") if given.get(name) is not None]
         if type(self) is not kind or chosen:
-            held.refused(f"optimizer.{key}", f"the program gave {type(self).__name__} {chosen or 'a class of its own'}")
+            held.refused(
+                f"optimizer.{key}", f"the program passed {type(self).__name__} {chosen or 'a class of its own'}"
+            )
             original(self, *args, **kwargs)
             return
         original(self, *args, **{**kwargs, key: True})

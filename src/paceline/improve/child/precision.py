@@ -30,7 +30,7 @@ def _set_tf32(torch: Any, wanted: bool) -> None:
     def why_not(_: Any, device: Any) -> str | None:
         major, minor = torch.cuda.get_device_capability(device)
         if major < _TF32_FROM:
-            return f"a device of compute capability {major}.{minor} has no TF32; {_TF32_FROM}.0 and later have"
+            return f"TF32 needs compute capability {_TF32_FROM}.0 or later; this device has {major}.{minor}"
         now = torch.backends.cuda.matmul.fp32_precision == "tf32"
         return None if now == wanted else "the program sets the precision of matrix products itself"
 

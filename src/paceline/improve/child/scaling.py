@@ -68,7 +68,9 @@ class _Scaling:
         if self._scaler is not None or self._over or not self._torch.is_grad_enabled():
             return
         if any(hasattr(p, "to_local") for p in module.parameters()):
-            self.give_up("parameters are sharded over ranks, and each would see other gradients that are not finite")
+            self.give_up(
+                "parameters are sharded over ranks, and each rank would see infinite gradients only in its own shard"
+            )
             return
         self._device = next(module.parameters()).device.type
         self._rescale(self._scale)
@@ -155,9 +157,9 @@ class _Scaling:
         self.skipped += 1
         self._bad += 1
         self._rescale(max(1.0, self._scale / 2))
-        held.took(_KEY, f"{self.skipped} of {self.steps} steps skipped: gradients that are not finite in fp16")
+        held.took(_KEY, f"{self.skipped} of {self.steps} steps were skipped, because gradients were not finite in fp16")
         if self._bad == _HOPELESS:
-            self.give_up(f"{_HOPELESS} steps in a row had gradients that are not finite, at any scale of the loss")
+            self.give_up(f"{_HOPELESS} steps in a row had gradients that were not finite, at every scale of the loss")
 
     def _rescale(self, scale: float) -> None:
         self._good = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
+from collections.abc import Callable
 from typing import Any
 
 SEED = "PACELINE_TRIAL_SEED"
@@ -35,3 +37,18 @@ def _shift_seeds(torch: Any, by: int) -> None:
         return original(int(seed) + by)
 
     torch.manual_seed = manual_seed
+
+
+def save_states(torch: Any) -> Callable[[], None]:
+    """Save the states of the global generators of torch, Python and numpy; return a function that restores them."""
+    numpy = sys.modules.get("numpy")
+    of_torch, of_python = torch.get_rng_state(), random.getstate()
+    of_numpy = numpy.random.get_state() if numpy else None
+
+    def restore() -> None:
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+        if numpy:
+            numpy.random.set_state(of_numpy)
+
+    return restore

@@ -66,7 +66,10 @@ def _watch(fetcher: Any, dataset: Any) -> None:
 
 def _compare(before: list[Any], dataset: Any) -> None:
     if _Place in before or remembered(dataset) != before:
-        held.gave_up(KEY, f"{type(dataset).__name__} remembers where it is: a worker's copy would begin again")
+        held.gave_up(
+            KEY,
+            f"{type(dataset).__name__} keeps its position, but a worker's copy would start again in each epoch",
+        )
 
 
 class _Place:

@@ -32,13 +32,16 @@ def patch(torch: Any, threads: int) -> None:
     @functools.wraps(original)
     def _next_data(self: Any) -> Any:
         if self._dataset_kind != dataloader._DatasetKind.Map:
-            held.refused("loader.threads", "the dataset is a stream: it has one reader")
+            held.refused("loader.threads", "the dataset is an IterableDataset, which only one reader can iterate")
             return original(self)
         batches = vars(self).get("_paceline_batches")
         if batches is None:
             shared = one_reader(self._dataset_fetcher.dataset)
             if shared:
-                held.refused("loader.threads", f"the dataset reads from one open {shared}, as one thread at a time can")
+                held.refused(
+                    "loader.threads",
+                    f"the dataset reads from one open {shared}, which only one thread at a time can use",
+                )
                 return original(self)
             batches = self._paceline_batches = _Ahead(self, threads)
             loaders.detail(self, "threads", threads)

@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 
 from paceline.improve.patches.above import Snippet, taken, with_snippets
-from paceline.improve.patches.model import Edited, Source, Stays
+from paceline.improve.patches.model import Edited, Program, Source, Stays
 from paceline.improve.patches.models import Place, places
 from paceline.improve.patches.tree import Tree
 
@@ -18,7 +18,7 @@ class Edit:
 
     table = ""
 
-    def __init__(self, source: Source, tree: Tree, settings: Mapping[str, Any], program: Sequence[Source]) -> None:
+    def __init__(self, source: Source, tree: Tree, settings: Mapping[str, Any], program: Program) -> None:
         self.source = source
         self.tree = tree
         self.settings = settings
@@ -102,7 +102,7 @@ class _Editor(cst.CSTTransformer):
         return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
 
 
-def edited(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Sequence[Source]) -> Edited:
+def edited(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Edited:
     """Return a source of a program as the settings of some tables make it."""
     tree = Tree(source.text)
     edits = [table(source, tree, settings, program) for table, settings in tables]

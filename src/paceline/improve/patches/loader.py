@@ -14,6 +14,7 @@ import libcst as cst
 from paceline.improve.patches import trainer
 from paceline.improve.patches.arguments import argument, code_of, unpacks, value_of, with_argument, without
 from paceline.improve.patches.edit import Edit
+from paceline.improve.patches.options import Option, flags_in, is_given, option_of, used_only_in
 from paceline.improve.patches.snippets import CACHED_SAMPLES, DRAWS_ONCE, KEPT_WORKERS
 
 KEYS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "cache")
@@ -41,15 +42,31 @@ class LoaderEdit(Edit):
 
     def begin(self) -> None:
         """Find the classes of streams, and the file's own classes of loaders."""
-        self._streams = streams_in(one.text for one in self.program)
+        self._streams = streams_in(one.text for one in self.program.sources)
         self._loaders: dict[str, cst.ClassDef] = {}
         for one in self.tree.within(self.tree.module, cst.ClassDef):
             bases = {name for base in one.bases for name in self.tree.names(base.value)}
             if bases.intersection((*_LOADER, *self._loaders)):
                 self._loaders[one.name.value] = one
+        calls = [call for call in self.tree.within(self.tree.module, cst.Call) if self._is_loader(call)]
+        options = [self._option(call) for call in calls] if self.settings.get("num_workers") else []
+        self._defaults = {option.declared for option in options if option is not None}
+
+    def _is_loader(self, call: cst.Call) -> bool:
+        return bool(self.tree.names(call.func).intersection((*_LOADER, *self._loaders)))
+
+    def _option(self, call: cst.Call) -> Option | None:
+        """Return the option that a loader takes its workers from, if its default can be changed in its place."""
+        given = argument(call, "num_workers", _ORDER)
+        option = option_of(self.tree, given.value) if given is not None else None
+        if option is None or is_given(option.flag, self.program.command):
+            return None
+        return option if used_only_in(self.tree, option, self._is_loader) else None
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Edit the call where it makes a loader."""
+        """Edit the call where it makes a loader, or declares the option that loaders take their workers from."""
+        if original in self._defaults:
+            return with_argument(call, "default", repr(self.settings["num_workers"]))
         names = self.tree.names(original.func)
         own = next((one for name, one in self._loaders.items() if name in names), None)
         if own is None and not names.intersection(_LOADER):
@@ -69,11 +86,21 @@ class LoaderEdit(Edit):
             return f"{self.where(call)} gives its arguments by * or **"
         if own is not None and any(one.name.value == "__init__" for one in self.tree.within(own, cst.FunctionDef)):
             return f"{self.where(call)} makes a {own.name.value}, which has an __init__ of its own"
-        before = value_of(call, "num_workers", _ORDER) or "0"
+        option = self._option(call)
+        before = option.default if option is not None else value_of(call, "num_workers", _ORDER) or "0"
         after = str(self.settings.get("num_workers", before))
         if before != after and (before, after) != ("0", "1") and self._reads_stream(call):
             return f"{self.where(call)} reads a stream, which every worker might read whole"
-        return ""
+        return self._flags(call) if option is None and "num_workers" in self.settings else ""
+
+    def _flags(self, call: cst.Call) -> str:
+        """Say from which flags a loader takes its workers, if it does: a number in their place would ignore them."""
+        given = argument(call, "num_workers", _ORDER)
+        flags = flags_in(given.value, (one.text for one in self.program.sources)) if given is not None else []
+        if given is None or not flags:
+            return ""
+        names, workers = " and ".join(flags), self.settings["num_workers"]
+        return f"{self.where(call)} has num_workers={code_of(given.value)}: set {names} for {workers} workers"
 
     def _reads_stream(self, call: cst.Call) -> bool:
         dataset = argument(call, "dataset", _ORDER)
@@ -93,10 +120,13 @@ class LoaderEdit(Edit):
     def _with_workers(self, original: cst.Call, call: cst.Call, own: cst.ClassDef | None) -> cst.Call:
         workers = value_of(call, "num_workers", _ORDER) or "0"
         if "num_workers" in self.settings:
-            workers = repr(self.settings["num_workers"])
-            if workers == "0":
+            if not self.settings["num_workers"]:
                 return self._alone(original, call, own)
-            call = self._with("num_workers", workers, call)
+            if self._option(original) is not None:
+                self.place("num_workers")
+            else:
+                workers = repr(self.settings["num_workers"])
+                call = self._with("num_workers", workers, call)
         if workers == "0":
             return call
         if not workers.isdigit() and not workers.replace(".", "").isidentifier():

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.improve.patches import compute, ddp, loader, optimizer, precision
 from paceline.improve.patches.edit import Edit, edited
-from paceline.improve.patches.model import Edited, Patch, Source, Stays
+from paceline.improve.patches.model import Edited, Patch, Program, Source, Stays
 from paceline.improve.recipe import Recipe
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
@@ -43,16 +43,18 @@ _SPEAKS = (
 _NONE = "there is no patch for it"
 
 
-def patched(sources: Sequence[Source], recipe: Recipe) -> Patch:
+def patched(sources: Sequence[Source], recipe: Recipe, command: Sequence[str] = ()) -> Patch:
     """Return sources as a recipe makes them.
 
     Args:
         sources: The program's own files, the script among them.
         recipe: What is to be in force without it.
+        command: What starts the program: the flags that it gives.
     """
     can = {table: _expressible(table, settings) for table, settings in recipe.items()}
     tables = [(_TABLES[table][0], settings) for table, settings in can.items() if settings]
-    found = [_edited(source, tables, sources) for source in sources]
+    program = Program(sources=sources, command=command)
+    found = [_edited(source, tables, program) for source in sources]
     stays = [one for table, settings in recipe.items() for one in _staying(table, settings, can[table], found)]
     after = [replace(source, text=one.text) for source, one in zip(sources, found, strict=True)]
     return Patch(before=sources, after=after, stays=list(dict.fromkeys(stays)))
@@ -65,9 +67,7 @@ def _expressible(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in keys and value != "fp16"}
 
 
-def _edited(
-    source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Sequence[Source]
-) -> Edited:
+def _edited(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Edited:
     if tables and (source.is_script or any(word in source.text for word in _SPEAKS)):
         return edited(source, tables, program)
     return Edited(text=source.text, placed=frozenset(), stays=())

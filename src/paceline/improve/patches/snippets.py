@@ -38,7 +38,7 @@ CACHED_SAMPLES = Snippet(
     needs=("copy", "os", "torch"),
     code='''
 class CachedSamples(torch.utils.data.Dataset):
-    """Keeps samples that were made once, in up to 40 % of the memory that is free at the start."""
+    """Keeps samples that were made once, in up to 40% of the memory that is free at the start."""
 
     def __init__(self, dataset):
         self.dataset = dataset  # which takes the samples, so that a loader made anew in each epoch finds them

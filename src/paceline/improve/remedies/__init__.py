@@ -1,4 +1,4 @@
-"""All remedies that can be tried, one file each."""
+"""The remedies that ``tune`` can try, one module each."""
 
 from __future__ import annotations
 
@@ -8,21 +8,41 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 
+from paceline.core.remedies import RemedyInfo, remedy_info
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.situation import Situation
 
-_UNKNOWN = 1.1  # by which what nothing is known of is put in order
+_UNKNOWN = 1.1  # rank of a candidate without a predicted gain
 _Propose = Callable[[Situation], Sequence[Candidate]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One kind of change: what is proposed in a situation, and its page."""
+    """A remedy that ``tune`` can try: the candidates that it proposes, and its page.
+
+    Attributes:
+        id: An id from the table of remedies.
+        page: Markdown sections.
+        candidates: Returns the changes to try in a situation.
+
+    Raises:
+        ValueError: The table has no such id, or says that ``tune`` cannot try this remedy.
+    """
 
     id: str
     page: str
     candidates: _Propose
+
+    def __post_init__(self) -> None:
+        """Check the id."""
+        if not self.info.tunable:
+            raise ValueError(f"the table of remedies says that tune cannot try {self.id!r}")
+
+    @property
+    def info(self) -> RemedyInfo:
+        """The row of the table: title, safety classes, settings."""
+        return remedy_info(self.id)
 
 
 def switch(
@@ -30,26 +50,24 @@ def switch(
     setting: str,
     value: object,
     *,
-    gain_of: str,
     why: str,
     when: Callable[[Situation], bool] = lambda _: True,
 ) -> _Propose:
-    """Return what proposes one numeric setting, where it is not in force yet.
+    """Return a function that proposes one numeric setting unless the recipe has set it already.
 
     Args:
-        remedy: Its id.
-        setting: What it sets, such as ``compute.compile``.
-        value: To what.
-        gain_of: The id by which findings speak of it.
-        why: What it does, in words.
-        when: Whether it is worth a trial in a situation.
+        remedy: The id of the remedy.
+        setting: The recipe key, such as ``compute.compile``.
+        value: The value to set.
+        why: What the setting does, in words.
+        when: Whether the setting is worth a trial in a situation.
     """
     table, _, key = setting.partition(".")
 
     def propose(situation: Situation) -> list[Candidate]:
         if situation.setting(table, key) or not when(situation):
             return []
-        predicted = situation.gain_of(gain_of)
+        predicted = situation.gain_of(remedy)
         recipe = {table: {key: value}}
         return [Candidate(remedy=remedy, recipe=recipe, safety="numeric", predicted=predicted, why=why)]
 
@@ -57,11 +75,11 @@ def switch(
 
 
 def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _Propose:
-    """Return what proposes the same, and expects no more than a bound where no finding says what to expect.
+    """Return a function that adds an upper bound to candidates without a predicted gain.
 
     Args:
-        propose: What proposes it.
-        bound: The largest factor that it can gain in a situation; None where that is not known either.
+        propose: Returns the candidates.
+        bound: Returns the largest possible speed-up as a factor; None if it is unknown.
     """
 
     def bounded(situation: Situation) -> list[Candidate]:
@@ -75,21 +93,21 @@ def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _P
 
 @cache
 def all_remedies() -> tuple[Remedy, ...]:
-    """Return every remedy, by the name of its file."""
+    """Return all remedies that ``tune`` can try, sorted by module name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return tuple(import_module(f"{__name__}.{name}").REMEDY for name in names)
 
 
 def candidates(situation: Situation) -> list[Candidate]:
-    """Return what all remedies propose, the largest expected gain first."""
+    """Return the candidates of all remedies, the largest expected gain first."""
     found = [one for remedy in all_remedies() for one in remedy.candidates(situation)]
     return sorted(found, key=expected, reverse=True)
 
 
 def expected(candidate: Candidate) -> float:
-    """Return the gain by which candidates are put in order: the middle of the predicted interval.
+    """Return the gain that ranks a candidate: the geometric mean of the ends of the predicted interval.
 
-    One of which nothing is known comes before those of which is known that it is little.
+    A candidate without a prediction ranks before candidates with a small predicted gain.
     """
     if candidate.predicted is None:
         return _UNKNOWN

@@ -1,4 +1,4 @@
-"""compute.channels_last: convolutions read memory in order."""
+"""compute.channels_last: images and convolution weights are stored channels-last."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from paceline.improve.remedies import Remedy, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-Pictures and the weights of convolutions in channels-last memory. Not proposed where the profiled step has no
-convolution.
+Images and the weights of convolutions are stored in the channels-last memory format, which convolution kernels prefer.
+`tune` proposes this, except if the profiled step contains no convolution.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: training uses other kernels, which round differently.
 
 ## What it sets
 
@@ -19,16 +19,16 @@ Numeric: the same algorithm, other rounding.
 
 ## How it is confirmed
 
-A model with weights of four dimensions was changed before its first forward.
+Confirmed when a model with four-dimensional weights is converted before its first forward pass.
 
 ## In the source
 
-`model.to(memory_format=torch.channels_last)`, and the same for its input.
+Call `.to(memory_format=torch.channels_last)` on the model and on its input.
 """
 
 
 def _convolves(situation: Situation) -> bool:
-    """Say whether a step has convolutions; where none was profiled, it may."""
+    """Return whether a step has convolutions; True if no step was profiled."""
     window = situation.facts.first.window
     return window is None or any("conv" in operator.name for operator in window.operators)
 
@@ -40,8 +40,7 @@ REMEDY = Remedy(
         "compute.channels_last",
         "compute.channels_last",
         True,
-        gain_of="compute.channels_last",
-        why="convolutions read memory in order",
+        why="convolution kernels prefer the channels-last format",
         when=_convolves,
     ),
 )

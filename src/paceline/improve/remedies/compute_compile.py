@@ -1,4 +1,4 @@
-"""compute.compile: operators are fused and issued together."""
+"""compute.compile: torch.compile fuses operators."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-`torch.compile` of the model, in place: the keys of its state stay the same. The first steps take long, and each new
-shape takes long again; warm-up is measured, not assumed. Once it is kept, and a CUDA device still waits for the host to
-issue its work, two more modes are tried: `reduce-overhead` replays a step as one CUDA graph, `max-autotune` also
-measures which kernels are fastest. Shapes that are ever others have an end: in shapes that vary no graph is recorded,
-and after eight steps in which something new was compiled, what is new runs as it is written.
+`torch.compile` compiles the model in place. It fuses operators and removes Python code between them. The keys of the
+state dict stay the same.
+
+Compiling makes the first steps slow, and each new input shape is compiled again. `tune` measures how long this warm-up
+takes. If the compiled model is kept and a CUDA device still waits for the host, `tune` tries two more modes:
+`reduce-overhead` replays the step as a CUDA graph, and `max-autotune` also measures which kernels are fastest. If input
+shapes change, no CUDA graph is recorded. After eight steps in which something new was compiled, further new shapes run
+without compilation.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: fused kernels round differently.
 
 ## What it sets
 
-`compute.compile = "default"`, then `"reduce-overhead"` and `"max-autotune"`.
+`compute.compile = "default"` first, then `"reduce-overhead"` or `"max-autotune"`.
 
 ## How it is confirmed
 
-A model was compiled before its first forward in training, and torch found something in it to compile. No more in force
-when eight steps compiled something new.
+Confirmed when a model is compiled before its first forward pass in training, and torch compiles at least one graph of
+it. After eight steps in which something new was compiled, Paceline reports that the setting had no effect.
 
 ## In the source
 
-`model.compile()` after the model is on its device, or `model.compile(mode="reduce-overhead")`. Where the model is a
-class of torch's own, such as `Sequential`, that compiles nothing: `model = torch.compile(model)`, whose state has other
-keys.
+Call `model.compile()` or `model.compile(mode="reduce-overhead")` after the model is on its device. This call has no
+effect if the model is an instance of a torch class such as `nn.Sequential`. In that case, write `model =
+torch.compile(model)`; the keys of the state dict then start with `_orig_mod.`.
 """
 
 
-_COMPILES_S = 45.0  # a small model, on two cores
+_COMPILES_S = 45.0  # seconds to compile a small model on two cores
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
@@ -56,7 +59,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 def _modes(situation: Situation) -> Sequence[tuple[str, str]]:
     now, waits = situation.setting("compute", "compile"), situation.finding("COMP002")
     if now is None:
-        return [("default", "operators are fused and issued together")]
+        return [("default", "torch.compile fuses operators and removes Python code between them")]
     if now == "default" and situation.on_cuda and waits is not None:
         return [("reduce-overhead", waits.summary), ("max-autotune", waits.summary)]
     return []

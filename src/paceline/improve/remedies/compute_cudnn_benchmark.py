@@ -1,4 +1,4 @@
-"""compute.cudnn_benchmark: cuDNN measures which of its convolutions is the fastest."""
+"""compute.cudnn_benchmark: cuDNN measures its convolution algorithms."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.1  # of step time in convolutions
 
 PAGE = """
-cuDNN has several algorithms for a convolution. With this it runs them once for each new shape and keeps the fastest,
-instead of guessing. Proposed on a CUDA device that spends a tenth of its time in convolutions, where step times do not
-scatter: with ever other shapes it would measure without end.
+cuDNN has several algorithms for each convolution. With this setting, it runs all of them once for each new shape and
+keeps the fastest. `tune` proposes this change on a CUDA device that spends at least 10% of its time in convolutions. It
+does not propose this if step times vary a lot, because with changing shapes cuDNN would have to measure again and
+again.
 
 ## Safety class
 
-Numeric: other algorithms round otherwise.
+Numeric: another algorithm rounds differently.
 
 ## What it sets
 
@@ -27,12 +28,12 @@ Numeric: other algorithms round otherwise.
 
 ## How it is confirmed
 
-At the first optimizer step training is on a CUDA device, the model has convolutions, and the program has not switched
-it off itself.
+Confirmed when, at the first optimizer step, training runs on a CUDA device, the model has convolutions, and the program
+has not turned the setting off.
 
 ## In the source
 
-`torch.backends.cudnn.benchmark = True`, once.
+Write `torch.backends.cudnn.benchmark = True` once, at the start of the program.
 """
 
 

@@ -1,4 +1,4 @@
-"""compute.sdpa_backend: another implementation of attention is asked first."""
+"""compute.sdpa_backend: another kernel computes attention."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ _IN_HALF = ("flash", "cudnn", "efficient")
 _IN_SINGLE = ("efficient",)
 
 PAGE = """
-`scaled_dot_product_attention` has several back ends on a CUDA device. One of them is asked first; what it cannot do
-(a mask, a size, a number format) the others do as before. Proposed where a twentieth of the time goes into attention:
-the back ends that can compute in the program's format, but for the one that runs already.
+`scaled_dot_product_attention` can use several kernels ("back ends") on a CUDA device. This setting puts one of them
+first. If that kernel does not support an input (a mask, a size, a number format), torch uses the next one. If attention
+takes at least 5% of the time, `tune` tries each kernel that supports the program's number format and is not in use yet.
 
 ## Safety class
 
-Numeric: other algorithms round otherwise.
+Numeric: another kernel rounds differently.
 
 ## What it sets
 
-`compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`; `"math"` can be set, and is not tried.
+`compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`. A recipe can also set `"math"`, which `tune` does not
+try.
 
 ## How it is confirmed
 
-At the first optimizer step training is on a CUDA device, and this back end is the first that torch asks.
+Confirmed when, at the first optimizer step, training runs on a CUDA device and this kernel is the first in torch's
+list.
 
 ## In the source
 
-`with torch.nn.attention.sdpa_kernel([SDPBackend.CUDNN_ATTENTION, ...], set_priority=True):` around training, the wanted
-one first, or a `with` around the call that computes attention.
+Put `with torch.nn.attention.sdpa_kernel([SDPBackend.CUDNN_ATTENTION, ...], set_priority=True):` around the training
+loop or around the call that computes attention. List the preferred kernel first.
 """
 
 
@@ -60,7 +62,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _running(situation: Situation) -> set[str]:
-    """Return the back ends that run now."""
+    """Return the attention kernels in the profile."""
     window = situation.facts.first.window
     names = " ".join(o.name for o in window.operators) if window is not None else ""
     return {backend for backend in _IN_HALF if f"_{backend}_attention" in names}

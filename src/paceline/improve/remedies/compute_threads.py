@@ -1,4 +1,4 @@
-"""compute.threads: as many compute threads as there are cores for them."""
+"""compute.threads: the number of CPU threads matches the cores."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-On a CPU, more threads than cores take turns, and small operators lose more in sharing out work than they gain by it.
-Fewer threads than cores leave cores idle where operators are large. Proposed where cores are oversubscribed, where
-steps consist of small operators, and where the processor computes all the time with fewer threads than it has cores.
+If there are more threads than CPU cores, the threads take turns. With many threads, small operators spend more time on
+distributing the work than on computing. With fewer threads than cores, large operators leave cores idle. `tune`
+proposes another number of threads in three cases: there are more threads than cores, a step consists of small
+operators, or the program has fewer threads than cores and computes all the time.
 
 ## Safety class
 
-Numeric: sums are split otherwise, and rounded otherwise.
+Numeric: with another number of threads, sums are added in another order.
 
 ## What it sets
 
-`compute.num_threads`: the cores that a rank may count on, or one for small operators.
+`compute.num_threads`: the number of cores that a rank can use, or 1 for small operators.
 
 ## How it is confirmed
 
-Set when torch was imported; what the program sets later is not heard.
+Confirmed when this number of threads is set as soon as the program has imported torch. Later calls of
+`torch.set_num_threads` by the program are ignored.
 
 ## In the source
 
-`torch.set_num_threads(n)` after the import of torch.
+Call `torch.set_num_threads(n)` after `import torch`, or set `OMP_NUM_THREADS=n` in the environment.
 """
 
 
@@ -51,7 +53,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
-    """Return how many threads to try, what to expect of them, and why; as many as now where nothing speaks for more."""
+    """Return the number of threads to try, its predicted gain and the reason; the current number for no change."""
     cores = situation.cores
     if crowded := situation.finding("HOST001"):
         return cores, _relieved(crowded.gain, now / cores), crowded.summary
@@ -63,10 +65,10 @@ def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
 
 
 def _relieved(gain: Gain | None, crowding: float) -> Gain | None:
-    """Return what fewer threads may bring: up to twice as much as there are threads for a core.
+    """Return the predicted gain of fewer threads: at most twice the number of threads per core.
 
-    Work that is shared out is done when its last thread is; where that one waits for a core, the others spin, and how
-    long they do is not seen in how long threads had no core.
+    A parallel operation ends with its last thread. While that thread waits for a core, the others spin, and the time
+    they spin is not part of the measured waiting time.
     """
     return None if gain is None else Gain(low=gain.low, high=max(gain.high, 2 * crowding))
 

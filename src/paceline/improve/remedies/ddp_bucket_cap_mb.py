@@ -1,4 +1,4 @@
-"""ddp.bucket_cap_mb: gradients are exchanged in larger or smaller pieces."""
+"""ddp.bucket_cap_mb: gradients are sent in larger or smaller buckets."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ _USUAL_MB = 25
 _MOST_MB = 1600
 
 PAGE = """
-DistributedDataParallel exchanges gradients in buckets of 25 MB while backward goes on. Larger ones use the network
-better, smaller ones start earlier. Proposed where ranks wait for communication: four times as much and a quarter; what
-wins is taken four times further.
+DistributedDataParallel sends gradients in buckets of 25 MB while the backward pass continues. Larger buckets use the
+network better; smaller buckets can be sent earlier. `tune` proposes this change if ranks wait for communication. It
+tries four times the bucket size and a quarter of it, and continues in the direction that is faster.
 
 ## Safety class
 
-Numeric: with more than two ranks, sums are made in another order.
+Numeric: with more than two ranks, sums are added in another order.
 
 ## What it sets
 
-`ddp.bucket_cap_mb = 100` or `6`, then on in the direction that pays.
+`ddp.bucket_cap_mb`, at first 100 or 6.
 
 ## How it is confirmed
 
-A model was wrapped with it. Left alone where the program gives a size itself.
+Confirmed when a model is wrapped in DistributedDataParallel with this `bucket_cap_mb`. If the program passes a bucket
+size itself, that size stays.
 
 ## In the source
 
-`DistributedDataParallel(..., bucket_cap_mb=100)`.
+Write `DistributedDataParallel(..., bucket_cap_mb=100)`.
 """
 
 
@@ -52,7 +53,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
 
 
 def _sizes(now: int) -> list[int]:
-    """Return the next sizes in MB: away from the usual one, and from there both ways."""
+    """Return the next sizes to try in MB: both directions from the default, else further in the same direction."""
     larger = [4 * now] if _USUAL_MB <= now <= _MOST_MB // 4 else []
     smaller = [now // 4] if 4 <= now <= _USUAL_MB else []
     return larger + smaller

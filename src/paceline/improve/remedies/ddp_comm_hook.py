@@ -1,4 +1,4 @@
-"""ddp.comm_hook: gradients are compressed on their way between ranks."""
+"""ddp.comm_hook: gradients are compressed before they are sent."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from paceline.improve.situation import Situation
 _BF16_FROM = 8.0  # compute capability
 
 PAGE = """
-A communication hook of DistributedDataParallel sends gradients in half precision (`bf16` on a CUDA device that has it,
-else `fp16`), or as matrices of rank 1 with what was left out added in the next step (`powersgd`, from step 10 on).
-Proposed where ranks wait for communication.
+A communication hook of DistributedDataParallel compresses gradients before ranks exchange them. `bf16` or `fp16` sends
+half the bytes; `bf16` needs a CUDA device that supports it. `powersgd` sends low-rank matrices from step 10 on, and
+adds the compression error of each step to the gradients of the next step. `tune` proposes this change if ranks wait for
+communication.
 
 ## Safety class
 
-Numeric: in half precision, sums of gradients are rounded. Semantic for `powersgd`: most of each gradient comes later.
+Numeric for `bf16` and `fp16`: gradients are rounded before they are added. Semantic for `powersgd`: most of each
+gradient arrives in later steps.
 
 ## What it sets
 
-`ddp.comm_hook = "bf16"` or `"fp16"`, and `"powersgd"`.
+`ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
 
 ## How it is confirmed
 
-The hook was registered before the first forward. Left alone where the program has a hook of its own. `bf16` and
-`powersgd` need NCCL, and are refused without.
+Confirmed when the hook is registered before the first forward pass. If the program registers a hook itself, that hook
+stays. `bf16` and `powersgd` are not applied without NCCL.
 
 ## In the source
 
-`model.register_comm_hook(process_group, default_hooks.fp16_compress_hook)` after the model is wrapped;
-`PowerSGDState(process_group, start_powerSGD_iter=10)` with `powerSGD_hook`.
+Call `model.register_comm_hook(process_group, default_hooks.fp16_compress_hook)` after the model is wrapped. For
+PowerSGD, use `powerSGD_hook` with `PowerSGDState(process_group, start_powerSGD_iter=10)`.
 """
 
 
@@ -51,7 +53,7 @@ def _half(situation: Situation, slow: Finding) -> Candidate:
         remedy="ddp.comm_hook",
         recipe={"ddp": {"comm_hook": "bf16" if capability(situation) >= _BF16_FROM else "fp16"}},
         safety="numeric",
-        predicted=situation.gain_of("ddp.compress"),
+        predicted=situation.gain_of("ddp.comm_hook"),
         why=slow.summary,
     )
 

@@ -1,4 +1,4 @@
-"""ddp.gradient_as_bucket_view: gradients live in the buffers that are exchanged."""
+"""ddp.gradient_as_bucket_view: gradients are views of the communication buckets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Gradients are views of the buckets in which they are exchanged: a copy in each direction is saved, and the memory of all
-gradients once. Proposed where several ranks exchange gradients. A program that calls `detach_()` on gradients fails,
-and its trial with it.
+Gradients become views of the buckets that ranks exchange. Gradients are then not copied before and after the exchange,
+and the memory for a second set of gradients is saved. `tune` proposes this change if several ranks exchange gradients.
+A program that calls `detach_()` on gradients fails with this setting; `tune` then reports the trial as failed.
 
 ## Safety class
 
-Exact: the same sums, kept elsewhere.
+Exact: the sums are the same, but stored at another place.
 
 ## What it sets
 
@@ -24,11 +24,11 @@ Exact: the same sums, kept elsewhere.
 
 ## How it is confirmed
 
-A model was wrapped with it.
+Confirmed when a model is wrapped in DistributedDataParallel with `gradient_as_bucket_view=True`.
 
 ## In the source
 
-`DistributedDataParallel(..., gradient_as_bucket_view=True)`.
+Write `DistributedDataParallel(..., gradient_as_bucket_view=True)`.
 """
 
 
@@ -41,7 +41,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"ddp": {"gradient_as_bucket_view": True}},
             safety="exact",
             predicted=None,
-            why="gradients need not be copied to be exchanged",
+            why="gradients are no longer copied before and after the exchange",
             aims=("time", "memory"),
         )
     ]

@@ -1,4 +1,4 @@
-"""ddp.no_sync: of several backwards in a step, only the last one exchanges gradients."""
+"""ddp.no_sync: only the last backward pass of a step exchanges gradients."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-A program that accumulates gradients over micro-steps needs them exchanged once, before the optimizer steps. How many
-backwards a step has is learnt from the first steps; all but the last then leave the exchange out. When a step comes
-sooner (the rest at the end of an epoch), what is missing is exchanged before gradients are clipped or used. Proposed
-where gradients are exchanged on every micro-step.
+A program that accumulates gradients over micro-steps (forward and backward passes) needs to exchange gradients only
+once, before the optimizer step. Paceline counts the backward passes of the first steps. After that, only the last
+backward pass of a step exchanges gradients. If a step has fewer backward passes than expected, as at the end of an
+epoch, gradients are exchanged before they are clipped or used. `tune` proposes this change if every micro-step
+exchanges gradients.
 
 ## Safety class
 
-Numeric: gradients are summed over micro-steps first and over ranks then, and rounded otherwise.
+Numeric: gradients are added over micro-steps first and over ranks second, so the order of additions changes.
 
 ## What it sets
 
@@ -24,12 +25,13 @@ Numeric: gradients are summed over micro-steps first and over ranks then, and ro
 
 ## How it is confirmed
 
-Two steps in a row had the same number of backwards, and more than one. Not in force where the program leaves out
-exchanges itself, several models exchange gradients, or a model looks for unused parameters.
+Confirmed when two steps in a row have the same number of backward passes, and more than one. The setting has no effect
+if the program uses `no_sync()` itself, if several models exchange gradients, or if a model uses
+`find_unused_parameters`.
 
 ## In the source
 
-`with model.no_sync():` around forward and backward of all micro-steps but the last.
+Put `with model.no_sync():` around the forward and backward pass of all micro-steps except the last.
 """
 
 

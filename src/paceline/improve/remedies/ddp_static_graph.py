@@ -1,4 +1,4 @@
-"""ddp.static_graph: ranks are told that every step uses the same parameters."""
+"""ddp.static_graph: DDP may assume that every step uses the same parameters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.05  # of step time in communication
 
 PAGE = """
-DistributedDataParallel need not look in every step which parameters take part, and can plan the exchange once. Only for
-models whose graph is the same in every step; one that branches fails or hangs, and its trial with it. Proposed where
-several ranks exchange gradients and wait for it.
+DistributedDataParallel assumes that every step uses the same parameters. It then plans the exchange once instead of
+searching for unused parameters in each step. This setting is only valid for models whose graph never changes. If the
+graph changes, the program fails or hangs; `tune` then reports the trial as failed. `tune` proposes this setting if
+exchanging gradients takes at least 5% of the time.
 
 ## Safety class
 
-Numeric: buckets may be cut otherwise, and sums made in another order.
+Numeric: buckets can be divided differently, so sums are added in another order.
 
 ## What it sets
 
@@ -26,11 +27,11 @@ Numeric: buckets may be cut otherwise, and sums made in another order.
 
 ## How it is confirmed
 
-A model was wrapped with it.
+Confirmed when a model is wrapped in DistributedDataParallel with `static_graph=True`.
 
 ## In the source
 
-`DistributedDataParallel(..., static_graph=True)`.
+Write `DistributedDataParallel(..., static_graph=True)`.
 """
 
 
@@ -44,7 +45,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"ddp": {"static_graph": True}},
             safety="numeric",
             predicted=None,
-            why=f"ranks exchange gradients for {communication(situation):.0%} of the time",
+            why=f"exchanging gradients takes {communication(situation):.0%} of the time",
         )
     ]
 

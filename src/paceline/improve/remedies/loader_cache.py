@@ -1,4 +1,4 @@
-"""loader.cache: samples that were made once are kept in memory."""
+"""loader.cache: samples stay in memory after the first epoch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
-_ALONE = 5.0  # times
+_ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """
-From the second epoch on, samples come from memory. Proposed where training waits for data whose making draws no random
-numbers; at most 40 % of the memory that is free is used, by all ranks of a machine together, and what does not fit is
-made anew. The first epoch gains nothing, so a trial has to reach the second, and what is measured begins there: where
-epochs are long, it is not tried. A collate function other than torch's own is given copies, which it may change.
+From the second epoch on, the loader takes samples from memory instead of making them again. The cache uses at most 40%
+of the free memory, over all ranks of a machine. Samples that do not fit are made again each time. `tune` proposes this
+change if training waits for data and making a sample draws no random numbers.
+
+The first epoch does not become faster, so a trial measures from the second epoch on. If epochs are too long for a
+trial, `tune` does not try this. A custom collate function gets copies of the samples, which it may modify.
 
 ## Safety class
 
-Exact: the first samples are made twice, and in each further epoch some that are kept once more. Where they differ,
-nothing is kept from there on.
+Exact. To check this, Paceline makes the first samples and a few samples of each later epoch twice, and compares them.
+If two versions of a sample differ, nothing is cached from then on.
 
 ## What it sets
 
@@ -28,12 +30,13 @@ nothing is kept from there on.
 
 ## How it is confirmed
 
-The first samples came out the same twice. Refused where they did not, and for a dataset that fetches many at a time.
+Confirmed when the first samples are equal each time they are made. Otherwise, nothing is cached. The setting has also
+no effect on a dataset that returns several samples at a time (`__getitems__`).
 
 ## In the source
 
-A dataset around the program's own that keeps what that made, in up to 40 % of the memory that is free at the start. It
-does not look whether samples become others later.
+Write a dataset that wraps the program's dataset and keeps its samples, in up to 40% of the memory that is free at the
+start. The patch of `--diff` does this, but does not check whether samples change later.
 """
 
 
@@ -49,17 +52,17 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "cache": True}},
             safety="exact",
             predicted=_predicted(situation.supply),
-            why="a sample is the same each time it is made",
+            why="making a sample draws no random numbers, so samples can be kept in memory",
             warmup_steps=situation.epoch_steps,
         )
     ]
 
 
 def _predicted(supply: Supply) -> Gain:
-    """Samples that need not be made free the cores too: what is left is the work of the training process.
+    """Return the predicted gain: only the work of the training process is left in a step.
 
-    No workers are started any more, and work that need not share cores and caches with them was up to five times as
-    fast (benchmarks/tune_programs/repeats.py).
+    No workers are started. Computing that does not share cores and CPU caches with workers was up to five times as fast
+    (benchmarks/tune_programs/repeats.py).
     """
     own_cpu_s = max(0.0, supply.other_cpu_s - supply.restart_s)
     left = max(own_cpu_s / supply.cores / supply.warmer, supply.compute_s / _ALONE, 1e-9)

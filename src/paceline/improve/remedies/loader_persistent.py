@@ -1,21 +1,24 @@
-"""loader.persistent: workers that live on from epoch to epoch."""
+"""loader.persistent: workers stay alive between epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.explain import words
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Workers are started once, not in every epoch. What torch draws at each start is drawn all the same, so that shuffling
-stays what it was. A loader that is built anew each time it is used cannot keep its workers: mend that in the source.
+The loader starts its workers once instead of in every epoch. At each epoch, Paceline draws the random number that torch
+would draw to start workers, so the shuffled order stays the same. A loader that the program creates again in each epoch
+cannot keep its workers; create the loader before the epoch loop.
 
 ## Safety class
 
-Exact, unless making samples draws random numbers: kept workers go on where they were, new ones begin again.
-Semantic then.
+Exact if making samples draws no random numbers. Resampled if making samples draws from the global generators of Python,
+numpy or torch: workers that are kept continue their random sequence, but new workers would get a new seed. Semantic if
+the dataset keeps a random generator of its own.
 
 ## What it sets
 
@@ -23,12 +26,13 @@ Semantic then.
 
 ## How it is confirmed
 
-A loader with workers was made.
+Confirmed when a loader with workers is created with `persistent_workers=True`.
 
 ## In the source
 
-`DataLoader(..., persistent_workers=True)`, made once. By itself it shifts the shuffle from the second epoch on: the
-patch of `--diff` makes it a loader that draws in each epoch what new workers would.
+Write `DataLoader(..., persistent_workers=True)`, and create the loader once. This argument alone changes the shuffled
+order from the second epoch on. The patch of `--diff` keeps the order, because it draws the random number that torch
+would draw to start new workers.
 """
 
 
@@ -41,7 +45,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
         Candidate(
             remedy="loader.persistent",
             recipe={"loader": {"persistent_workers": True}},
-            safety="semantic" if loader.draws_random else "exact",
+            safety=words.safety_of_worker_draws(loader),
             predicted=restart.gain,
             why=restart.summary,
         )

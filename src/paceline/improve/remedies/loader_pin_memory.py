@@ -1,4 +1,4 @@
-"""loader.pin_memory: batches wait for the device in memory that it can read itself."""
+"""loader.pin_memory: batches are loaded into pinned memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-From pinned memory a CUDA device copies without the driver's detour, and `non_blocking=True` takes effect. Proposed
-where copies to the device take time and the loader hands out ordinary memory.
+The loader puts batches into pinned memory, from which a CUDA device copies directly. Only with pinned memory does
+`non_blocking=True` have an effect. `tune` proposes this change if copies to the device take time and the loader returns
+pageable (ordinary) memory.
 
 ## Safety class
 
-Exact: the same batches.
+Exact: training gets the same batches.
 
 ## What it sets
 
@@ -22,11 +23,11 @@ Exact: the same batches.
 
 ## How it is confirmed
 
-A loader was made with it, and there is a device to pin memory for.
+Confirmed when a loader is created with `pin_memory=True` on a machine with a CUDA device.
 
 ## In the source
 
-`DataLoader(..., pin_memory=True)`, and `batch.to(device, non_blocking=True)`.
+Write `DataLoader(..., pin_memory=True)` and `batch.to(device, non_blocking=True)`.
 """
 
 

@@ -1,4 +1,4 @@
-"""loader.prefetch: more batches made ahead by each worker."""
+"""loader.prefetch: each worker prefetches more batches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-A longer queue rides out samples that take far longer than the rest. It does not help a loader that is too slow on
-average. How long, and with how many workers, comes from playing the loader's queue with the times of batches as they
-were measured: the shortest that comes near the best, and one of more workers where that is faster or needs half of the
-batches. Memory grows by a batch per worker and step of the factor.
+Each worker makes more batches ahead of time, so the queue of finished batches is longer. A longer queue hides a few
+samples that take much longer than the rest. A longer queue does not help if the loader is too slow on average.
+
+`tune` simulates the loader's queue with the measured times of the batches. It proposes the shortest queue that comes
+close to the best result. It also proposes a queue with more workers if that is faster or needs half as many batches. If
+`prefetch_factor` grows by one, each worker needs memory for one more batch.
 
 ## Safety class
 
-Exact: the same batches in the same order. With more workers: semantic where making samples draws random numbers.
+Exact: training gets the same batches in the same order. If the number of workers changes too, the class is that of
+`loader.workers`: resampled or semantic if making samples draws random numbers.
 
 ## What it sets
 
@@ -26,11 +29,11 @@ Exact: the same batches in the same order. With more workers: semantic where mak
 
 ## How it is confirmed
 
-A loader with workers was made with it.
+Confirmed when a loader with workers is created with this `prefetch_factor`.
 
 ## In the source
 
-`DataLoader(..., num_workers=4, prefetch_factor=16)`.
+Write `DataLoader(..., num_workers=4, prefetch_factor=16)`.
 """
 
 

@@ -1,4 +1,4 @@
-"""loader.threads: batches made in threads of the training process."""
+"""loader.threads: threads of the training process make batches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
-_SPARE = 2.5
-_KEEPS_UP = 0.1  # of a thread: batches that nobody hands over take less CPU time than they did
-# Nothing is pickled, sent and unpacked any more, by processes that wanted cores too: on large arrays searches measured
-# 1.12 to 1.9 times what the model without this said, by machine (benchmarks/tune_programs/volumes.py).
+_SPARE = 2.5  # threads per worker of the predicted best number
+_KEEPS_UP = 0.1  # of a thread: batches take less CPU time without the hand-over
+# Threads save pickling, sending and unpickling. On large arrays, trials measured 1.12 to 1.9 times the gain that the
+# model predicts without this factor (benchmarks/tune_programs/volumes.py).
 _UNBURDENED = 2.1
 
 PAGE = """
-Threads make batches ahead inside of the training process: nothing is pickled or copied between processes, and no
-process has to start. It helps where making a sample waits or lets the interpreter go (decoders, numpy on large arrays,
-files); where it holds the interpreter, it does not, and is not kept. The dataset has to bear being asked by several
-threads at a time; the samples are compared with the baseline's.
+Threads inside the training process make batches ahead of time. No process has to start, and no batch is pickled or
+copied between processes.
+
+Threads help if the code that makes a sample waits or releases Python's global interpreter lock (GIL), as image
+decoders, NumPy on large arrays and file reads do. If the code holds the lock, threads do not help, and `tune` does not
+keep this setting. The dataset must support calls from several threads at a time. `tune` compares the samples with those
+of the baseline.
 
 ## Safety class
 
-Exact, unless making samples draws random numbers. Semantic then.
+Exact if making samples draws no random numbers. Otherwise semantic: threads share the random generators with training,
+so which thread gets which random number differs from run to run.
 
 ## What it sets
 
@@ -33,12 +37,13 @@ Exact, unless making samples draws random numbers. Semantic then.
 
 ## How it is confirmed
 
-Threads have made a batch. Refused for a stream, which has one reader, and for a dataset that holds an open file:
-threads would move its place under each other.
+Confirmed when a thread makes a batch. The setting has no effect on an `IterableDataset`, because only one reader can
+iterate it. It also has no effect on a dataset that keeps a file open, because each thread would change the file
+position of the others.
 
 ## In the source
 
-No such setting in torch: it stays in the recipe.
+Torch has no such setting, so the setting stays in the recipe.
 """
 
 
@@ -53,17 +58,17 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
             predicted=_predicted(situation, loader, threads),
-            why="nothing has to be handed over between processes",
+            why="threads do not copy batches between processes",
         )
         for threads in wanted
     ]
 
 
 def _first(situation: Situation, loader: LoaderBreakdown) -> int:
-    """Return how many threads to begin with; from there twice and half as many are tried.
+    """Return the first number of threads to try. Later trials halve and double it.
 
-    Where they wait, some to spare cost nothing: a power of 2. Where they compute, as many as keep up with training by
-    the CPU time of batches, since each more takes cores from it.
+    Threads that wait take no core, so a power of 2 above the predicted best is safe. Threads that compute take cores
+    from training, so the number is the smallest that keeps up with training, by the CPU time of a batch.
     """
     supply = situation.supply
     if not _waits(loader):
@@ -72,7 +77,7 @@ def _first(situation: Situation, loader: LoaderBreakdown) -> int:
 
 
 def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:
-    """Return what to go on with: half and twice as many; more that compute than there are cores can only be fewer."""
+    """Return half and twice the number of threads; only half if threads that compute already fill the cores."""
     fewer, more = loader.threads // 2, 2 * loader.threads
     crowded = not _waits(loader) and loader.threads >= cores
     return [threads for threads in (fewer, more) if threads and not (crowded and threads == more)]
@@ -83,9 +88,11 @@ def _waits(loader: LoaderBreakdown) -> bool:
 
 
 def _predicted(situation: Situation, loader: LoaderBreakdown, threads: int) -> Gain:
-    """Threads that wait do what workers do, and hand nothing over; whether others free the interpreter is not known.
+    """Return the predicted gain of a number of threads.
 
-    From threads on, nothing is handed over already. What fewer of them gain is less crowding.
+    Threads that wait are as fast as workers and save the hand-over of batches. For threads that compute, it is unknown
+    whether they release the interpreter lock, so the low end is 1. If threads make the batches already, fewer threads
+    gain only from less competition for the cores.
     """
     supply = situation.supply
     if loader.threads:
@@ -100,7 +107,7 @@ def _predicted(situation: Situation, loader: LoaderBreakdown, threads: int) -> G
 
 
 def _relieved(situation: Situation, loader: LoaderBreakdown, threads: int) -> float:
-    """Return what fewer threads may bring at most where they and those of the training take turns on the cores."""
+    """Return the largest gain of fewer threads, if loader and training threads together exceed the cores."""
     own = int(situation.facts.first.record.meta.get("threads") or 0)
     if _waits(loader) or loader.threads + own <= situation.cores:
         return 1.0

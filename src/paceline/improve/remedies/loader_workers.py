@@ -1,4 +1,4 @@
-"""loader.workers: another number of worker processes."""
+"""loader.workers: another number of loader workers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,50 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
+_WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
+
 PAGE = """
-Worker processes make batches while the device works. Proposed where training waits for data: the fewest workers within
-3 % of what `max(compute, making / workers, CPU work / cores)` promises; from there, twice and half as many. Where the
-workers fill the cores already, fewer are proposed, never more. A stream that the training process reads is given
-one worker, which reads it in the same order; several would each read all of it, unless its code shares it out.
+Worker processes make batches while the model computes. `tune` proposes this if training waits for data. It predicts the
+step time as the largest of three times: computing, making a batch divided by the number of workers, and CPU work
+divided by the number of cores. It first tries the smallest number of workers whose predicted step time is within 3% of
+the best. It also tries twice that number if there are no workers yet, and otherwise twice and half the current number.
+If the workers already use all cores, `tune` only proposes fewer workers.
+
+If the training process reads an `IterableDataset`, `tune` proposes one worker, which reads the samples in the same
+order. Each of several workers would read all samples, unless the dataset's code divides them with `get_worker_info()`.
 
 ## Safety class
 
-Exact, unless making samples draws random numbers: they are others in other workers. Semantic then.
+Exact if making samples draws no random numbers.
+
+Resampled if making samples draws from the global generators of Python, numpy or torch: the samples and their order stay
+the same, but each worker draws its own random numbers. To check this, `tune` gives each sample the same random numbers
+in both runs; the two runs must then train identically, to the last bit.
+
+Semantic in two cases: the dataset keeps its own random generator (every worker would draw the same numbers), or several
+workers would have to share one stream.
 
 ## What it sets
 
-`loader.num_workers` and `loader.persistent_workers = true`; for a stream the first alone, so that each epoch's worker
-begins with what the dataset holds by then.
+`loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the number of
+workers, so that each epoch starts with the current state of the dataset.
 
 ## How it is confirmed
 
-A loader was made with that many workers. Refused for a stream, but for one worker where there is none. Given up where
-the stream remembers where it is from epoch to epoch (counts, draws from a generator of its own, holds an iterator or an
-open file): a worker has a copy of it, which would begin again.
+Confirmed when a loader is created with this number of workers. For an `IterableDataset`, only a change from no worker
+to one worker is applied. The trial ends if the dataset keeps its position between epochs in a counter, its own random
+generator, an iterator or an open file. The worker's copy of such a dataset would start again in each epoch.
 
 ## In the source
 
-`DataLoader(..., num_workers=8, persistent_workers=True)`.
+Write `DataLoader(..., num_workers=8, persistent_workers=True)`.
 """
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
     if situation.waiting is None or situation.loader is None or situation.loader.threads:
         return []
-    if situation.setting("loader", "cache"):  # what is kept is in the training process
+    if situation.setting("loader", "cache"):  # the cache is in the training process
         return []
     supply, loader = situation.supply, situation.loader
     burnt = situation.finding("DATA002") is not None
@@ -50,8 +63,11 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     elif burnt:
         allowed = [now // 2] if now >= 2 else []
     else:
-        wanted = {supply.best_workers(), 2 * now, max(1, now // 2)} - {now, 0}
-        allowed = sorted((w for w in wanted if supply.gain_with(w).high >= 1.02), key=supply.step_with)
+        best = supply.best_workers()
+        wanted = {best, 2 * now or 2 * best, max(1, now // 2)} - {now, 0}
+        sign = -1 if loader.blocked >= _WAITS else 1  # of two as good: more workers that wait cost nothing
+        promising = [w for w in wanted if supply.gain_with(w).high >= 1.02]
+        allowed = sorted(promising, key=lambda w: (supply.step_with(w), sign * w))
     return [
         Candidate(
             remedy="loader.workers",

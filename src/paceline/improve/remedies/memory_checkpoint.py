@@ -1,4 +1,4 @@
-"""memory.checkpoint: activations of repeated blocks are computed again instead of kept."""
+"""memory.checkpoint: activations of repeated blocks are recomputed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Repeated blocks (the layers of a transformer, the blocks of a residual network) keep their input only; in backward each
-is computed again. All of them (`checkpoint_every = 1`), every second one, or as few as it takes to keep half of the
-bytes (`activation_budget = 0.5`, weighed in the first forward). It costs up to a forward a step, so it is tried with
-`--goal memory` only.
+Repeated blocks, such as the layers of a transformer, store only their input. The backward pass computes their
+activations again (activation checkpointing). `tune` tries to recompute all blocks (`checkpoint_every = 1`), every
+second block (`checkpoint_every = 2`), and the fewest blocks that halve the stored activations (`activation_budget =
+0.5`). Recomputing takes up to one more forward pass per step, so `tune` tries this change only with `--goal memory`.
 
 ## Safety class
 
-Exact: the same random numbers are drawn again, and BatchNorm counts a batch once.
+Exact: the recomputed forward pass draws the same random numbers, and BatchNorm counts each batch once.
 
 ## What it sets
 
@@ -24,11 +24,13 @@ Exact: the same random numbers are drawn again, and BatchNorm counts a batch onc
 
 ## How it is confirmed
 
-Blocks of a model ran that way in training. Refused where the model has no repeated blocks.
+Confirmed when blocks of a model are recomputed in training. If the model has no repeated blocks, the setting has no
+effect.
 
 ## In the source
 
-`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` instead of `block(x)` in the model's forward.
+In the model's forward, write `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` instead of `block(x)`.
+Do not do this for blocks with BatchNorm, because they would update their running statistics twice per batch.
 """
 
 _TRIED: Sequence[dict[str, object]] = ({"checkpoint_every": 1}, {"checkpoint_every": 2}, {"activation_budget": 0.5})
@@ -45,7 +47,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"memory": settings},
             safety="exact",
             predicted=None,
-            why="blocks that are computed again need not be kept",
+            why="recomputed activations need no memory until the backward pass",
             aims=("memory",),
         )
         for settings in _TRIED

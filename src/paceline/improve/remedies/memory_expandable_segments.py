@@ -1,4 +1,4 @@
-"""memory.expandable_segments: blocks of GPU memory grow in place."""
+"""memory.expandable_segments: segments of GPU memory grow in place."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Torch's allocator takes GPU memory in segments that can grow, so that tensors of ever other sizes find a place in what
-is there. Proposed where far more is reserved than was ever used at one time: it helps where allocations have to be
-tried again, and against running out of memory that is there in pieces.
+Torch's memory allocator reserves GPU memory in segments that can grow, so tensors of changing sizes reuse the same
+memory. This avoids repeated allocation attempts, and out-of-memory errors that fragmentation causes. `tune` proposes
+this change if much more memory is reserved than was ever used at one time.
 
 ## Safety class
 
-Exact: the same numbers, elsewhere in memory.
+Exact: training computes the same numbers, at other memory addresses.
 
 ## What it sets
 
-`allocator.expandable_segments = true`, which goes into the environment before the program starts, beside what is set
-there already.
+`allocator.expandable_segments = true`. Paceline adds this to the allocator settings in the environment before the
+program starts.
 
 ## How it is confirmed
 
-At the first optimizer step the allocator has taken such a segment on the device that trains.
+Confirmed when, at the first optimizer step, the allocator has an expandable segment on the training device.
 
 ## In the source
 
-Not in the source: `PYTORCH_ALLOC_CONF=expandable_segments:True` in the environment (`PYTORCH_CUDA_ALLOC_CONF` is its
-older name).
+Set `PYTORCH_ALLOC_CONF=expandable_segments:True` in the environment, not in the source. In older versions of torch, the
+variable is `PYTORCH_CUDA_ALLOC_CONF`.
 """
 
 

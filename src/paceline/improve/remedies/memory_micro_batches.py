@@ -1,4 +1,4 @@
-"""memory.micro_batches: a batch goes through the model in parts."""
+"""memory.micro_batches: each batch goes through the model in parts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-A batch goes through the model in parts, and only one part's activations exist at a time. The loss is computed on the
-whole output, so whatever it averages over stays what it was: samples, tokens, what a mask leaves, ragged last batches.
-It costs a forward a step. Where memory is what holds a larger batch back, accumulating gradients in the source costs
-none. Not where BatchNorm takes statistics of the batch, or where the model returns its own loss. Tried with
-`--goal memory`; doubled while it pays.
+A batch goes through the model in several parts, so only the activations of one part are in memory. The loss is computed
+on the whole output, so any average over samples, tokens or masked elements stays the same. The setting needs one more
+forward pass per step. Accumulating gradients in the source saves as much memory without that pass.
+
+The setting does not work if BatchNorm computes statistics of the batch, or if the model returns its own loss. `tune`
+tries this change only with `--goal memory`, and doubles the number of parts as long as that saves memory.
 
 ## Safety class
 
-Numeric: sums are split otherwise, and rounded otherwise; dropout draws the same numbers in another order.
+Numeric: sums are added in another order, and dropout draws the same random numbers in another order.
 
 ## What it sets
 
-`memory.micro_batches`: 2, 4, and on.
+`memory.micro_batches`: 2, 4 and so on.
 
 ## How it is confirmed
 
-A model took a batch in parts. Refused with the reason where it cannot.
+Confirmed when a model processes a batch in parts. If that is not possible, the trial reports the reason.
 
 ## In the source
 
-No such setting in torch: it stays in the recipe. Gradients accumulated over parts of a batch save as much.
+Torch has no such setting, so the setting stays in the recipe. In the source, accumulate gradients over parts of a batch
+instead.
 """
 
 
@@ -44,7 +46,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"memory": {"micro_batches": parts}},
             safety="numeric",
             predicted=None,
-            why="only a part of a batch has activations at a time",
+            why="only the activations of one part of the batch are in memory at a time",
             aims=("memory",),
         )
         for parts in (4 * now, 2 * now)

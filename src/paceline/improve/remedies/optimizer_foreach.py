@@ -1,4 +1,4 @@
-"""optimizer.foreach: parameters are updated by operations on many tensors at a time."""
+"""optimizer.foreach: the optimizer updates many tensors at a time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from paceline.improve.remedies import Remedy, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-`foreach=True` for optimizers of torch that have it, where the program chose neither fused nor foreach: the same
-operations, each on many tensors at a time. Proposed where updates take a visible share and run tensor by tensor, after
-`optimizer.fused` where there is that. On a CUDA device it is what torch does by itself.
+`foreach=True` makes an optimizer of torch run each operation on many tensors at a time. `tune` proposes this change if
+the optimizer takes a visible share of a step and updates one tensor at a time, and the program passes neither `fused`
+nor `foreach`. It tries `optimizer.fused` first. On a CUDA device, torch uses `foreach` by default.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: the algorithm is the same, but rounds differently.
 
 ## What it sets
 
@@ -20,11 +20,11 @@ Numeric: the same algorithm, other rounding.
 
 ## How it is confirmed
 
-An optimizer of torch's was made with it.
+Confirmed when an optimizer of torch is created with `foreach=True`.
 
 ## In the source
 
-`foreach=True` where the optimizer is made.
+Pass `foreach=True` to the call that creates the optimizer.
 """
 
 
@@ -39,8 +39,7 @@ REMEDY = Remedy(
         "optimizer.foreach",
         "optimizer.foreach",
         True,
-        gain_of="optimizer.foreach",
-        why="many parameters are updated at a time",
+        why="each operation updates many parameters at a time",
         when=_worth_it,
     ),
 )

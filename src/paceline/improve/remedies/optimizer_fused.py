@@ -1,4 +1,4 @@
-"""optimizer.fused: all parameters are updated in one pass."""
+"""optimizer.fused: one kernel updates all parameters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-`fused=True` for optimizers of torch that have it, where the program chose neither fused nor foreach.
+`fused=True` makes an optimizer of torch update all parameters in one kernel. `tune` proposes this change if the
+optimizer supports `fused` and the program passes neither `fused` nor `foreach`.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: the algorithm is the same, but rounds differently.
 
 ## What it sets
 
@@ -18,23 +19,23 @@ Numeric: the same algorithm, other rounding.
 
 ## How it is confirmed
 
-An optimizer of torch's was made with it.
+Confirmed when an optimizer of torch is created with `fused=True`.
 
 ## In the source
 
-`fused=True` where the optimizer is made.
+Pass `fused=True` to the call that creates the optimizer.
 """
 
 
 def _open(situation: Situation) -> bool:
-    """Say whether some optimizer was made without saying how it walks over its parameters; or none is known."""
+    """Return whether an optimizer was created without ``fused`` and ``foreach``, or no optimizer is known."""
     known = situation.facts.first.record.summary.get("optimizers", ())
     chosen = known and all(one.get("fused") is not None or one.get("foreach") is not None for one in known)
     return not chosen and not situation.setting("optimizer", "foreach")
 
 
 def _most(situation: Situation) -> float:
-    """No more can be gained than the optimizer's share of a step."""
+    """Return the speed-up if the optimizer took no time."""
     return 1 / max(0.1, 1 - situation.facts.shares["optimizer"])
 
 
@@ -46,8 +47,7 @@ REMEDY = Remedy(
             "optimizer.fused",
             "optimizer.fused",
             True,
-            gain_of="optimizer.fused",
-            why="all parameters are updated in one pass",
+            why="one kernel updates all parameters",
             when=_open,
         ),
         _most,

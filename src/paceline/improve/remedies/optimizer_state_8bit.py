@@ -1,4 +1,4 @@
-"""optimizer.state_8bit: Adam keeps its averages in 8 bit."""
+"""optimizer.state_8bit: Adam's state is stored in 8 bits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from paceline.improve.situation import Situation
 _KINDS = ("Adam", "AdamW")
 
 PAGE = """
-Adam keeps two averages for each parameter, 8 bytes in all. Where bitsandbytes or torchao is installed, calls of
-`torch.optim.Adam` and `AdamW` make the library's optimizer, which keeps them in 8 bit, 2 bytes in all. Tried with
-`--goal memory`, on a CUDA device.
+Adam stores two averages for each parameter, 8 bytes in total. If bitsandbytes or torchao is installed, this setting
+replaces `torch.optim.Adam` and `AdamW` by the optimizer of that library, which stores both averages in 2 bytes. `tune`
+tries this change with `--goal memory` on a CUDA device.
 
 ## Safety class
 
-Semantic: the averages are rounded in every step, which is another optimizer. Compare the loss over a whole training.
+Semantic: the averages are rounded in every step, so this is another optimizer. Compare the loss over a whole training
+run.
 
 ## What it sets
 
@@ -25,12 +26,12 @@ Semantic: the averages are rounded in every step, which is another optimizer. Co
 
 ## How it is confirmed
 
-The library's optimizer was made. Without a library it says what to install; with arguments that the library does not
-know the program's own optimizer stays.
+Confirmed when the optimizer of the library is created. If neither library is installed, a message names the packages to
+install. If the library does not support an argument, the program keeps its own optimizer.
 
 ## In the source
 
-`bitsandbytes.optim.AdamW8bit(...)` or `torchao.optim.AdamW8bit(...)` instead of `torch.optim.AdamW(...)`.
+Write `bitsandbytes.optim.AdamW8bit(...)` or `torchao.optim.AdamW8bit(...)` instead of `torch.optim.AdamW(...)`.
 """
 
 
@@ -45,7 +46,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"optimizer": {"state_8bit": True}},
             safety="semantic",
             predicted=None,
-            why="the averages that Adam keeps take a quarter of the memory",
+            why="in 8 bits, Adam's state needs a quarter of the memory",
             aims=("memory",),
         )
     ]

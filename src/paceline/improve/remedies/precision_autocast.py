@@ -1,4 +1,4 @@
-"""precision.autocast: models compute in bf16, the loss in single precision."""
+"""precision.autocast: the model computes in bf16."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-Matrix work in bfloat16 under autocast: half the bytes, and on hardware that has it several times the speed. The loss is
-computed outside of it, in single precision; parameters and optimizer stay as they are. Of a processor that multiplies
-bfloat16 itself (AVX-512 BF16, AMX, Arm's BF16) at most three times the speed is expected, in the part of a step that is
-matrix work; of one that does not, nothing is known before the trial.
+Under autocast, matrix operations run in bfloat16. They then need half as many bytes, and run several times as fast on
+hardware that supports bfloat16. The loss is computed in fp32 outside autocast. Parameters and optimizer state stay in
+fp32.
+
+On a CPU with bfloat16 instructions (AVX-512 BF16, AMX, or Arm BF16), `tune` expects matrix operations to run at most
+three times as fast. On other CPUs, the gain is unknown before the trial.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: the algorithm is the same, but values are rounded to bf16.
 
 ## What it sets
 
@@ -22,22 +24,22 @@ Numeric: the same algorithm, other rounding.
 
 ## How it is confirmed
 
-A model's forward ran in bf16. Not in force where the program uses autocast itself.
+Confirmed when the forward pass of a model runs in bf16. The setting has no effect if the program uses autocast itself.
 
 ## In the source
 
-`with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward, `"cpu"` on a CPU; the loss outside of it, of
-`output.float()`.
+Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass (`"cpu"` on a CPU). Compute the loss
+outside autocast, on `output.float()`.
 """
 
-_MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # instruction sets, as Linux names them
-# In the names of operators.
+_MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # CPU flags in /proc/cpuinfo
+# Parts of the names of matrix operators.
 _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "lstm", "gru")
-_TIMES = 3.0  # as fast, at most: two products where there was one, of half the bytes
+_TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction, half the bytes
 
 
 def _most(situation: Situation) -> float | None:
-    """No more can be gained than matrix work takes of a step; not known of processors that do not multiply bf16."""
+    """Return the largest speed-up, from the share of matrix operations; None if the CPU has no bf16 instructions."""
     share = operator_share(situation, *_MATRIX_WORK)
     if situation.on_cuda or share is None or not situation.cpu_flags & _MULTIPLY:
         return None
@@ -52,8 +54,7 @@ REMEDY = Remedy(
             "precision.autocast",
             "precision.autocast",
             "bf16",
-            gain_of="precision.bf16",
-            why="models compute in bf16, the loss in single precision",
+            why="the model computes in bf16, and the loss is computed in fp32",
             when=lambda situation: not situation.on_cuda or capability(situation) >= 8.0,
         ),
         _most,

@@ -1,4 +1,4 @@
-"""precision.fp16: models compute in fp16, with the loss scaled for backward."""
+"""precision.fp16: the model computes in fp16 with loss scaling."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Matrix work in float16 under autocast, for CUDA devices that have no bfloat16 (compute capability 7). The loss is
-computed outside of it, in single precision. So that small gradients do not vanish, each backward starts from the loss
-times a scale, and ends with gradients divided by it: what clips, logs or adds up gradients sees them as they are. A
-step with gradients that are not finite is skipped, and the scale halved; it doubles after 2,000 good steps.
+Under autocast, matrix operations run in float16. `tune` proposes this change on CUDA devices without bfloat16 (compute
+capability 7). The loss is computed in fp32 outside autocast.
+
+Small gradients would become zero in float16. Therefore, the loss is multiplied by a scale before each backward pass,
+and the gradients are divided by the scale afterwards. Code that clips, logs or adds up gradients sees the unscaled
+values. A step with NaN or infinite gradients is skipped, and the scale is halved. After 2,000 steps without such
+gradients, the scale is doubled.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding. Skipped steps are counted, and the proof says how many there were.
+Numeric: the algorithm is the same, but values are rounded to fp16. The result reports how many steps were skipped.
 
 ## What it sets
 
@@ -24,13 +27,14 @@ Numeric: the same algorithm, other rounding. Skipped steps are counted, and the 
 
 ## How it is confirmed
 
-A model's forward ran in fp16. Not in force where the program uses autocast or a `GradScaler` itself, where parameters
-are sharded over ranks, or when 24 steps in a row had to be skipped.
+Confirmed when the forward pass of a model runs in fp16. The setting has no effect if the program uses autocast or a
+`GradScaler` itself, or if parameters are sharded over ranks. After 24 skipped steps in a row, Paceline reports that the
+setting does not work.
 
 ## In the source
 
-`with torch.autocast("cuda", dtype=torch.float16):` around the forward, and a `torch.amp.GradScaler` around the loss and
-the optimizer: `scale`, `unscale_` before gradients are clipped, `step`, `update`.
+Put `with torch.autocast("cuda", dtype=torch.float16):` around the forward pass, and create a `torch.amp.GradScaler`.
+Call `scale` on the loss, `unscale_` before clipping gradients, then `step` and `update`.
 """
 
 
@@ -44,7 +48,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"precision": {"autocast": "fp16"}},
             safety="numeric",
             predicted=predicted,
-            why="this device multiplies fp16 several times as fast, and has no bf16",
+            why="this device multiplies fp16 matrices several times as fast and does not support bf16",
             aims=("time", "memory"),
         )
     ]

@@ -1,16 +1,17 @@
-"""precision.tf32: float32 matrices are multiplied in TF32."""
+"""precision.tf32: fp32 matrices are multiplied in TF32."""
 
 from __future__ import annotations
 
 from paceline.improve.remedies import Remedy, switch
 
 PAGE = """
-Products of float32 matrices run on the tensor cores: operands are rounded to 10 bits of mantissa, sums stay float32.
-Proposed where a CUDA device of compute capability 8.0 or later spends its time on float32 matrix products.
+Products of fp32 matrices run on the tensor cores: inputs are rounded to 10 bits of mantissa, and sums stay in fp32.
+`tune` proposes this change on a CUDA device of compute capability 8.0 or later, if fp32 matrix products take a visible
+share of the time.
 
 ## Safety class
 
-Numeric: the same algorithm, other rounding.
+Numeric: the algorithm is the same, but inputs are rounded to TF32.
 
 ## What it sets
 
@@ -18,11 +19,12 @@ Numeric: the same algorithm, other rounding.
 
 ## How it is confirmed
 
-At the first optimizer step the device has TF32, and the program has not asked for another precision itself.
+Confirmed when, at the first optimizer step, the device supports TF32 and the program has not set another precision
+itself.
 
 ## In the source
 
-`torch.set_float32_matmul_precision("high")` before the first product.
+Call `torch.set_float32_matmul_precision("high")` before the first matrix product.
 """
 
 REMEDY = Remedy(
@@ -32,8 +34,7 @@ REMEDY = Remedy(
         "precision.tf32",
         "precision.tf32",
         True,
-        gain_of="precision.tf32",
-        why="float32 matrices are multiplied on the tensor cores",
+        why="TF32 multiplies fp32 matrices on the tensor cores",
         when=lambda situation: situation.gain_of("precision.tf32") is not None,
     ),
 )

@@ -17,7 +17,7 @@ from paceline.observe.probe import guard
 from paceline.observe.probe.device_clock import EventSource
 from paceline.observe.probe.stand_in import stand_in
 
-_LOSS_EVERY_NS = 10_000_000  # a copy takes some 10 µs of the training thread: at most 100 a second, 0.1 %
+_LOSS_EVERY_NS = 10_000_000  # a copy takes some 10 µs of the training thread: at most 100 a second, 0.1%
 _SLOTS = 256
 
 

@@ -125,7 +125,7 @@ class Stamper:
         return self.spent_ns / self.recorded / 1e9 if self.recorded else None
 
     def tune(self, step_ns: float) -> None:
-        """Set the windows so far apart that recording takes at most 0.2 % of the time."""
+        """Set the windows so far apart that recording takes at most 0.2% of the time."""
         if self.recorded < _ENOUGH or not self.timed_ends or step_ns <= 0:
             return
         share = self.spent_ns / self.timed_ends / step_ns

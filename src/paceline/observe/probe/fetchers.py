@@ -40,6 +40,7 @@ class Meter:
         "histogram",
         "max_ns",
         "noted",
+        "own_generator",
         "produce_ns",
         "samples",
     )
@@ -55,6 +56,7 @@ class Meter:
         self.collate_ns = 0
         self.max_ns = 0
         self.draws: bool | None = None  # whether making samples drew random numbers; None: not seen yet
+        self.own_generator: bool | None = None  # whether the dataset keeps a random generator; None: not seen yet
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
     def settle(self) -> None:
@@ -75,7 +77,8 @@ class Meter:
 
     def compare(self, before: Any, dataset: Any) -> None:
         """Note whether a batch drew random numbers, given the generators' states before it."""
-        self.draws = bool(self.draws) or before != states() or holds_generator(dataset)
+        self.own_generator = bool(self.own_generator) or holds_generator(dataset)
+        self.draws = bool(self.draws) or self.own_generator or before != states()
 
     def as_json(self) -> dict[str, Any]:
         """Return the counters with units in their names."""
@@ -87,6 +90,7 @@ class Meter:
             "cpu_s": self.produce_ns * (self.cpu_ns / self.cpu_of_ns if self.cpu_of_ns else 0.0) / 1e9,
             "collate_s": self.collate_ns / 1e9,
             "draws_random": self.draws,
+            "own_generator": self.own_generator,
             "max_batch_s": self.max_ns / 1e9,
             "histogram": list(self.histogram),
         }

@@ -55,6 +55,12 @@ def label(code: CodeType, line: int) -> str:
     return f"{name} ({os.path.basename(code.co_filename)}:{line})"
 
 
+def source_file(code: CodeType) -> str:
+    """Return the path of the file that a function is in, absolute unless its name is no path (``<string>``)."""
+    name = code.co_filename
+    return name if name.startswith("<") else os.path.abspath(name)
+
+
 class Slices:
     """The producing lines of every function on the stacks of forwards and backwards seen so far."""
 
@@ -170,7 +176,8 @@ class Sampler:
             slot, side, code = key
             line = self._lines[code].most_common(1)[0][0]
             leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
-            found.append({"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf})
+            entry = {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
+            found.append(entry | {"file": source_file(code)})
         return found
 
     def totals_json(self) -> list[dict[str, Any]]:

@@ -50,6 +50,12 @@ class SyncLines:
     def as_json(self, most: int = 20) -> list[dict[str, Any]]:
         """Return the lines with most samples: slot, function and line, source text, count."""
         return [
-            {"slot": slot, "function": self._label(code, line), "text": self._text(code, line), "count": count}
+            {
+                "slot": slot,
+                "function": self._label(code, line),
+                "file": os.path.abspath(code.co_filename),
+                "text": self._text(code, line),
+                "count": count,
+            }
             for (slot, code, line), count in self._counts.most_common(most)
         ]

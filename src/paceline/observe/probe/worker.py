@@ -89,10 +89,10 @@ def _feeders() -> list[int]:
 
 def _producing(sampler: Sampler) -> list[dict[str, Any]]:
     """Return the hot functions of making batches, most samples first."""
-    merged: Counter[str] = Counter()
+    merged: Counter[tuple[str, str]] = Counter()
     for entry in sampler.as_json():
-        merged[entry["function"]] += entry["count"]
-    return [{"function": name, "count": count} for name, count in merged.most_common(8)]
+        merged[entry["function"], entry["file"]] += entry["count"]
+    return [{"function": name, "file": file, "count": count} for (name, file), count in merged.most_common(8)]
 
 
 def begin(run_dir: str, host: str, generation: int, info: Any, meter: Meter) -> None:

@@ -29,8 +29,9 @@ from paceline.plan.here import Surfaces, counted
 from paceline.plan.operators import kind_of
 from paceline.plan.profile import SCHEMA, Block, Figure, Message, Moved, Place, Point, Profile, made_here
 
-Tell = Callable[[str], None]
+Tell = Callable[[float, str], None]  # share of the work that is done, and what is measured next
 _TASK_LIMIT_S = 300.0
+_START_S = 5.0  # to start the processes of a stage and import torch, about
 _SPEED_S, _SPEED_TIMES = 0.7, 3  # spent on the reference, where only the machine's speed is asked for
 _FAR = 0.08
 
@@ -88,7 +89,7 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
         effort: How much of it.
         folder: Of the storage that is read; a file is made there and taken away again.
         today: To be noted.
-        tell: Is told what is measured next.
+        tell: Called with the share of the work that is done, from 0 to 1, and what is measured next.
 
     Raises:
         EnvironmentFault: There is no torch, or a task failed.
@@ -96,14 +97,15 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
     begun, busy, own = time.monotonic(), host_busy_s(), _own_cpu_s()
     cores = _threads(os.environ)
     with tempfile.TemporaryDirectory(prefix="paceline-calibrate-") as scratch:
-        tell("bandwidths, latencies, storage")
+        tell(0.0, "measuring bandwidths, latencies and storage")
         machine = _machine(effort, folder, cores)
         devices = machine["described"]["devices"]
         ranks, effort = _ranks(effort, devices), _filling(effort) if devices else effort
-        places = [_place(effort, Path(scratch), 1, cores, tell)]
+        stages = _Stages(effort, ranks, tell)
+        places = [_place(effort, Path(scratch), 1, cores, stages)]
         if ranks > 1:
-            places.append(_place(effort, Path(scratch), ranks, max(1, cores // ranks), tell))
-            tell(f"messages among {ranks} ranks")
+            places.append(_place(effort, Path(scratch), ranks, max(1, cores // ranks), stages))
+            stages.begin(_START_S, f"messages between {ranks} ranks")
         messages = _messages(effort, Path(scratch), ranks, cores) if ranks > 1 else ()
     took_s = time.monotonic() - begun
     return Profile(
@@ -118,6 +120,23 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
         storage=_moved(machine["storage"]),
         launch=_figure(machine["launch"]),
     )
+
+
+class _Stages:
+    """Tells how far a calibration is, by the time that each of its stages may take."""
+
+    def __init__(self, effort: Effort, ranks: int, tell: Tell) -> None:
+        blocks = [len(effort.blocks), len(effort.blocks[::2])]
+        places = blocks if ranks > 1 else blocks[:1]
+        self._total_s = _START_S * (1 + (ranks > 1)) + sum(
+            _START_S + effort.grid_limit_s + count * (_START_S + effort.block_limit_s) for count in places
+        )
+        self._done_s, self._next_s, self._tell = 0.0, _START_S, tell
+
+    def begin(self, allowed_s: float, text: str) -> None:
+        """Tell that a stage begins, which may take so long; the one before has ended."""
+        self._done_s, self._next_s = self._done_s + self._next_s, allowed_s
+        self._tell(min(1.0, self._done_s / self._total_s), f"measuring {text}")
 
 
 def speed_now(place: Place) -> Figure:
@@ -167,9 +186,14 @@ def _machine(effort: Effort, folder: Path, cores: int) -> dict[str, Any]:
         file.unlink(missing_ok=True)
 
 
-def _place(effort: Effort, scratch: Path, ranks: int, threads: int, tell: Tell) -> tuple[Place, list[dict[str, Any]]]:
+def _place(
+    effort: Effort, scratch: Path, ranks: int, threads: int, stages: _Stages
+) -> tuple[Place, list[dict[str, Any]]]:
     step = 1 if ranks == 1 else 2  # the middle of the sizes does for several
-    tell(f"operators, {ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}")
+    stages.begin(
+        _START_S + effort.grid_limit_s,
+        f"operators, {ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}",
+    )
     grid: dict[str, Any] = {"do": "operators", "animals": [str(each) for each in _thinned(effort.animals, step)]}
     grid |= {"spend_s": effort.spend_s, "limit_s": effort.grid_limit_s}
     found = _done([grid] * ranks, threads)[0]
@@ -177,7 +201,9 @@ def _place(effort: Effort, scratch: Path, ranks: int, threads: int, tell: Tell) 
     points = tuple(_point(operator, told, usual / pace) for operator, told, pace in found["points"])
     blocks = []
     for number, animal in enumerate(effort.blocks[::step]):
-        tell(f"{animal.kind} of width {animal.width}, {ranks} rank{'s' * (ranks > 1)}")
+        stages.begin(
+            _START_S + effort.block_limit_s, f"{animal.kind} of width {animal.width}, {ranks} rank{'s' * (ranks > 1)}"
+        )
         task = {"do": "block", "animal": str(animal), "steps": effort.steps, "limit_s": effort.block_limit_s}
         meet = {"ranks": ranks, "meet": str(scratch / f"meet-{ranks}-{number}")}
         done = _done([{**task, **meet, "rank": rank} for rank in range(ranks)], threads)[0]
@@ -285,7 +311,7 @@ def _done(tasks: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, An
 def _why(task: Mapping[str, Any], errors: str) -> str:
     last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no message")
     if "No module named 'torch'" in errors:
-        return "a machine is measured with torch, which is not there: pip install torch"
+        return "calibration needs torch; install it with `pip install torch`"
     return f"measuring {task['do']} failed: {last.strip()[:300]}"
 
 

@@ -186,7 +186,8 @@
     const drawing = strips[place].querySelector("svg");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", drawing.getAttribute("aria-label"));
-    drawing.replaceWith(canvas);
+    drawing.classList.add("printed");  // a canvas does not print at the width of the paper
+    drawing.after(canvas);
     let from = null;
     const part = (event) => (event.clientX - canvas.getBoundingClientRect().left) / canvas.clientWidth;
     canvas.addEventListener("wheel", (event) => {

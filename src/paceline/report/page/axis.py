@@ -1,4 +1,4 @@
-"""Where does a value lie on an axis, and which round values are marked on it, in which unit?"""
+"""The axes of charts: where a value lies, and which round values are marked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+MAX_UNIT = 12  # characters of a unit that labels a value
 # By unit: from which high end of the axis on, divided by what, under which name. The first that fits counts.
 _COUNTS = ((1e6, 1e6, " M"), (2e4, 1e3, " k"), (0.0, 1.0, ""))
 _BYTES = tuple((1024.0**i, 1024.0**i, f" {unit}") for i, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")))
@@ -51,7 +52,7 @@ class Axis:
         return math.log10(max(value, 1e-300)) if self.log else value
 
     def _shown_in(self) -> tuple[float, str]:
-        scales = _SCALES.get(self.unit, ((0.0, 1.0, f" {self.unit}"),))
+        scales = _SCALES.get(self.unit, ((0.0, 1.0, "%" if self.unit == "%" else f" {self.unit[:MAX_UNIT]}"),))
         largest = max(abs(self.low), abs(self.high))
         return next((by, name) for above, by, name in scales if largest >= above)
 

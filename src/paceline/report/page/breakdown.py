@@ -1,18 +1,21 @@
-"""On which phases is the time of a step spent?"""
+"""The phases of a step: their shares and times, and the functions and operators seen in them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline import units
-from paceline.explain.model import Diagnosis, HotFunction, RankBreakdown
+from paceline.explain.model import Diagnosis, HotFunction, RankBreakdown, SourceLines
 from paceline.record.layout import PHASES
 from paceline.report import words
 from paceline.report.page.chart import meter, swatch
 from paceline.report.page.markup import Markup, element, join, section, table
+from paceline.report.page.source import in_table
 from paceline.report.phases import STYLES, shown
 
 MAX_FUNCTIONS = 10
+MIN_SHARE = 0.01
+MIN_SAMPLES = 5  # in all: fewer say nothing of where time goes
 
 
 def breakdown(diagnosis: Diagnosis) -> Markup | None:
@@ -25,7 +28,7 @@ def breakdown(diagnosis: Diagnosis) -> Markup | None:
         "Where the time goes",
         _counted(diagnosis),
         _table(diagnosis),
-        functions("Your own code between the phases", own),
+        functions("Your own code between the phases", own, sources=diagnosis.sources),
         functions("Operators, from the profiled steps", diagnosis.top_operators, "Calls"),
     )
 
@@ -39,7 +42,7 @@ def _counted(diagnosis: Diagnosis) -> Markup:
 def _table(diagnosis: Diagnosis) -> Markup:
     heads = [("Phase", ""), ("", "bar"), ("Share", "num"), ("Time", "num")]
     if len(diagnosis.ranks) > 1:
-        heads.append(("Over ranks", "num"))
+        heads.append(("Range over ranks", "num"))
     rows = [_row(name, diagnosis) for name in PHASES if diagnosis.shares.get(name, 0.0) > 0]
     return table(heads, rows, class_="phases")
 
@@ -56,13 +59,27 @@ def _over_ranks(name: str, ranks: Sequence[RankBreakdown]) -> str:
     return words.span(min(shares), max(shares), "share")
 
 
-def functions(title: str, found: Sequence[HotFunction], counted: str = "Samples") -> Markup | None:
-    """List functions by their share, with how many samples or calls that rests on."""
-    if not found:
+def functions(
+    title: str,
+    found: Sequence[HotFunction],
+    counted: str = "Samples",
+    sources: Mapping[str, SourceLines] | None = None,
+) -> Markup | None:
+    """List functions by their share.
+
+    Args:
+        title: What they are.
+        found: The functions. Those with a share below 1% or a single sample say nothing and are left out.
+        counted: What their counts are of.
+        sources: The source lines of functions.
+    """
+    sampled = counted == "Samples"
+    shown = [one for one in found if one.share >= MIN_SHARE and (one.count > 1 or not sampled)]
+    if not shown or (sampled and sum(one.count for one in found) < MIN_SAMPLES):
         return None
     rows = (
-        [element("code", one.function), meter(one.share), units.percent(one.share), f"{one.count:,}"]
-        for one in found[:MAX_FUNCTIONS]
+        [in_table(one.function, sources or {}), meter(one.share), units.percent(one.share), f"{one.count:,}"]
+        for one in shown[:MAX_FUNCTIONS]
     )
     heads = ((title, ""), ("", "bar"), ("Share", "num"), (counted, "num"))
     return table(heads, rows, class_="functions")

@@ -1,4 +1,4 @@
-"""How is a chart put on the page? Marks as SVG on a grid of 2,000 by 1,000, labels as HTML beside it.
+"""Charts: marks as SVG on a grid of 2,000 by 1,000, with labels as HTML beside it.
 
 The SVG is stretched to the width there is and holds no text, so labels stay readable on any screen. With
 JavaScript a chart shows the values under the pointer (from its ``data-hover``) and zooms; without, it stands.
@@ -186,9 +186,9 @@ def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool 
     """Draw shares as one bar; each part is a class, a name and a share, with the share written in if it fits."""
     segments = []
     for class_, name, share in parts:
-        shown = f"{100 * share:.0f} %" if named and share >= 0.06 else None
+        shown = f"{100 * share:.0f}%" if named and share >= 0.06 else None
         style = f"flex-grow:{share:.5f}"
-        segments.append(element("span", shown, class_=class_, style=style, title=f"{name} {100 * share:.1f} %"))
+        segments.append(element("span", shown, class_=class_, style=style, title=f"{name} {100 * share:.1f}%"))
     return element("div", join(segments), class_="stacked large" if named else "stacked", role="img", aria_label=label)
 
 

@@ -1,21 +1,49 @@
-"""What was not measured and why, and what made this page."""
+"""What was not measured and why, and what made the page."""
 
 from __future__ import annotations
 
 from paceline import __version__
 from paceline.explain.model import Diagnosis
-from paceline.report.page.markup import Markup, element, section, table
+from paceline.report import words
+from paceline.report.page.markup import Markup, details, element, section
+
+_NAMES = {
+    "cgroup_memory_bytes": "memory of the container",
+    "cgroup_throttled_share": "CPU throttling of the container",
+    "cgroup_throttled_s_per_s": "CPU time lost to throttling",
+    "rdma_rx_bytes_per_s": "RDMA traffic received",
+    "rdma_tx_bytes_per_s": "RDMA traffic sent",
+    "net_rx_bytes_per_s": "network traffic received",
+    "net_tx_bytes_per_s": "network traffic sent",
+    "gpus": "GPUs",
+    "mfu": "model FLOPs utilization",
+    "device_memory": "device memory",
+    "samples": "samples per second",
+    "loader": "data loading",
+    "steps": "steps",
+}
 
 
 def unavailable(diagnosis: Diagnosis) -> Markup | None:
-    """List what could not be measured, so that nobody takes it for zero."""
+    """List what could not be measured, by reason, folded away."""
     if not diagnosis.unavailable:
         return None
-    rows = ([what, why] for what, why in diagnosis.unavailable.items())
-    return section("unavailable", "Not measured, and why", table((("What", ""), ("Why", "")), rows))
+    reasons: dict[str, list[str]] = {}
+    for name, why in diagnosis.unavailable.items():
+        reasons.setdefault(why, []).append(_NAMES.get(name) or name.replace("_", " "))
+    listed = (
+        element("li", element("b", words.headline(", ".join(names))), f": {why}") for why, names in reasons.items()
+    )
+    title = f"{words.count(len(diagnosis.unavailable), 'reading')} could not be measured here"
+    return section("unavailable", "Not measured", details(title, element("ul", *listed, class_="evidence")))
 
 
 def footer(diagnosis: Diagnosis) -> Markup:
     """Name the run and the program that made the page."""
-    made = f"paceline {__version__}, run {diagnosis.run_id}. One file that asks for nothing over the network."
-    return element("footer", element("p", made))
+    return page_footer(f"run {diagnosis.run_id}")
+
+
+def page_footer(about: str = "", *notes: str) -> Markup:
+    """Make the footer of a page: notes on where numbers are from, and the program that made it."""
+    made = f"paceline {__version__}{f', {about}' if about else ''}. This page is one file and sends no requests."
+    return element("footer", *(element("p", note) for note in notes), element("p", made))

@@ -1,38 +1,42 @@
-"""Which causes were found, what speaks for each, and what could be changed?"""
+"""The findings: their evidence, the source lines they name, and their remedies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from paceline import units
-from paceline.explain.model import Diagnosis, Finding, Gain, Remedy
+from paceline.explain.model import Diagnosis, Finding, Gain, Remedy, SourceLines
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
+from paceline.report.page.next_step import SAFETY, badge
+from paceline.report.page.source import in_finding
 
 OPEN = 3  # findings that are unfolded from the start
-SAFETY = {
-    "exact": "the same numbers come out",
-    "numeric": "the same algorithm, other rounding",
-    "semantic": "other mathematics",
-}
 
 
 def findings(diagnosis: Diagnosis) -> Markup | None:
     """List the findings, the verdict's first."""
-    return listed(diagnosis.findings, diagnosis.verdict_text)
+    found = [replace(one, evidence=words.evidence(one, diagnosis)) for one in diagnosis.findings]
+    return listed(found, diagnosis.verdict_text, diagnosis.sources)
 
 
-def listed(found: Sequence[Finding], said: str) -> Markup | None:
-    """List findings; a summary that is what the head of the page said already is left out."""
+def listed(found: Sequence[Finding], said: str, sources: Mapping[str, SourceLines] | None = None) -> Markup | None:
+    """List findings.
+
+    Args:
+        found: The findings, the verdict's first.
+        said: What the head of the page said already; a summary that repeats it is left out.
+        sources: The source lines of functions, by the name that findings use.
+    """
     if not found:
         return None
     scale = max((one.gain.high for one in found if one.gain is not None), default=2.0)
-    cards = (_card(one, scale, said, open_=i < OPEN) for i, one in enumerate(found))
-    key = _key() if any(one.remedies for one in found) else None
-    return section("findings", "Findings", *cards, key)
+    cards = (_card(one, scale, said, sources or {}, open_=i < OPEN) for i, one in enumerate(found))
+    return section("findings", "Findings", *cards, _key(found))
 
 
-def _card(finding: Finding, scale: float, said: str, *, open_: bool) -> Markup:
+def _card(finding: Finding, scale: float, said: str, sources: Mapping[str, SourceLines], *, open_: bool) -> Markup:
     head = (
         element("code", finding.code),
         element("h3", finding.name),
@@ -43,8 +47,9 @@ def _card(finding: Finding, scale: float, said: str, *, open_: bool) -> Markup:
         element("p", sentence(words.headline(finding.summary)), class_="summary") if finding.summary != said else None,
         _costs(finding, scale),
         _evidence(finding),
+        *in_finding(finding, sources),
         _remedies(finding.remedies),
-        element("p", "More, offline: ", element("code", f"paceline explain {finding.code}"), class_="quiet"),
+        element("p", "More: ", element("code", f"paceline explain {finding.code}"), class_="quiet"),
     )
     return details(join(head), *body, open_=open_, class_=f"finding {finding.severity}")
 
@@ -90,6 +95,8 @@ def _remedy(remedy: Remedy) -> tuple[str | Markup, ...]:
     return change, badge, gain
 
 
-def _key() -> Markup:
-    entries = (join((element("span", name, class_=f"badge {name}"), f" {meaning}")) for name, meaning in SAFETY.items())
-    return element("p", *(element("span", entry) for entry in entries), class_="key quiet")
+def _key(found: Sequence[Finding]) -> Markup | None:
+    """Explain the safety classes that are on the page."""
+    used = {remedy.safety for one in found for remedy in one.remedies}
+    entries = [badge(name, meaning) for name, meaning in SAFETY.items() if name in used]
+    return element("p", *(element("span", entry) for entry in entries), class_="key quiet") if entries else None

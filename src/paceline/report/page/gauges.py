@@ -1,4 +1,4 @@
-"""What did the hosts and their devices read while the run went on, and how close were they to their limits?"""
+"""Readings of the hosts and their devices over the run, against their limits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from paceline.report.page.thin import extremes
 from paceline.report.words import count, finite, quantity
 
 MAX_POINTS = 120  # a line
+MIN_READINGS = 2  # a line
 MAX_LINES = 3  # a panel
 MAX_PANELS = 60  # a page
 OPEN_PANELS = 12  # hosts beyond these are folded away
@@ -47,7 +48,8 @@ def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
 
 
 def _known(group: Sequence[GaugeSeries]) -> bool:
-    return any(finite(value) is not None for one in group for value in one.values)
+    """Say whether a group has a line to draw: a single reading is none."""
+    return any(sum(finite(value) is not None for value in one.values) >= MIN_READINGS for one in group)
 
 
 def _panel(group: Sequence[GaugeSeries]) -> Markup:

@@ -1,4 +1,4 @@
-"""How is a kernel named on a page? C++ templates have names of a thousand characters: what is long opens on a click."""
+"""The name of a kernel. C++ templates have names of a thousand characters, so long ones open on a click."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the loader's workers spend their time on, and in which functions?"""
+"""How the loader makes batches: the time of a batch, the state of its workers, the functions they are in."""
 
 from __future__ import annotations
 
@@ -38,31 +38,36 @@ def loader(diagnosis: Diagnosis) -> Markup | None:
         facts(_facts(found)),
         _states(found),
         _workers(found.per_worker),
-        functions("Functions that make the samples", found.hot),
+        functions("Functions that make the samples", found.hot, sources=diagnosis.sources),
         _settings(found),
     )
 
 
 def _facts(found: LoaderBreakdown) -> list[Fact]:
     batch = found.batch_s
-    read = found.read_bytes_per_s
-    return [
+    where = f"in one {_maker(found)}" if found.makers else "in the training process"
+    known = [
         _makers(found),
-        ("Time for a batch", units.seconds(batch.value), f"{words.span(batch.low, batch.high)} in one {_maker(found)}"),
-        ("CPU time for a batch", units.seconds(found.cpu_per_batch_s), words.count(found.batches, "batch")),
-        ("Collate", units.percent(found.collate), "of the time spent producing"),
-        ("Hand over", units.percent(found.hand_over), "CPU time, of the time spent producing"),
+        ("Time for a batch", units.seconds(batch.value), f"{words.span(batch.low, batch.high)} {where}"),
         (
-            "Read from storage",
-            words.quantity(read, "bytes/s"),
-            "" if read is not None else "counted in worker processes only",
+            "CPU time for a batch",
+            units.seconds(found.cpu_per_batch_s),
+            f"mean of {words.count(found.batches, 'batch')}",
         ),
+        ("Collate", units.percent(found.collate), "of the time in which batches are made"),
     ]
+    if found.makers:
+        known.append(
+            ("Hand over", units.percent(found.hand_over), "CPU time, as a share of the time in which batches are made")
+        )
+    if found.read_bytes_per_s is not None:
+        known.append(("Read from storage", words.quantity(found.read_bytes_per_s, "bytes/s"), ""))
+    return known
 
 
 def _makers(found: LoaderBreakdown) -> Fact:
     if found.threads:
-        return "Threads", f"{found.threads}", "of the training process, in place of workers"
+        return "Threads", f"{found.threads}", "of the training process, instead of workers"
     return "Workers", f"{found.workers}", "" if found.workers else "the training process makes the batches"
 
 
@@ -81,7 +86,7 @@ def _states(found: LoaderBreakdown) -> Markup:
 
 
 def _workers(rows: Sequence[WorkerRow]) -> Markup | None:
-    if not rows:
+    if len(rows) < 2:  # one worker is what the bar above shows
         return None
     heads = [
         ("Worker", "num"), ("Producing", "bar"), ("Batches", "num"), ("On CPU", "num"), ("Blocked", "num"),

@@ -1,4 +1,4 @@
-"""Did the loss fall, and did it stay a number?"""
+"""The loss over the steps, with its ends, a target, and the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def loss(diagnosis: Diagnosis) -> Markup | None:
 def _summary(curve: LossCurve) -> str:
     parts = []
     if words.finite(curve.first) is not None and words.finite(curve.last) is not None:
-        parts.append(f"From {words.quantity(curve.first, '')} to {words.quantity(curve.last, '')}.")
+        ends = f"From {words.quantity(curve.first, '')} to {words.quantity(curve.last, '')}"
+        parts.append(f"{ends}, {_averaged(curve)}.")
     if curve.first_bad_step is not None:
         parts.append(f"Not finite from step {curve.first_bad_step:,} on.")
     reached = curve.target_reached
@@ -53,6 +54,13 @@ def _summary(curve: LossCurve) -> str:
     elif curve.target is not None:
         parts.append(f"The target of {curve.target:g} was not reached.")
     return " ".join(parts)
+
+
+def _averaged(curve: LossCurve) -> str:
+    """Say what the two ends are: single values, or medians of several steps."""
+    if curve.averaged < 2:
+        return "the first and the last value"
+    return f"the medians of the first {curve.averaged} and the last {curve.averaged} steps"
 
 
 def _toggle() -> Markup:

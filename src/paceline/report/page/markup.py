@@ -1,16 +1,17 @@
-"""How does text become HTML? Every string is escaped, unless it is `Markup` already; there is no third way."""
+"""HTML from text. Every string is escaped unless it is `Markup` already."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from paceline.report.words import printable
 
 Attribute = str | int | float | bool | None
 
 MAX_TEXT = 2000
+WIDE = 5  # columns of a table that does not fit a narrow screen
 _VOID = frozenset({"br", "hr", "link", "meta", "path"})
 _CODE = re.compile(r"`([^`]+)`")
 _UNITS = r"h|min|s|ms|µs|ns|B|[KMGTP]iB(?:/s)?|W|°C|MHz|USD|steps?|samples?(?:/s)?"
@@ -73,17 +74,36 @@ def details(summary: str | Markup, *children: str | Markup | None, open_: bool =
     return element("details", element("summary", summary), *children, open=open_, class_=class_ or None)
 
 
-def table(heads: Iterable[tuple[str, str]], rows: Iterable[Iterable[str | Markup]], *, class_: str = "") -> Markup:
-    """Make a table; each head is a title and the class of its column: ``num`` for numbers, ``bar`` for drawings."""
+def table(
+    heads: Iterable[tuple[str, str]],
+    rows: Iterable[Iterable[str | Markup]],
+    *,
+    class_: str = "",
+    stacks: bool | None = None,
+) -> Markup:
+    """Make a table.
+
+    Args:
+        heads: For each column its title and its class: ``num`` for numbers, ``bar`` for drawings.
+        rows: The cells.
+        class_: The class of the table.
+        stacks: Whether a row becomes a block of its own on a narrow screen; by default from `WIDE` columns on.
+    """
     columns = list(heads)
+    stacked = len(columns) >= WIDE if stacks is None else stacks
     head = element("tr", *(element("th", title, scope="col", class_=kind or None) for title, kind in columns))
-    body = (_row(row, [kind for _, kind in columns]) for row in rows)
-    made = element("table", element("thead", head), element("tbody", *body), class_=class_ or None)
+    body = (_row(row, columns, stacked) for row in rows)
+    classes = " ".join(filter(None, (class_, "stack" if stacked else "")))
+    made = element("table", element("thead", head), element("tbody", *body), class_=classes or None)
     return element("div", made, class_="scroll")
 
 
-def _row(cells: Iterable[str | Markup], kinds: Iterable[str]) -> Markup:
-    return element("tr", *(element("td", cell, class_=kind or None) for cell, kind in zip(cells, kinds, strict=True)))
+def _row(cells: Iterable[str | Markup], columns: Sequence[tuple[str, str]], stacked: bool) -> Markup:
+    made = (
+        element("td", cell, class_=kind or None, data_label=title if stacked and i and title else None)
+        for i, (cell, (title, kind)) in enumerate(zip(cells, columns, strict=True))
+    )
+    return element("tr", *made)
 
 
 def _attributes(attributes: dict[str, Attribute]) -> str:

@@ -1,4 +1,4 @@
-"""Which other plans are worth a look, and why were the rest not taken?"""
+"""The plans that no other beats in both time and memory, and why the rest were rejected."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def front(advice: Advice) -> Markup | None:
     formats = [_other(plan) for plan in advice.formats]
     heads += [("Step", "num"), ("Memory", "num"), ("Fits", "num")]
     said = (
-        "Time of a step against memory of a GPU. Each plan needs less memory than all that are faster, and surely "
-        "fits; the chosen one is the fastest."
+        "Step time against memory per GPU. All plans shown fit in memory, and each needs less memory than every faster "
+        "plan. The chosen plan is the fastest."
     )
     more = len(plans) - _MOST_ROWS
     return section(
@@ -34,7 +34,7 @@ def front(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         _drawing(advice) if len(plans) > 1 else None,
         table(heads, (_row(plan) for plan in plans[:_MOST_ROWS]), class_="plans"),
-        element("p", f"and {more} that are slower still, in the JSON", class_="quiet") if more > 0 else None,
+        element("p", f"{more} slower plans are in the JSON", class_="quiet") if more > 0 else None,
         *formats,
     )
 
@@ -54,7 +54,7 @@ def _drawing(advice: Advice) -> Markup:
         label=f"Step time against memory of {len(plans)} plans; the chosen one is the fastest",
         notes=[
             note(frame, "chosen", x=best.memory_bytes, y=best.step_s),
-            note(frame, "the GPU has", x=limit, class_="bad top"),
+            note(frame, "limit", x=limit, class_="bad top"),
         ],
         ticks=(5, 4),
     )
@@ -62,7 +62,7 @@ def _drawing(advice: Advice) -> Markup:
 
 def _other(plan: Plan) -> Markup:
     how = plan.case.training
-    said = f"With products in {how.precision}, which round otherwise: {units.seconds(plan.step_s)} a step in "
+    said = f"In {how.precision}, which rounds differently: {units.seconds(plan.step_s)} a step in "
     return element("p", said, f"{units.size(plan.memory_bytes)}, {axes(plan.case.layout)}.", class_="quiet")
 
 
@@ -82,7 +82,7 @@ def _row(plan: Plan) -> list[str | Markup]:
 
 def rejected(advice: Advice) -> Markup | None:
     """Count what was not taken by its reason."""
-    return why_not(advice.found.rejected, advice.found.looked_at, "Why others were not taken")
+    return why_not(advice.found.rejected, advice.found.looked_at, "Why other layouts were rejected")
 
 
 def why_not(counts: Mapping[str, int], most: int, title: str) -> Markup | None:

@@ -1,4 +1,4 @@
-"""What does it cost? On demand and spot, with intervals, and the machines of a catalogue against each other."""
+"""The cost on demand and on spot machines, and the machines of a catalogue against each other."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def cost(advice: Advice) -> Markup | None:
     found = advice.cost
     if found is None:
         return None
-    energy_said = element("p", f"Energy: {', '.join(energy(found, advice.wish.cluster.gpu))}.", class_="quiet")
+    amount, basis = energy(found, advice.wish.cluster.gpu)
+    energy_said = element("p", f"Energy: {amount}, {basis.partition(' (')[0]}.", class_="quiet", title=basis)
     if found.usd is None:
-        no_price = "No price is known for these machines; give it with --price, of all of them per hour."
+        no_price = (
+            "The price of these machines is unknown; give it with --price (price of all machines together, per hour)."
+        )
         return section("cost", "What it costs", element("p", no_price, class_="quiet"), energy_said)
-    said = (
-        f"{found.steps:,} steps; between the ends of an interval lay four in five published measurements of this kind."
-    )
-    heads = (("", ""), ("USD", "num"), ("", "bar"), ("Takes", "num"), ("Between", ""), ("Where the price is from", ""))
+    said = f"{found.steps:,} steps. The intervals contain 80% of the published measurements of this kind."
+    heads = (("", ""), ("USD", "num"), ("", "bar"), ("Takes", "num"), ("80% interval", "num long"))
     return section(
         "cost",
         "What it costs",
@@ -38,6 +39,7 @@ def cost(advice: Advice) -> Markup | None:
         table(heads, _costs(found, found.usd), class_="plans"),
         element("p", _interruptions(found), class_="quiet") if found.spot else None,
         energy_said,
+        element("p", _sources(found), class_="quiet"),
     )
 
 
@@ -45,14 +47,20 @@ def _costs(found: Cost, usd: float) -> list[list[str | Markup]]:
     spot = found.spot
     most = max(usd, spot.usd if spot else 0.0)
     between = f"{dollars(found.usd_low)} to {dollars(found.usd_high)}"
-    source = f"{units.money(found.usd_per_hour)} an hour; {found.source}{'' if found.given else aged(found.age_days)}"
     rows: list[list[str | Markup]] = [
-        ["on demand", dollars(usd), meter(usd / most), hours(found.hours), between, source],
+        ["on demand", dollars(usd), meter(usd / most), hours(found.hours), between],
     ]
     if spot is not None:
         wide = f"{dollars(_times(spot.usd, found.usd_low, usd))} to {dollars(_times(spot.usd, found.usd_high, usd))}"
-        rows.append(["spot", dollars(spot.usd), meter(spot.usd / most), hours(spot.hours), wide, spot.source])
+        rows.append(["spot", dollars(spot.usd), meter(spot.usd / most), hours(spot.hours), wide])
     return rows
+
+
+def _sources(found: Cost) -> str:
+    """Say where the prices are from."""
+    age = "" if found.given else aged(found.age_days)
+    spot = f" Spot: {found.spot.source}." if found.spot is not None else ""
+    return f"Prices: on demand {units.money(found.usd_per_hour)} an hour, {found.source}{age}.{spot}"
 
 
 def _times(value: float, end: float | None, middle: float) -> float:
@@ -64,8 +72,9 @@ def _interruptions(found: Cost) -> str:
     if spot is None:
         return ""
     return (
-        f"Spot machines: {spot.interruptions:.1f} interruptions are to be expected, a checkpoint every "
-        f"{units.seconds(spot.checkpoint_every_s)} costs least; both are in its time and money."
+        f"Spot machines: {spot.interruptions:.1f} interruptions are expected. The cost is lowest with a "
+        f"checkpoint every {units.seconds(spot.checkpoint_every_s)}. Time and price include interruptions and "
+        "checkpoints."
     )
 
 
@@ -75,16 +84,17 @@ def offers(found: Offers, today: date) -> Markup:
         ("Machines", ""), ("GPUs", "num"), ("Takes", "num"), ("On demand", "num"), ("Spot", "num"), ("Layout", ""),
     )  # fmt: skip
     said = (
-        "USD for all the training, on demand, against the time it takes; listed are those that no other beats in both."
+        "Price of the training on demand against its time. For each machine in the list, no other machine is both "
+        "faster and cheaper."
     )
     sources = dict.fromkeys(offer.machines.instance.price_source for offer in found.best if offer.machines.instance)
     told = "; ".join(f"{source}{aged(age_days(source, today))}" for source in sources)
     return section(
         "offers",
-        "Cheaper or sooner",
+        "Cheaper or faster",
         element("p", said, class_="quiet"),
         _drawing(found.best, found.beaten),
-        legend([("line-0", "no other beats these"), ("line-1", f"{len(found.beaten)} that some beat")]),
+        legend([("line-0", "in the list"), ("line-1", f"{len(found.beaten)} slower and more expensive than another")]),
         table(heads, (_offer(offer) for offer in found.best), class_="plans"),
         element("p", f"Prices: {told}", class_="quiet") if told else None,
     )
@@ -122,4 +132,4 @@ def _offer(offer: Offer) -> list[str | Markup]:
 
 def refused(counts: Mapping[str, int]) -> Markup | None:
     """Count the machines that are no offer by their reason."""
-    return why_not(counts, sum(counts.values()), "Why others are not offered")
+    return why_not(counts, sum(counts.values()), "Why other machines were rejected")

@@ -1,4 +1,4 @@
-"""Where do the time of a step and the memory of a device go? One bar each, and every part in a table."""
+"""The parts of the time of a step and of the memory of a device: one bar each, and a table."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _MEMORY = {
     "context": "data_wait",
 }
 _MEANING = {
-    "weights": "as they are kept between steps",
-    "gradients": "of the weights that are here",
+    "weights": "as stored between steps",
+    "gradients": "of the weights on this GPU",
     "optimizer": "moments, and copies of weights",
     "activations": "of the micro-batches in flight",
     "logits": "and their gradients",
     "buffers": "of sharding and communication",
     "workspace": "of attention and libraries",
-    "fragmentation": "reserved beyond what tensors take",
+    "fragmentation": "reserved by PyTorch but not used by tensors",
     "context": "of CUDA and NCCL",
 }
 _LEAST = 0.001  # share from which a part is listed
@@ -62,7 +62,10 @@ def time(advice: Advice) -> Markup:
         for name in _shown(shares, _TIME)
     )
     took = f"{units.seconds(plan.step_s)} ± {units.percent(advice.spread)}"
-    said = f"One step on one GPU, {took}; messages that show. {utilisation(plan)}."
+    said = (
+        f"One step on one GPU: {took}. Communication is included only if it does not overlap with computing. "
+        f"{utilisation(plan)}."
+    )
     return section(
         "time",
         "Where the time goes",
@@ -101,8 +104,8 @@ def _held(plan: Plan) -> str:
     available = plan.case.cluster.memory_bytes
     where = f"The fullest GPU: {units.size(plan.memory_bytes)} of {units.size(available)}"
     return (
-        f"{where} as nvidia-smi shows it, {units.size(plan.reserved_bytes)} reserved, "
-        f"{units.size(plan.allocated_bytes)} allocated; fits with probability {plan.fits:.3f}."
+        f"{where} (as nvidia-smi counts), {units.size(plan.reserved_bytes)} reserved, "
+        f"{units.size(plan.allocated_bytes)} allocated; fits with probability {plan.fits:.2f}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What was asked, as it was understood, and what was taken for granted?"""
+"""The model, the machines and the training that were asked for, and the assumptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.plan_words import adapted, weights
 
 _KERNELS = {
-    "fused": "Element-wise kernels are fused, as `torch.compile` does; `--eager` where they are not.",
+    "fused": "Element-wise kernels are fused, as `torch.compile` does (`--eager`: not fused).",
     "eager": "Element-wise kernels run one by one.",
 }
 
@@ -17,7 +17,7 @@ _KERNELS = {
 def question(wish: Wish) -> Markup:
     """Tell model, machines and training in numbers."""
     rows = [("Model", _model(wish.model)), ("Machines", _machines(wish)), ("Training", _training(wish))]
-    return section("question", "The question, as it was understood", table((("", ""), ("", "")), rows, class_="asked"))
+    return section("question", "What was asked", table((("", ""), ("", "")), rows, class_="asked"))
 
 
 def _model(model: Model) -> str:
@@ -64,17 +64,18 @@ def _training(wish: Wish) -> str:
 def assumed(wish: Wish) -> Markup:
     """Name what holds for every number on the page."""
     pictures = (
-        "Pictures are of ImageNet's size and decoded as fast as published nodes of this kind did.",
-        "Memory of convolutional networks is counted; no published figure was there to check it against.",
+        "Assumed: images have ImageNet's size, and are decoded as fast as in published measurements of such nodes.",
+        "The memory of convolutional networks is computed, but not checked, because no published measurement was "
+        "available.",
     )
     points = (
         *(() if isinstance(wish.model, Transformer) else pictures),
         _KERNELS[wish.kernels],
-        "Gradients are reduced during the backward pass; attention kernels are those made for the card; there is "
-        "sequence parallelism where there is tensor parallelism.",
-        "A plan is taken when it fits with a probability of 0.9 or more; its interval of time is where four in five "
-        "published measurements of its kind lay that a fit had not seen.",
-        "A checkpoint is written at 2 GB/s a node, and a restart after an interruption takes ten minutes.",
+        "Gradients are reduced during the backward pass. Attention uses kernels that are optimized for the GPU. Tensor "
+        "parallelism includes sequence parallelism.",
+        "A plan fits if its probability of fitting in memory is at least 0.9. The interval of its time contains 80% of "
+        "the published measurements of its kind that were not used to fit the cost model.",
+        "A checkpoint is written at 2 GB/s per node. A restart after an interruption takes ten minutes.",
     )
     items = (element("li", point.replace("`", "")) for point in points)
-    return section("assumed", "What is taken for granted", element("ul", *items, class_="evidence"))
+    return section("assumed", "Assumptions", element("ul", *items, class_="evidence"))

@@ -1,4 +1,4 @@
-"""What would more machines bring? Tokens per second against GPUs, and where messages eat the gain."""
+"""Throughput of the best plan against the number of GPUs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def scaling(advice: Advice) -> Markup | None:
     batch = f"the same batch of {advice.wish.global_batch:,} samples a step"
     unit = speed(found[0].plan)[1]
     heads = [("GPUs", "num"), (unit.capitalize(), "num"), ("Per GPU", "num"), ("", "bar")]
-    heads += [("Messages show", "num"), ("Layout", "")]
+    heads += [("Not overlapped communication", "num"), ("Layout", "")]
     said = f"{unit.capitalize()} of the best plan on each number of GPUs, with {batch}."
     return section(
         "scaling",
-        "What more machines bring",
+        "Scaling",
         element("p", said, class_="quiet"),
         _drawing(advice, found),
-        legend([("line-0", "predicted"), ("even-key", "as many more as GPUs")]),
+        legend([("line-0", "predicted"), ("even-key", "linear scaling")]),
         table(heads, (_row(each) for each in found), class_="plans"),
     )
 

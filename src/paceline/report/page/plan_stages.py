@@ -1,4 +1,4 @@
-"""How do the stages of a pipeline take turns? The first micro-batches of the chosen plan, as they were played."""
+"""The pipeline schedule of the chosen plan: its first micro-batches, as simulated."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def stages(advice: Advice) -> Markup | None:
     micro_steps = min(run.pipe.micro_steps, _ROUNDS * run.pipe.ranks)
     played = spans(run.pipe._replace(micro_steps=micro_steps), run.passes)
     said = (
-        f"{turns(plan)}: the busiest rank waits {units.percent(run.idle)} of the time. Drawn are {micro_steps} of "
-        f"{run.pipe.micro_steps} micro-batches, as they were played; grey is waiting."
+        f"{turns(plan)}: the busiest rank is idle {units.percent(run.idle)} of the time. The picture "
+        f"shows the simulation of the first {micro_steps} of {run.pipe.micro_steps} micro-batches; grey is idle time."
     )
     kinds = dict.fromkeys(task.kind for rank in played for task, _, _ in rank)
     return section(

@@ -1,4 +1,4 @@
-"""Do the ranks differ, and which of them stands out?"""
+"""The ranks, and those that differ most from the median."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unusual(ranks: Sequence[RankBreakdown], most: int, named: set[int]) -> list[
 
 def _explained(everyone: Sequence[RankBreakdown], chosen: Sequence[RankBreakdown]) -> str:
     spread = words.rank_spread(everyone)
-    text = f"They differ most in: {spread}." if spread else "No phase differs by 5 % of step time or more."
+    text = f"The ranks differ most in: {spread}." if spread else "No phase differs by 5% of step time or more."
     if len(chosen) == len(everyone):
         return text
     return f"{text} Shown are {len(chosen)} of {len(everyone):,} ranks, those furthest from the median."

@@ -1,11 +1,11 @@
-"""How much memory and money did the run take?"""
+"""The memory and the money that the run took."""
 
 from __future__ import annotations
 
 from paceline import units
 from paceline.explain.model import Diagnosis
 from paceline.report import words
-from paceline.report.page.markup import Markup, section
+from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
 
 _NAMES = {
@@ -38,7 +38,12 @@ def cost(diagnosis: Diagnosis) -> Markup | None:
         return None
     entries = [
         ("This run", units.money(money.run), ""),
-        ("While the device waited", units.money(money.idle), f"{units.percent(money.idle_share)} of it"),
-        ("Price of the machines", f"{units.money(money.price_per_hour)}/h", money.price_source),
+        (
+            "Cost of the time in which the device waited",
+            units.money(money.idle),
+            f"{units.percent(money.idle_share)} of it",
+        ),
+        ("Price of the machines", f"{units.money(money.price_per_hour)}/h", ""),
     ]
-    return section("cost", "Cost", facts(entries))
+    source = element("p", f"Price: {money.price_source}.", class_="quiet") if money.price_source else None
+    return section("cost", "Cost", facts(entries), source)

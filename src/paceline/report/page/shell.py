@@ -1,6 +1,6 @@
-"""What is around every page? A head whose policy forbids each request and every script but our own.
+"""The frame of every page: a head whose content security policy forbids requests and foreign scripts.
 
-The policy names the hash of the page's one script, so that not even a hole in the escaping could run foreign code.
+The policy names the hash of the page's one script, so a fault in the escaping could not run foreign code.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def document(title: str, *content: Markup | None, style: str = "", script: str =
         title: What the tab is called.
         content: What is on it.
         style: Rules of this page alone.
-        script: Its script.
+        script: Its script, after the one that copies commands.
     """
-    body = element("body", *content, element("script", Markup(script)) if script else None)
-    return "<!doctype html>\n" + element("html", _head(title, style, script), body, lang="en") + "\n"
+    whole = asset("copy.js") + script
+    body = element("body", *content, element("script", Markup(whole)))
+    return "<!doctype html>\n" + element("html", _head(title, style, whole), body, lang="en") + "\n"
 
 
 def asset(name: str) -> str:
@@ -47,8 +48,6 @@ def _head(title: str, style: str, script: str) -> Markup:
 
 
 def _policy(script: str) -> str:
-    if not script:
-        return _FORBID
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{_FORBID}; script-src 'sha256-{digest}'"
 

@@ -1,4 +1,4 @@
-"""How many points does a drawing need? Fewer than there are, with every extreme kept."""
+"""Fewer points for a drawing, with every extreme kept."""
 
 from __future__ import annotations
 

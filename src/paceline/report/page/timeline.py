@@ -1,4 +1,4 @@
-"""How did step time and its phases change over the run, and where were the slow steps?"""
+"""Step time and its phases over the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_SHARE = 0.001  # a phase below it in all of a drawing is left out
 
 
 def timeline(diagnosis: Diagnosis) -> Markup | None:
-    """Draw the first rank's time line large and those of some others small."""
+    """Draw one rank large and some others small."""
     drawn = {rank: points for rank, points in diagnosis.timelines.items() if points}
     if not drawn:
         return None
@@ -36,8 +36,7 @@ def timeline(diagnosis: Diagnosis) -> Markup | None:
         "Over the run",
         element(
             "p",
-            f"{whose} mean time of a step and what it was spent on; thin lines reach up to the slowest step"
-            f"{_beyond(points, frame)}. ",
+            f"{whose} mean time of a step by phase. Thin lines show the slowest step{_beyond(points, frame)}. ",
             element("span", "Drag to zoom, double-click to go back.", class_="scripted"),
             class_="quiet",
         ),

@@ -1,4 +1,4 @@
-"""The head of the page on captures: what holds the run back, what a GPU did on average, a handful of numbers."""
+"""The head of the page on captures: the verdict, what to do first, what a GPU did on average, the main numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from paceline.explain.model import Finding
 from paceline.explain.traced import verdict_of
 from paceline.report import words
 from paceline.report.page.chart import legend
-from paceline.report.page.markup import Markup, element, sentence
+from paceline.report.page.markup import Markup, element, join, sentence
+from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.page.trace_ranks import NAMES, part_bar
 from paceline.report.page.verdict import Fact, facts
 from paceline.traces import WINDOWS
@@ -20,7 +21,7 @@ from paceline.traces.unusual import shares_of
 _MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
 
 
-def header(traces: Traces, findings: Sequence[Finding]) -> Markup:
+def header(traces: Traces, findings: Sequence[Finding], next_command: str) -> Markup:
     """Make the top of the page."""
     verdict = verdict_of(traces, findings)
     mood = findings[0].severity if findings else "good" if verdict else "info"
@@ -32,9 +33,34 @@ def header(traces: Traces, findings: Sequence[Finding]) -> Markup:
         element("p", *chip, class_=f"chip {mood}"),
         element("h1", sentence(words.headline(said(traces, findings)))),
         element("p", about(traces), class_="meta"),
+        _first(findings, next_command),
         _hero(traces),
-        facts(_facts(traces, findings)),
+        facts(_facts(traces)),
     )
+
+
+def _first(findings: Sequence[Finding], next_command: str) -> Markup | None:
+    if not findings and not next_command:
+        return None
+    return first_step(first_sentence(findings), details=_known(findings), command=next_command)
+
+
+def first_sentence(findings: Sequence[Finding]) -> str:
+    """Say what to do first: the first remedy of the first finding, or that nothing needs a change."""
+    if not findings:
+        return "Nothing needs a change; look at single kernels in Perfetto"
+    remedies = findings[0].remedies
+    return words.headline(remedies[0].change) if remedies else f"Read what {findings[0].name} means"
+
+
+def _known(findings: Sequence[Finding]) -> list[str | Markup]:
+    remedy = findings[0].remedies[0] if findings and findings[0].remedies else None
+    if remedy is None:
+        return []
+    known: list[str | Markup] = [badge(remedy.safety, SAFETY[remedy.safety])]
+    if remedy.gain is not None:
+        known.append(join((element("b", words.gain(remedy.gain)), " expected speed-up of a step")))
+    return known
 
 
 def said(traces: Traces, findings: Sequence[Finding]) -> str:
@@ -43,7 +69,7 @@ def said(traces: Traces, findings: Sequence[Finding]) -> str:
         return findings[0].summary
     if verdict_of(traces, findings) is None:
         return "there are no GPU events in the window"
-    return "nothing takes enough of the time to be worth a change"
+    return "no problem takes enough time to be worth a change"
 
 
 def about(traces: Traces) -> str:
@@ -55,7 +81,7 @@ def about(traces: Traces) -> str:
 
 def _devices(traces: Traces) -> str:
     names = {rank.gpu for rank in traces.ranks if rank.gpu is not None}
-    return ", ".join(sorted(names)) or "device not told"
+    return ", ".join(sorted(names)) or "device not recorded"
 
 
 def _hero(traces: Traces) -> Markup | None:
@@ -74,12 +100,8 @@ def _hero(traces: Traces) -> Markup | None:
     return element("div", part_bar(parts, named=True), key, class_="hero")
 
 
-def _facts(traces: Traces, findings: Sequence[Finding]) -> list[Fact]:
+def _facts(traces: Traces) -> list[Fact]:
     found: list[Fact] = []
-    if findings and findings[0].gain is not None:
-        found.append(
-            ("Gain to expect", words.gain(findings[0].gain), f"faster steps, {findings[0].confidence} confidence")
-        )
     spans = [rank.breakdown.span_ns / 1e9 for rank in traces.ranks if rank.breakdown.span_ns]
     if spans:
         found.append(
@@ -96,5 +118,5 @@ def _facts(traces: Traces, findings: Sequence[Finding]) -> list[Fact]:
     if traces.matched.collectives:
         waited = sum(one.waited_ns for one in traces.matched.collectives) / 1e9
         count = words.count(len(traces.matched.collectives), "collective")
-        found.append(("Ranks waiting for each other", units.seconds(waited), f"added up over ranks, in {count}"))
+        found.append(("Ranks waiting for each other", units.seconds(waited), f"sum over ranks, in {count}"))
     return found

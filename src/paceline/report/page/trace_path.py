@@ -1,4 +1,4 @@
-"""What did each moment wait for, and what would make it shorter?"""
+"""The critical path, and how much faster other work would make it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def path(traces: Traces) -> Markup | None:
     if not found:
         return None
     kinds = [kind for kind in NAMES if any(one.kinds_ns[kind] for _, one in found)]
-    explained = "Pieces that follow each other and tile the time: of each moment, what the end was waiting for."
+    explained = (
+        "The chain of work that determines the end of the window: at each point in time, the work that delayed the end."
+    )
     return section(
         "path",
         "Critical path",

@@ -1,4 +1,4 @@
-"""What did each GPU do, why was it idle, and who is waited for?"""
+"""What each GPU did, why it was idle, and which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_ROWS = 24
 # Parts of a span with the class of their colour; they add up to it.
 NAMES: Mapping[str, tuple[str, str]] = {
     "compute": ("forward", "compute"),
-    "communication": ("communication", "exposed communication"),
-    "copy": ("transfer", "exposed copies"),
+    "communication": ("communication", "not overlapped communication"),
+    "copy": ("transfer", "not overlapped copies"),
     "idle": ("idle", "idle"),
 }
 
@@ -77,5 +77,5 @@ def _waited_for(traces: Traces) -> list[str]:
     for one in traces.stragglers:
         caused = f"{units.seconds(one.caused_ns / 1e9)}, {units.percent(one.share)} of all waiting"
         last = f"Rank {one.rank} comes last in {one.last_in} of {words.count(one.of, 'collective')}"
-        found.append(f"{last}, and is waited for {caused}.")
+        found.append(f"{last}; the other ranks wait {caused} for it.")
     return found

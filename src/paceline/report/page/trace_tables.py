@@ -1,4 +1,4 @@
-"""Which kernels, operators and lines took the time, how fast were products of matrices, and what changed?"""
+"""Kernels, operators and source lines by time, matrix products, and changes against another capture."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def launchers(traces: Traces) -> Markup | None:
     products = [element("li", line) for line in product_lines(traces.ranks)[1:]]
     if products:
         made.append(details("Products of matrices", element("ul", *products), class_="products"))
-    title = "What the CPU's time in operators went to" if cpu else "Who launched the work"
+    title = "CPU time in operators" if cpu else "What launched the work"
     return section("launchers", title, *made) if made else None
 
 
@@ -113,14 +113,21 @@ def against(traces: Traces, before: Traces | None) -> Markup | None:
     if before is None:
         return None
     found = contrasted(before.ranks, traces.ranks)
-    unit = "of a step, mean over ranks" if found.per_step else "in all, mean over ranks: steps are not marked in both"
+    unit = (
+        "of a step, mean over ranks"
+        if found.per_step
+        else "in total, mean over ranks, because steps are not marked in both captures"
+    )
     heads = (("Part", ""), ("Before", "num"), ("After", "num"), ("Change", "num"))
-    parts = ([name, _time(old), _time(new), _signed(new - old)] for name, old, new in found.parts)
+    parts = (
+        [name.replace("exposed", "not overlapped"), _time(old), _time(new), _signed(new - old)]
+        for name, old, new in found.parts
+    )
     return section(
         "against",
         "What changed",
         element("p", f"Times {unit}.", class_="quiet"),
-        table(heads, parts, class_="ranks"),
+        table(heads, parts, class_="ranks", stacks=True),
         _changes(found),
     )
 

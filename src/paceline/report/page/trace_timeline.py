@@ -1,4 +1,4 @@
-"""What ran when? Lanes that can be zoomed down to a single kernel, and strips of how busy they were for those without.
+"""The timeline of a capture: lanes that zoom down to single kernels; without JavaScript, strips of utilization.
 
 The events come with the page, packed; its script draws only what can be seen, so a million of them stay usable.
 """
@@ -30,9 +30,7 @@ _TITLES = {
     "loader": "fetching batches", "waits": "calls that wait for the GPU", "launch": "launches",
 }  # fmt: skip
 _BINS = 400
-_HELP = (
-    "Drag to move, turn the wheel or press + and - to zoom, double-click to zoom in; point at something for its name."
-)
+_HELP = "Drag to move. Zoom with the wheel, + and -, or a double-click. Point at an event for its name."
 
 
 def timeline(gallery: Gallery | None) -> Markup | None:
@@ -42,11 +40,13 @@ def timeline(gallery: Gallery | None) -> Markup | None:
     made = gallery.packed
     events = sum(count for _, lanes in made.ranks for _, _, count in lanes)
     shown = f"{words.count(events, 'event')} of {words.count(len(made.ranks), 'rank')}"
-    more = f", those that stand out; {gallery.left_out:,} more have no picture" if gallery.left_out else ""
+    more = (
+        f", chosen because they are unusual; {gallery.left_out:,} more ranks are not drawn" if gallery.left_out else ""
+    )
     text = f"{shown}{more}; {units.seconds(made.span_ns / 1e9)} in all."
     return section(
         "timeline",
-        "What ran when",
+        "Timeline",
         element("p", text, " ", element("span", _HELP, class_="scripted"), class_="quiet"),
         legend([(COLOURS[name], _TITLES[name]) for name in COLOURS if any(class_ == name for _, class_ in made.names)]),
         _tools(),

@@ -1,4 +1,4 @@
-"""Which sizes of batch were tried, and what does each bring?"""
+"""The batch sizes that were tried, with speed and progress of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch(tuned: Tuned) -> Markup | None:
     longest = max((size.loss_s for size in found.sizes if size.loss_s is not None), default=1.0)
     return section(
         "batch",
-        "Sizes of batch",
+        "Batch sizes",
         element("p", sentence(words.headline(noise)), class_="prose"),
         table(heads, (_row(size, longest) for size in found.sizes), class_="sizes"),
         element("p", sentence(words.headline(picks)), class_="quiet"),

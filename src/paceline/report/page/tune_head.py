@@ -1,26 +1,27 @@
-"""The head of the page on tuning: what was won, in one sentence, two bars and a handful of numbers."""
+"""The head of the page on tuning: the gain, what to do first, a bar for each run, and the main numbers."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
 
 from paceline import units
-from paceline.explain.model import Diagnosis, Safety
+from paceline.core.safety import Safety, least_safe
+from paceline.explain.model import Diagnosis
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, words
-from paceline.report.page.chart import phase_bar, swatch
-from paceline.report.page.findings import SAFETY
 from paceline.report.page.markup import Markup, element, join, sentence
+from paceline.report.page.next_step import SAFETY, badge, first_step
+from paceline.report.page.paced import Paced, paced
 from paceline.report.page.verdict import Fact, facts
-from paceline.report.phases import STYLES, shown
 from paceline.report.tune_words import money_lines
 
-_READABLE = 0.45  # of the width: in a shorter bar there is no room for numbers
-_ORDER: tuple[Safety, ...] = ("exact", "numeric", "semantic")
-_TRAINING = {
+_TRAINING: Mapping[str, str] = {
     "exact": "The same training",
-    "numeric": "The same training in other rounding",
-    "semantic": "Training with other mathematics",
+    "resampled": "The same training with other random numbers",
+    "numeric": "The same training with other rounding",
+    "semantic": "Training with another algorithm",
 }
 
 
@@ -32,22 +33,44 @@ def header(tuned: Tuned, next_command: str) -> Markup:
         _chip(tuned),
         element("h1", sentence(headline(tuned))),
         element("p", _meta(tuned), class_="meta"),
-        element("pre", element("code", shlex.join(tuned.command)), class_="command", tabindex="0"),
+        first_step(first_sentence(tuned), details=_known(tuned), command=next_command),
         _bars(tuned),
         facts(_facts(tuned)),
         *(element("p", sentence(words.headline(line)), class_="meta") for line in money_lines(tuned)),
-        element("p", element("span", "Next"), element("code", next_command), class_="next"),
+        element("pre", element("code", _command(tuned)), class_="command", tabindex="0", aria_label="The program"),
     )
+
+
+def first_sentence(tuned: Tuned) -> str:
+    """Say what to do first: run with the recipe, or keep the program."""
+    return "Run the program with the recipe" if tuned.best else "Keep the program as it is"
+
+
+def _known(tuned: Tuned) -> list[str | Markup]:
+    if not tuned.best:
+        return []
+    known: list[str | Markup] = [badge(_class(tuned), SAFETY[_class(tuned)])]
+    gained = tune_rows.in_all(tuned)
+    if gained is not None:
+        what = " less memory" if tune_rows.for_memory(tuned) else " measured speed-up of a step"
+        known.append(join((element("b", units.factor(gained.value)), what)))
+    return known
+
+
+def _command(tuned: Tuned) -> str:
+    """Return the program as it would be typed: without where its interpreter lies."""
+    first, *rest = tuned.command
+    return shlex.join([PurePath(first).name, *rest])
 
 
 def headline(tuned: Tuned) -> str:
     """Say in one sentence what came of it."""
     if not tuned.best:
-        return "No proven win: the program stays as it is"
+        return "No gain was proven: keep the program unchanged"
     gained = tune_rows.in_all(tuned)
     changes = words.count(len(_kept(tuned)), "change")
     if gained is None:
-        return f"{changes} kept, each a proven win; together they were not measured"
+        return f"{changes} kept, each with a proven gain; their combined gain was not measured"
     factor = units.factor(gained.value)
     much = f"in {factor} less memory" if tune_rows.for_memory(tuned) else f"{factor} faster"
     return f"{_TRAINING[_class(tuned)]}, {much}"
@@ -59,58 +82,29 @@ def _kept(tuned: Tuned) -> list[Safety]:
 
 
 def _class(tuned: Tuned) -> Safety:
-    return max(_kept(tuned), key=_ORDER.index, default="exact")
+    return least_safe(_kept(tuned))
 
 
 def _chip(tuned: Tuned) -> Markup:
-    mark, name, mood = ("✓", "proven win", "good") if tuned.best else ("●", "no proven win", "info")
+    mark, name, mood = ("✓", "gain proven", "good") if tuned.best else ("●", "no gain proven", "info")
     return element("p", element("span", mark, aria_hidden="true"), element("strong", name), class_=f"chip {mood}")
 
 
-def _meta(tuned: Tuned) -> Markup:
-    parts: list[str | Markup] = []
-    if tuned.best:
-        badge = element("span", _class(tuned), class_=f"badge {_class(tuned)}")
-        parts = [badge, f" {SAFETY[_class(tuned)]} · "]
-    return join([*parts, f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"])
+def _meta(tuned: Tuned) -> str:
+    return f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"
 
 
 # -- before and after ------------------------------------------------------------------------------------
 
 
 def _bars(tuned: Tuned) -> Markup | None:
-    """Draw a step before and after, as long as it takes."""
-    runs = [("As it is", tuned.before), *([("With the recipe", tuned.after)] if tuned.after is not None else [])]
-    if not shown(tuned.before.shares):
-        return None
-    longest = max(_step_s(run) for _, run in runs)
-    bars = [part for name, run in runs for part in _bar(name, run, _step_s(run) / longest)]
-    return element("div", element("div", *bars, class_="paced"), _key([run for _, run in runs]), class_="hero")
+    """Draw a step before and after."""
+    runs = [("Baseline", tuned.before), *([("With the recipe", tuned.after)] if tuned.after is not None else [])]
+    return paced([Paced(name=name, time_s=_step_s(run), shares=run.shares) for name, run in runs])
 
 
-def _step_s(run: Diagnosis) -> float:
-    known = words.finite(run.step_s.value) if run.step_s is not None else None
-    return known if known else 1.0
-
-
-def _bar(name: str, run: Diagnosis, length: float) -> tuple[Markup, ...]:
-    drawn = phase_bar(run.shares, named=length >= _READABLE)
-    step = units.seconds(run.step_s.value) if run.step_s is not None else units.MISSING
-    return (
-        element("span", name),
-        element("div", element("div", drawn, style=f"width:{max(0.5, 100 * length):.2f}%"), class_="track"),
-        element("span", element("b", step), " a step"),
-    )
-
-
-def _key(runs: list[Diagnosis]) -> Markup:
-    """Name the phases' colours with their shares before and after."""
-    names = [name for name in STYLES if any(run.shares.get(name, 0.0) > 0.02 for run in runs)]
-    entries = (
-        (name, f"{STYLES[name].label} {' → '.join(units.percent(run.shares.get(name, 0.0)) for run in runs)}")
-        for name in names
-    )
-    return element("ul", *(element("li", swatch(name), text) for name, text in entries), class_="legend")
+def _step_s(run: Diagnosis) -> float | None:
+    return words.finite(run.step_s.value) if run.step_s is not None else None
 
 
 # -- figures ---------------------------------------------------------------------------------------------
@@ -132,11 +126,11 @@ def _moved(tuned: Tuned) -> list[Fact]:
     before, after = tuned.before, tuned.after
     if after is None:
         return [("Bottleneck", before.verdict, words.headline(before.verdict_text))]
-    found = [("Bottleneck", f"{before.verdict} → {after.verdict}", "as watched before and after")]
+    found = [("Bottleneck", f"{before.verdict} → {after.verdict}", "in one run each")]
     speeds = words.finite(before.samples_per_s), words.finite(after.samples_per_s)
     if speeds[0] is not None and speeds[1] is not None:
         both = " → ".join(f"{speed:,.0f}" if speed >= 100 else units.significant(speed) for speed in speeds if speed)
-        found.append(("Throughput", f"{both} samples/s", "as watched before and after"))
+        found.append(("Throughput", f"{both} samples/s", f"{words.OVER}, in one run each"))
     return found
 
 

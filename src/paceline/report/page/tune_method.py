@@ -1,4 +1,4 @@
-"""How was it measured, and how far can it be believed?"""
+"""How the gain was measured."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
 
 _TURNS = (
-    "The program as it was kept so far and the program with the change each ran in processes of their own, one of them "
-    "stopped at any time, and made the same steps in turn. Such a pair of blocks is one observation. The 95 % interval "
-    "holds however often one looks, and includes by how much processes of one and the same program differ here; pairs "
-    "during which others took cores were set aside, by that alone."
+    "The baseline and the candidate ran in separate processes and took turns: while one process ran a block of steps, "
+    "the other was stopped. A block of the baseline and the same block of the candidate are one pair, which is one "
+    "measurement. The 95% intervals stay valid although the result is checked repeatedly during the trial. They "
+    "include "
+    "the noise between processes of the same program. Pairs were discarded only if other programs used CPU cores."
 )
-_BARS = "The bars at the top show the median step of one watched run each; the speed-up is from the pairs of blocks."
+_BARS = "Each bar at the top shows the median step of one run. The speed-up is computed from the pairs."
 
 
 def method(tuned: Tuned) -> Markup:
-    """Tell what the numbers rest on."""
+    """Explain how the numbers were measured."""
     missing = f"The program was {tune_words.not_watched(tuned)}." if tuned.best else ""
     paragraphs = (_TURNS, _BARS if tuned.after is not None else missing, _predictions(tuned))
     return section(
@@ -35,16 +36,16 @@ def _facts(tuned: Tuned) -> list[Fact]:
     rounds, aside = sum(trial.rounds for trial in made), sum(trial.set_aside for trial in made)
     return [
         ("Blocks", words.count(pairs, "pair"), f"{aside:,} set aside"),
-        ("Rounds", f"{rounds:,}", "each with new processes of both"),
-        ("Process scatter", units.percent(tuned.scatter), _scatter(tuned)),
+        ("Rounds", f"{rounds:,}", "each with new processes"),
+        ("Noise between processes", units.percent(tuned.scatter), _scatter(tuned)),
         ("Time", units.seconds(tuned.wall_s), words.headline(tuned.stopped)),
     ]
 
 
 def _scatter(tuned: Tuned) -> str:
     if tuned.compared < 2:
-        return "what is usual: the budget did not allow to measure it"
-    return f"speeds of {tuned.compared} processes of the same program, standard deviation"
+        return "a typical value is assumed, because the budget was too small to measure the noise"
+    return f"standard deviation over {tuned.compared} processes of the same program"
 
 
 def _predictions(tuned: Tuned) -> str:
@@ -52,8 +53,8 @@ def _predictions(tuned: Tuned) -> str:
     judged = [trial.as_predicted for trial in tuned.trials if trial.as_predicted is not None]
     said = []
     if judged:
-        said.append(f"{sum(judged)} of {len(judged)} measured speed-ups lie in what was expected.")
+        said.append(f"{sum(judged)} of {len(judged)} measured speed-ups are in the expected interval.")
     known = [t for t in tuned.trials if t.predicted_by_findings is not None]
     if any(t.predicted != t.predicted_by_findings for t in known):
-        said.append("What was expected is what the findings say, corrected by earlier trials on this machine.")
+        said.append("Expected gains come from the findings, corrected by earlier trials on this machine.")
     return " ".join(said)

@@ -1,4 +1,4 @@
-"""What is to be done now? The recipe, the command that runs with it, its proof, and the same as a patch."""
+"""The recipe, the checks that training stays the same, and the same change as a patch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_DIFF = 3000  # lines
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
-def recipe(tuned: Tuned, recipe_file: str | None, next_command: str) -> Markup | None:
-    """Show the best recipe and what proves that training stays the same under it."""
+def recipe(tuned: Tuned, recipe_file: str | None) -> Markup | None:
+    """Show the best recipe and the checks that training stays the same under it."""
     if not tuned.best:
         return None
     where = element("p", "Written to ", element("code", recipe_file), ".", class_="quiet") if recipe_file else None
@@ -26,9 +26,7 @@ def recipe(tuned: Tuned, recipe_file: str | None, next_command: str) -> Markup |
         "The recipe",
         where,
         _block(to_toml(tuned.best).splitlines()),
-        element("p", "The program stays as it is; it runs with the recipe by"),
-        _block([next_command]),
-        element("h3", "Is it the same training?") if checks else None,
+        element("h3", "Is the training still the same?") if checks else None,
         checks,
         _quality(tuned),
     )
@@ -56,9 +54,9 @@ def source(diff: str | None) -> Markup | None:
     shown = [element("span", line.expandtabs(4), class_=_kind(line)) for line in lines[:MAX_DIFF]]
     if len(lines) > MAX_DIFF:
         shown.append(element("span", f"… and {words.count(len(lines) - MAX_DIFF, 'more line')}"))
-    said = f"Instead of the recipe; {words.count(len(lines), 'line')}, {counts}"
+    said = f"Apply this patch instead of the recipe: {words.count(len(lines), 'line')}, {counts}"
     patch = details(said, _block(shown), open_=True, class_="diff")
-    return section("source", "The same as a change to the source", patch)
+    return section("source", "The recipe as a patch", patch)
 
 
 def _kind(line: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What was tried, what was expected of it, and what came out? A row a trial, all on one logarithmic axis."""
+"""The trials: the expected and the measured gain of each, on one logarithmic axis, and the outcome."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from paceline.explain.model import Gain, Interval
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
-from paceline.report.page.findings import SAFETY
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
+from paceline.report.page.next_step import SAFETY
 from paceline.report.tune_rows import MARKS, Row
 
 _ENDS = (0.25, 64.0)  # of the axis, at the widest
@@ -22,22 +22,22 @@ _NEAR = 0.05  # of its ends: a label would stick out
 
 
 def trials(tuned: Tuned) -> Markup | None:
-    """Show the trials that were made."""
+    """List the trials."""
     made = tune_rows.rows(tuned)
     if not made:
         return None
     axis = axis_of(made)
     heads = (
-        ("Change", ""), ("Expected", "num"), (_ticks(axis), "bar"), ("Achieved", "num"), ("Outcome", ""),
+        ("Change", ""), ("Expected", "num"), (_ticks(axis), "bar"), ("Measured", "num"), ("Outcome", ""),
     )  # fmt: skip
     what = "less memory" if tune_rows.for_memory(tuned) else "speed-up"
-    said = f"Each against what was kept before it, in the order tried; {what} as a factor, on a logarithmic scale."
+    said = f"Each trial is compared with the best recipe before it. The {what} is drawn on a logarithmic scale."
     return section(
         "trials",
-        "What was tried",
+        "Trials",
         element("p", said, class_="quiet"),
         _legend(),
-        table(heads, (_row(row, axis) for row in made), class_="trials"),
+        table(heads, (_row(row, axis) for row in made), class_="trials", stacks=False),
     )
 
 
@@ -76,7 +76,7 @@ def _at(axis: Axis, value: float) -> str:
 
 
 def _legend() -> Markup:
-    keys = (("dot", "achieved"), ("reach", "its 95 % interval"), ("band", "expected"), ("even", "no gain"))
+    keys = (("dot", "measured"), ("reach", "95% CI"), ("band", "expected"), ("even", "no gain"))
     made = (element("li", element("i", class_=f"key-{name}", aria_hidden="true"), text) for name, text in keys)
     return element("ul", *made, class_="legend")
 
@@ -177,7 +177,7 @@ def _beneath(row: Row) -> Iterator[str]:
 
 
 def not_tried(tuned: Tuned) -> Markup | None:
-    """List what was proposed and not tried, and why."""
+    """List the remedies that were not tried, and why."""
     skipped = tune_rows.left_out(tuned.trials)
     if not skipped:
         return None
@@ -186,4 +186,4 @@ def not_tried(tuned: Tuned) -> Markup | None:
         [element("code", one.remedy), _badge(one), tune_rows.expected(one.predicted), sentence(one.reason)]
         for one in skipped
     )
-    return section("not-tried", "Not tried, and why", table(heads, made, class_="left-out"))
+    return section("not-tried", "Not tried, and why", table(heads, made, class_="left-out", stacks=False))

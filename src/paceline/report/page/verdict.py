@@ -1,21 +1,22 @@
-"""The head of the page: what holds the run back, in one sentence and a handful of numbers."""
+"""The head of the run's page: the verdict, what to do first, and the main numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline import units
-from paceline.explain.model import Diagnosis
+from paceline.explain.model import Diagnosis, Remedy
 from paceline.report import words
 from paceline.report.page.chart import legend, phase_bar
-from paceline.report.page.markup import Markup, element, sentence
+from paceline.report.page.markup import Markup, element, join, sentence
+from paceline.report.page.next_step import FIRST, SAFETY, badge, first_step
 from paceline.report.phases import shown
 
 MAX_PROBLEMS = 20
 Fact = tuple[str, str, str]  # what, how much, and beside it
 
 
-def header(diagnosis: Diagnosis) -> Markup:
+def header(diagnosis: Diagnosis, next_command: str) -> Markup:
     """Make the top of the page."""
     mood = words.mood(diagnosis)
     after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
@@ -27,10 +28,40 @@ def header(diagnosis: Diagnosis) -> Markup:
         element("p", *_chip(diagnosis), class_=f"chip {mood}"),
         element("h1", sentence(words.headline(diagnosis.verdict_text))),
         element("p", ended, after + (f" · {device}" if device else ""), class_="meta"),
-        element("pre", element("code", diagnosis.command), class_="command", tabindex="0"),
+        _first(diagnosis, next_command),
         _phases(diagnosis),
         facts(_facts(diagnosis)),
+        element("pre", element("code", diagnosis.command), class_="command", tabindex="0", aria_label="The program"),
     )
+
+
+def _first(diagnosis: Diagnosis, next_command: str) -> Markup | None:
+    """Show the recommended remedy and the command."""
+    remedy = words.recommended(diagnosis)
+    if remedy is None and not next_command:
+        return None
+    title = FIRST if remedy is not None else "Next step"
+    return first_step(first_sentence(diagnosis), details=_known(remedy), command=next_command, title=title)
+
+
+def first_sentence(diagnosis: Diagnosis) -> str:
+    """Say what to do first: the recommended remedy, or that nothing needs a change."""
+    remedy = words.recommended(diagnosis)
+    if remedy is not None:
+        return words.headline(remedy.change)
+    finding = words.verdict_finding(diagnosis)
+    if finding is not None:
+        return f"Read what {finding.name} means"
+    return "Nothing needs a change" if diagnosis.verdict in words.HEALTHY else "Read the report of this run"
+
+
+def _known(remedy: Remedy | None) -> list[str | Markup]:
+    if remedy is None:
+        return []
+    known: list[str | Markup] = [badge(remedy.safety, SAFETY[remedy.safety])]
+    if remedy.gain is not None:
+        known.append(join((element("b", words.gain(remedy.gain)), " expected speed-up of a step")))
+    return known
 
 
 def _phases(diagnosis: Diagnosis) -> Markup | None:
@@ -42,7 +73,7 @@ def _phases(diagnosis: Diagnosis) -> Markup | None:
 
 
 def facts(entries: list[Fact]) -> Markup | None:
-    """Lay out figures with their names and what belongs to them."""
+    """Lay out numbers with their names and a line on each."""
     if not entries:
         return None
     return element("dl", *(_fact(*entry) for entry in entries), class_="facts")
@@ -61,31 +92,29 @@ def _chip(diagnosis: Diagnosis) -> list[str | Markup]:
 
 
 def _facts(diagnosis: Diagnosis) -> list[Fact]:
-    return [*_gain(diagnosis), *_speed(diagnosis), *_use(diagnosis)]
-
-
-def _gain(diagnosis: Diagnosis) -> list[Fact]:
-    finding = words.verdict_finding(diagnosis)
-    if finding is None or finding.gain is None:
-        return []
-    return [("Gain to expect", words.gain(finding.gain), f"faster steps, {finding.confidence} confidence")]
+    return [*_speed(diagnosis), *_use(diagnosis)]
 
 
 def _speed(diagnosis: Diagnosis) -> list[Fact]:
     found: list[Fact] = []
     step = diagnosis.step_s
     if step is not None:
-        over = f"{words.span(step.low, step.high)}, {words.count(step.count, 'step')}"
-        found.append(("Step time, median", units.seconds(step.value), over))
+        value, _, interval = words.confident(step).partition(" (")
+        over = f"{interval.removesuffix(')')}, {words.count(step.count, 'step')}" if interval else ""
+        found.append(("Step time, median", value, over or words.count(step.count, "step")))
     if words.finite(diagnosis.p95_s) is not None:
         found.append(("Step time, 95th percentile", units.seconds(diagnosis.p95_s), "one step in 20 is slower"))
     if words.finite(diagnosis.samples_per_s) is not None:
-        batch = "" if diagnosis.batch_size is None else f"batches of {diagnosis.batch_size:,g} a rank"
-        found.append(("Throughput", units.rate(diagnosis.samples_per_s, "samples/s"), batch))
+        found.append(("Throughput", units.rate(diagnosis.samples_per_s, "samples/s"), _throughput(diagnosis)))
     steps = words.steps_of(diagnosis.ranks)
     if steps:
-        found.append(("Steps", f"{steps:,}", f"{diagnosis.ranks[0].warmup:,} for warm-up, left out"))
+        found.append(("Steps", f"{steps:,}", f"{diagnosis.ranks[0].warmup:,} of them warm-up, left out"))
     return found
+
+
+def _throughput(diagnosis: Diagnosis) -> str:
+    batch = "" if diagnosis.batch_size is None else f"; batches of {diagnosis.batch_size:,g}"
+    return words.OVER + batch + (" on each rank" if batch and diagnosis.world > 1 else "")
 
 
 def _use(diagnosis: Diagnosis) -> list[Fact]:
@@ -95,13 +124,13 @@ def _use(diagnosis: Diagnosis) -> list[Fact]:
     if words.finite(diagnosis.startup_s) is not None:
         found.append(("Start-up", units.seconds(diagnosis.startup_s), "before the first step"))
     if diagnosis.cost is not None:
-        idle = f"{units.percent(diagnosis.cost.idle_share)} of it while the device waited"
+        idle = f"{units.percent(diagnosis.cost.idle_share)} of it for time in which the device waited"
         found.append(("Cost", units.money(diagnosis.cost.run), idle))
     return found
 
 
 def problems(found: Sequence[str], title: str) -> Markup | None:
-    """Say what could not be read; it limits everything below."""
+    """List what could not be read."""
     if not found:
         return None
     items = [element("li", problem) for problem in found[:MAX_PROBLEMS]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.train.layout import AXES, Layout
 from paceline.train.unmodified import command
 
 _AXES = ("dp", "shard")
@@ -22,6 +22,23 @@ _NOT_WITH = {
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
+def check_axes(text: str) -> None:
+    """Check that a layout names no axis but those that a script can be given unedited.
+
+    Raises:
+        UsageError: It names another axis.
+    """
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        axis = part.partition("=")[0].strip()
+        if axis not in (*_AXES, *AXES):
+            raise UsageError(
+                f"--layout {text}: there is no axis {axis!r}; the axes are {' and '.join(_AXES)}: "
+                "give dp=2, shard=2 or dp=2,shard=2"
+            )
+        if not part.partition("=")[2].strip().isdigit():
+            raise UsageError(f"--layout {text}: {part!r} gives no size; write dp=2, shard=2 or dp=2,shard=2")
+
+
 def checked(layout: Layout) -> Layout:
     """Return a layout that a script can be given unedited.
 
@@ -31,12 +48,11 @@ def checked(layout: Layout) -> Layout:
     others = [axis for axis in layout.in_use if axis not in _AXES]
     if others:
         raise UsageError(
-            f"--layout {layout}: {' and '.join(others)} cannot be brought into a script that is left as it is; give "
-            "dp=2, shard=2 "
+            f"--layout {layout}: {' and '.join(others)} cannot be applied to an unchanged script; give dp=2, shard=2 "
             "or dp=2,shard=2, or write the loop with paceline.train, which has all axes (docs/how-to/train.md)"
         )
     if layout.ranks == 1:
-        raise UsageError("--layout dp=1 is one process; give dp=2 or shard=2, or leave --layout out")
+        raise UsageError("--layout dp=1 is one process; give dp=2 or shard=2, or leave out --layout")
     return layout
 
 
@@ -48,9 +64,8 @@ def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, 
     """
     if any_command:
         raise UsageError(
-            f"--layout {layout} starts the ranks itself, and what follows `--` is a command of its own; give the "
-            "script: "
-            f"`paceline run --layout {layout} train.py`, or leave --layout out where the command is torchrun"
+            f"--layout {layout} starts the ranks itself, so it needs a script instead of a command after `--`; type "
+            f"`paceline run --layout {layout} train.py`, or leave out --layout if the command starts ranks itself"
         )
     for table, settings in recipe.items():
         for key in settings:

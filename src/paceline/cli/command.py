@@ -1,0 +1,146 @@
+"""The click command that all verbs use: one layout of `--help`, and results to stdout with `-`.
+
+A help page has, in this order: usage, one sentence, examples, options in groups, exit codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from paceline.cli.files import text_results_on_stderr
+
+EXIT_CODES: Mapping[str, str] = {
+    "0": "success",
+    "2": "usage error, or a problem with a file, a setting or this machine",
+    "3": "internal error of Paceline",
+}
+OUTPUT, OTHER = "Output", "Other"
+_OUTPUT_FLAGS = frozenset({"--json", "--markdown", "--html", "--open", "--quiet"})  # in every verb that has them
+_RANGE = re.compile(r"(?:; )?(?:[\d.]+<=?)?x(?:[<>]=?[\d.]+)?(?=\])")  # how click describes a range of numbers
+
+
+class Command(click.Command):
+    """A verb.
+
+    Attributes:
+        forms: What may follow the verb, one line each; empty: as click writes it.
+        examples: Command lines that work.
+        groups: Headings, each with the flags listed below it. Flags of results need no group.
+        exit_codes: Codes and their meanings, beside those of `EXIT_CODES`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        forms: Sequence[str] = (),
+        examples: Sequence[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
+        exit_codes: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.forms, self.examples, self.groups = tuple(forms), tuple(examples), dict(groups or {})
+        self.exit_codes = dict(sorted({**EXIT_CODES, **(exit_codes or {})}.items(), key=_order))
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the names of the help option, whatever context asks first: click keeps the option that it makes."""
+        return ["-h", "--help"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; an error names the verb that it belongs to."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; where a result goes to stdout (`--json -`), all other text goes to stderr."""
+        with text_results_on_stderr(ctx):
+            return super().invoke(ctx)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every form of the command line."""
+        write_usage(self, self.forms, ctx, formatter)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the page."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        write_examples(self.examples, formatter)
+        self.format_options(ctx, formatter)
+        write_exit_codes(self.exit_codes, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below their headings."""
+        write_options(self.get_params(ctx), self.groups, ctx, formatter)
+
+
+def _order(code: tuple[str, str]) -> tuple[bool, int]:
+    """Sort codes by number, words last."""
+    return (not code[0].isdigit(), int(code[0]) if code[0].isdigit() else 0)
+
+
+def write_usage(
+    command: click.Command, forms: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
+    """Write a line of usage for each form."""
+    for number, form in enumerate(forms or [" ".join(command.collect_usage_pieces(ctx))]):
+        formatter.write_usage(ctx.command_path, form, prefix="Usage: " if number == 0 else "       ")
+
+
+def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
+    """Write command lines as they are typed: none is wrapped."""
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+def write_exit_codes(codes: Mapping[str, str], formatter: click.HelpFormatter) -> None:
+    """Write the exit codes and their meanings."""
+    with formatter.section("Exit codes"):
+        formatter.write_dl(list(codes.items()))
+
+
+def write_options(
+    params: Sequence[click.Parameter],
+    groups: Mapping[str, Sequence[str]],
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+) -> None:
+    """Write options below their headings, all of one verb in columns of the same width."""
+    rows = {heading: list(option_rows(options, ctx)) for heading, options in grouped(params, groups).items()}
+    width = min(30, max((len(name) for listed in rows.values() for name, _ in listed), default=0))
+    for heading, listed in rows.items():
+        if listed:
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in listed])
+
+
+def grouped(params: Sequence[click.Parameter], groups: Mapping[str, Sequence[str]]) -> dict[str, list[click.Option]]:
+    """Return the options of each heading: first the verb's own headings, then `Output`, then `Other`."""
+    found: dict[str, list[click.Option]] = {heading: [] for heading in (*groups, OUTPUT, OTHER)}
+    for option in params:
+        if isinstance(option, click.Option):
+            found[_heading(option, groups)].append(option)
+    for heading, flags in groups.items():
+        found[heading].sort(key=lambda option: min(flags.index(flag) for flag in option.opts if flag in flags))
+    return found
+
+
+def _heading(option: click.Option, groups: Mapping[str, Sequence[str]]) -> str:
+    own = [heading for heading, flags in groups.items() if set(option.opts) & set(flags)]
+    return own[0] if own else OUTPUT if set(option.opts) & _OUTPUT_FLAGS else OTHER
+
+
+def option_rows(options: Sequence[click.Option], ctx: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the flags and the text of each option that is not hidden."""
+    for option in options:
+        record = option.get_help_record(ctx)
+        if record is not None:
+            yield record[0], _RANGE.sub("", record[1]).replace("  []", "")

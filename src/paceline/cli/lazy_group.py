@@ -1,0 +1,134 @@
+"""A click group whose verbs are imported only when they are asked for, with suggestions for mistyped names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from paceline.cli.command import EXIT_CODES, write_examples, write_exit_codes, write_options, write_usage
+from paceline.cli.settings import defaults_of, name_variables, settings_map
+from paceline.errors import UsageError
+
+
+class ClosedOutput(Exception):
+    """The reader of our output has ended."""
+
+
+class LazyGroup(click.Group):
+    """A group of verbs.
+
+    Attributes:
+        verbs: Names and one sentence each, in the order of help.
+        modules: What precedes a verb's name in the name of its module, such as ``paceline.cli.data_``.
+        forms: What may follow the group's name, one line each.
+        examples: Command lines that work.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        verbs: Mapping[str, str],
+        modules: str,
+        forms: Sequence[str] = ("COMMAND [OPTIONS] [ARGS]...",),
+        examples: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.verbs, self.modules, self.forms, self.examples = dict(verbs), modules, tuple(forms), tuple(examples)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help where nothing was given."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb.
+
+        Raises:
+            ClosedOutput: The reader of stdout or stderr, such as `head`, has ended.
+        """
+        with _closed_output():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """Parse the command line, and print help.
+
+        Raises:
+            ClosedOutput: The reader of stdout or stderr, such as `head`, has ended.
+        """
+        with _closed_output():
+            return super().make_context(*args, **settings)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of help."""
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one verb, with its settings as defaults."""
+        if cmd_name not in self.verbs:
+            return None
+        command: click.Command = import_module(f"{self.modules}{cmd_name}").command
+        path = (*_path_of(ctx), cmd_name)
+        name_variables(path, command)
+        ctx.default_map = {cmd_name: defaults_of(path, command, settings_map())}
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or say what may have been meant.
+
+        Raises:
+            UsageError: There is no such verb.
+        """
+        name = args[0]
+        if name in self.verbs or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        path = ctx.command_path
+        if ctx.parent is None and name.endswith(".py"):
+            raise UsageError(f"{name} is no command; to watch a script, type `{path} run {name}`")
+        near = get_close_matches(name, self.verbs, n=1)
+        meant = f"did you mean `{path} {near[0]}`?" if near else f"the commands are {', '.join(self.verbs)}."
+        raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes them")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the verbs and flags that begin so; no verb is imported."""
+        verbs = [CompletionItem(name, help=text) for name, text in self.verbs.items() if name.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write usage, one sentence, examples, the verbs, the options and the exit codes."""
+        write_usage(self, self.forms, ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        write_examples(self.examples, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.verbs.items()))
+        self.write_own_options(ctx, formatter)
+        write_exit_codes(EXIT_CODES, formatter)
+
+    def write_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the group itself."""
+        write_options(self.get_params(ctx), {}, ctx, formatter)
+
+
+@contextmanager
+def _closed_output() -> Iterator[None]:
+    """Turn a closed pipe into an exception of ours: click and rich would exit with code 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ClosedOutput from error
+    except SystemExit as ending:
+        if isinstance(ending.__context__, BrokenPipeError):
+            raise ClosedOutput from ending
+        raise
+
+
+def _path_of(ctx: click.Context) -> tuple[str, ...]:
+    """Return the names of the groups that lead to a context, without the program's."""
+    return () if ctx.parent is None else (*_path_of(ctx.parent), str(ctx.info_name))

@@ -1,0 +1,82 @@
+"""Click's own usage errors in the style of ours: what was given, what is allowed, what to type next."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+import click
+
+_TYPES = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
+_LEAST = re.compile(r"is not in the range x>=([\d.]+)")
+_ABOVE = re.compile(r"is not in the range x>([\d.]+)")
+
+
+def message_of(error: click.ClickException) -> str:
+    """Return an error of click as one line."""
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "paceline"
+    if isinstance(error, click.NoSuchOption):
+        return f"`{path}` has no option {error.option_name}{_near(error, ctx)}; `{path} --help` lists all options"
+    if isinstance(error, click.MissingParameter):
+        return _missing(error, path, ctx)
+    if isinstance(error, click.BadOptionUsage) and "requires" in error.message:
+        return f"{error.option_name} needs a value; `{path} --help` describes it"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{_as_sentence(error.message)}; `{path} --help` describes it"
+    if isinstance(error, click.BadParameter):
+        return _bad_value(error, path)
+    return f"{_as_sentence(error.format_message())}; `{path} --help` shows what is allowed"
+
+
+def _near(error: click.NoSuchOption, ctx: click.Context | None) -> str:
+    known = [] if ctx is None else [flag for param in ctx.command.get_params(ctx) for flag in param.opts]
+    near = get_close_matches(error.option_name, [flag for flag in known if flag.startswith("--")], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _missing(error: click.MissingParameter, path: str, ctx: click.Context | None) -> str:
+    param = error.param
+    if isinstance(param, click.Option):
+        name = f"{param.opts[0]} {_values(param, ctx)}"
+    else:
+        name = param.make_metavar(ctx) if param is not None and ctx is not None else str(error.param_hint or "argument")
+    examples = getattr(ctx.command, "examples", ()) if ctx is not None else ()
+    example = f"for example `{examples[0]}`" if examples else f"`{path} --help` describes it"
+    return f"`{path}` needs {name}; {example}"
+
+
+def _values(option: click.Option, ctx: click.Context | None) -> str:
+    if isinstance(option.type, click.Choice):
+        return "|".join(map(str, option.type.choices))
+    return option.make_metavar(ctx) if ctx is not None else "VALUE"
+
+
+def _bad_value(error: click.BadParameter, path: str) -> str:
+    text = error.message.rstrip(".")
+    for before, after in _TYPES.items():
+        text = text.replace(before, after)
+    text = _ABOVE.sub(
+        r"is too small: it must be more than \1", _LEAST.sub(r"is too small: it must be at least \1", text)
+    )
+    param = error.param
+    name = (
+        max(param.opts, key=len)
+        if isinstance(param, click.Option)
+        else ""
+        if param is None
+        else param.human_readable_name
+    )
+    way_out = "" if ";" in text else f"; `{path} --help` describes it"
+    return f"{name or error.param_hint or 'argument'}: {text}{way_out}"
+
+
+def _as_sentence(text: str) -> str:
+    """Return a message of click without its capital letter and full stop."""
+    text = text.strip().rstrip(".")
+    return text[:1].lower() + text[1:]

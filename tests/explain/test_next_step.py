@@ -1,0 +1,90 @@
+"""What is a user told to type after a run?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.report import sample
+
+from paceline.explain.comparison import Comparison
+from paceline.explain.model import Gain, Remedy
+from paceline.explain.next_step import after_comparison, after_run
+from paceline.record.run import Launch
+
+LAUNCH = Launch(
+    host="h", pid=1, argv=[], command=[sys.executable, "my train.py", "--lr", "0.1"], started_unix_s=0.0, started_ns=0
+)
+
+
+def diagnosis(*remedies: Remedy, **changes):
+    plain = sample.diagnosis()
+    findings = [replace(f, remedies=remedies) if f.name == plain.verdict else f for f in plain.findings]
+    return replace(plain, findings=findings, exit_code=0, **changes)
+
+
+def remedy(name: str, safety: str, high: float = 1.5) -> Remedy:
+    return Remedy(id=name, safety=safety, change="do it", gain=Gain(low=1.0, high=high))
+
+
+@pytest.mark.parametrize("safety, allow", [("exact", ""), ("resampled", ""), ("numeric", "--allow numeric ")])
+def test_a_remedy_that_tune_can_try_is_tried(safety, allow):
+    step = after_run(diagnosis(remedy("loader.workers", safety)), LAUNCH)
+    assert step.command == f"paceline tune {allow}'my train.py' --lr 0.1"
+
+
+def test_the_safest_remedy_decides_what_has_to_be_allowed():
+    step = after_run(diagnosis(remedy("batch.size", "semantic"), remedy("loader.workers", "resampled")), LAUNCH)
+    assert "--allow" not in str(step.command)
+
+
+@pytest.mark.parametrize(
+    "remedies", [[], [remedy("loader.decode", "numeric")], [remedy("loader.workers", "exact", high=1.0)]]
+)
+def test_what_tune_cannot_try_is_explained(remedies):
+    found = diagnosis(*remedies)
+    code = next(f.code for f in found.findings if f.name == found.verdict)
+    assert after_run(found, LAUNCH).command == f"paceline explain {code}"
+
+
+def test_a_program_that_failed_is_not_tuned():
+    failed = replace(diagnosis(remedy("loader.workers", "exact")), exit_code=1)
+    assert str(after_run(failed, LAUNCH).command).startswith("paceline explain")
+
+
+def test_any_command_line_is_tuned_as_it_was_typed():
+    launch = replace(LAUNCH, command=["torchrun", "--nproc-per-node", "2", "train.py"])
+    step = after_run(diagnosis(remedy("loader.workers", "exact")), launch)
+    assert step.command == "paceline tune -- torchrun --nproc-per-node 2 train.py"
+
+
+def test_a_run_with_a_recipe_is_compared_with_the_run_before_it():
+    launch = replace(LAUNCH, recipe="recipe.toml")
+    found = diagnosis(remedy("loader.workers", "exact"))
+    assert after_run(found, launch, "earlier").command == f"paceline compare earlier {found.run_id}"
+    assert after_run(found, launch).command == "paceline tune --diff --from recipe.toml 'my train.py' --lr 0.1"
+
+
+def test_without_a_verdict_the_report_is_shown_again():
+    healthy = replace(diagnosis(), verdict="balanced", findings=[])
+    assert after_run(healthy, LAUNCH).command == f"paceline report {healthy.run_id}"
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    before, after = (sample.diagnosis(run_id=name) for name in ("before", "after"))
+    values = dict.fromkeys(Comparison.__dataclass_fields__)
+    values |= {"before": before, "after": after, "new": [], "outcome": "faster", "launch_after": LAUNCH}
+    return Comparison(**values)
+
+
+def test_a_recipe_that_made_a_run_faster_is_written_into_the_source(comparison):
+    found = replace(comparison, launch_after=replace(LAUNCH, recipe="my recipe.toml"))
+    assert after_comparison(found).command == "paceline tune --diff --from 'my recipe.toml' 'my train.py' --lr 0.1"
+
+
+@pytest.mark.parametrize("changes", [{"outcome": "same"}, {"launch_after": LAUNCH}, {"launch_after": None}])
+def test_any_other_comparison_leads_to_the_page_of_the_verdict(comparison, changes):
+    step = after_comparison(replace(comparison, **changes))
+    assert str(step.command).startswith("paceline explain ")

@@ -1,0 +1,98 @@
+"""What is a user told to type after a search?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.report import sample, tune_sample
+from tests.report.tune_sample import factor, gain, trial
+
+from paceline.improve.next_step import NextStep, busy_text, next_steps
+
+PROGRAM = "train.py --epochs 6"
+SKIPPED = {"status": "skipped", "reason": "needs --allow numeric", "speedup": None}
+
+
+def skipped(safety, low, high, remedy="precision.autocast"):
+    return trial(9, remedy, {}, safety=safety, predicted=gain(low, high), **SKIPPED)
+
+
+def steps_of(recipe_file=None, **changes) -> list[NextStep]:
+    plain = {"trials": (), "best": {}, "speedup": None, "allowed": ("exact", "resampled")}
+    return next_steps(tune_sample.tuned(**(plain | changes)), PROGRAM, recipe_file)
+
+
+def test_what_was_kept_is_run():
+    (step,) = steps_of("recipe.toml", best={"loader": {"num_workers": 2}}, speedup=factor(1.6, 1.5, 1.7))
+    assert step.command == f"paceline run --recipe recipe.toml {PROGRAM}"
+
+
+def test_what_is_not_allowed_and_promises_more_is_the_last_line():
+    won = {"best": {"loader": {"num_workers": 2}}, "speedup": factor(1.6, 1.5, 1.7)}
+    more, less = skipped("numeric", 1.5, 2.5), skipped("semantic", 1.2, 1.4, "batch.size")
+    *_, last = steps_of("recipe.toml", trials=(less, more), **won)
+    assert last.command == f"paceline tune --allow numeric {PROGRAM}"
+    assert last.text.startswith(
+        "precision.autocast was not tried, because it is numeric; its expected speed-up is 1.50x to 2.50x"
+    )
+    assert len(steps_of("recipe.toml", trials=(less,), **won)) == 1  # it promises less than what was found
+
+
+def test_what_was_allowed_and_skipped_is_not_offered_again():
+    one = skipped("numeric", 1.5, 2.5)
+    steps = steps_of(trials=(one,), allowed=("exact", "resampled", "numeric"))
+    assert not any("--allow" in (step.command or "") for step in steps)
+
+
+def test_without_a_win_the_command_that_allows_more_comes_first():
+    step = steps_of(trials=(skipped("semantic", 1.5, 2.5, "loader.threads"),), budget_s=90.0)[0]
+    assert step.command == f"paceline tune --allow semantic --budget 90s {PROGRAM}"
+
+
+def test_a_budget_that_was_too_small_is_said_with_a_larger_one():
+    (step,) = steps_of(out_of_budget=True, budget_s=40.0, wall_s=44.0)
+    assert (step.text, step.command) == (
+        "the budget was too small for a result",
+        f"paceline tune --budget 88s {PROGRAM}",
+    )
+
+
+def test_an_undecided_comparison_asks_for_a_larger_budget():
+    open_one = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(1.2, 0.9, 1.6))
+    (step,) = steps_of(trials=(open_one,), budget_s=60.0, wall_s=50.0, allowed=("exact", "resampled", "numeric"))
+    assert step.text == "a trial had too few measurements for a result"
+    assert step.command == f"paceline tune --allow numeric --budget 2m {PROGRAM}"
+
+
+@pytest.mark.parametrize("low, high", [(0.7, 0.9), (1.0, 1.01)])
+def test_a_change_that_surely_gains_nothing_asks_for_nothing(low, high):
+    lost = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor((low * high) ** 0.5, low, high))
+    assert steps_of(trials=(lost,))[0].text != "a trial had too few measurements for a result"
+
+
+def test_a_program_that_is_too_short_is_said_with_the_steps_it_needs():
+    before = sample.diagnosis(step_s=sample.around(0.01, 30))
+    (step,) = steps_of(stopped="too short to tune: 25 steps in all", before=before)
+    assert step.command is None
+    assert "about 6,000 steps" in step.text
+
+
+def test_what_has_to_be_done_by_hand_is_explained():
+    before = sample.diagnosis()
+    (step,) = steps_of(before=before)
+    code = next(f.code for f in before.findings if f.name == before.verdict)
+    assert step.command == f"paceline explain {code}"
+
+
+def test_a_busy_machine_is_said():
+    quiet = tune_sample.tuned(other_cores=0.1)
+    assert busy_text(quiet) is None
+    assert busy_text(replace(quiet, other_cores=None)) is None
+    assert "used 1.0 core on average" in str(busy_text(replace(quiet, other_cores=1.0)))
+
+
+@pytest.mark.parametrize("allowed, option", [(("exact",), " --allow exact"), (("exact", "resampled"), "")])
+def test_a_search_that_was_interrupted_is_made_again(allowed, option):
+    step = steps_of(stopped="interrupted; the changes that were kept so far are the result", allowed=allowed)[0]
+    assert step.command == f"paceline tune{option} {PROGRAM}"
