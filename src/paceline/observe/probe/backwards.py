@@ -40,6 +40,13 @@ def loss_reader(torch: Any) -> Any:
     return read
 
 
+def forget_loss() -> Any:
+    """Forget the loss that was scaled last and return it."""
+    global _unscaled
+    loss, _unscaled = _unscaled, None
+    return loss
+
+
 def _patch_engine(torch: Any) -> None:
     original, begin = torch.autograd._engine_run_backward, _beginning(torch)
     try:

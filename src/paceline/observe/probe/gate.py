@@ -75,6 +75,10 @@ class Gate:
         self.start_scribe: Callable[[], None] = lambda: None
         self.take_loss: Callable[[Any], Any] | None = None  # reads a loss that is on a GPU, later
 
+    def held(self) -> tuple[Any, ...]:
+        """Return all that the gate refers to."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
     def silence(self) -> None:
         """Watching has stopped: functions of ours that the program still holds note nothing more."""
         self.put = _drop

@@ -23,6 +23,7 @@ from typing import Any
 
 from paceline.observe.probe import guard, lazy, marks, process, unread
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
 
 _state: dict[str, Any] = {"generation": 0}
@@ -205,10 +206,12 @@ def _after_fork() -> None:
 
 @_harmless("in a forked process")
 def _in_child() -> None:
-    """A forked child is a process of its own: it has no scribe until it trains, and it owns no file of its parent's."""
-    from paceline.observe.probe import fetchers, loaders
+    """Begin anew in a forked child: it has no recorder until it trains, and it owns no file of its parent's."""
+    from paceline.observe.probe import backwards, fetchers, loaders
 
-    _state.pop("scribe", None)
+    # Nothing of the parent's is freed here: events, pinned memory, profiler results, losses on the device.
+    keep_forever(gate.held(), _state.pop("scribe", None), _state.pop("device", None), _state.get("window"))
+    keep_forever(backwards.forget_loss())
     _state["started_unix_s"] = time.time()
     loaders.epochs.clear()
     fetchers.meters.clear()
@@ -219,7 +222,7 @@ def _in_child() -> None:
     gate.owner = threading.get_ident()
     if guard.faulted():
         gate.silence()
-    elif "window" in _state and not _state["window"].ends_at_fork:
+    elif "window" in _state:
         _make_window(_state["torch"])  # should it train, it has steps of its own
 
 

@@ -8,6 +8,7 @@ the device has passed them all. If the program starts a profiler of its own mean
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -28,6 +29,7 @@ class OperatorWindow:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._pid = os.getpid()
         self._left = 0
         self.begun_ns: int | None = None
         self.ended_ns: int | None = None
@@ -94,8 +96,8 @@ class OperatorWindow:
             _enable("CUDA" if torch.version.cuda else "CPU", shapes=True)
 
     def end(self) -> None:
-        """End the window, if it is open."""
-        if self.begun_ns is None or self.ended_ns is not None:
+        """End the window, if it is open in this process."""
+        if self.begun_ns is None or self.ended_ns is not None or os.getpid() != self._pid:
             return
         gate.window = None
         from torch._C._autograd import _disable_profiler_legacy

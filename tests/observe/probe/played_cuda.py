@@ -1,0 +1,115 @@
+"""A torch.cuda that is played, for whole watched programs: events pass at once and carry a clock moved on by hand.
+
+Like a real driver it refuses what a forked child does with the objects of its parent: each use and each release there
+writes a line to stderr. No GPU has been seen.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from paceline.observe.supervise import INJECT
+from paceline.record.read import read_run
+from paceline.record.run import Run
+
+PRELUDE = """
+import gc, os, sys, time, types
+from paceline.observe.probe import marks, presence
+presence.has_gpu = marks.has_gpu = lambda torch: True
+import torch
+torch.version.cuda = None  # the device is played: a torch built for a real one would try to record events on it
+from paceline.observe.probe import tensors, timing
+
+
+device_ms = 0.0
+
+
+def takes(ms):
+    global device_ms
+    device_ms += ms
+
+
+class Owned:
+    \"\"\"Belongs to the process that made it.\"\"\"
+
+    def __init__(self):
+        self.pid = os.getpid()
+
+    def use(self, what, getpid=os.getpid, write=os.write):
+        if getpid() != self.pid:
+            write(2, f"{type(self).__name__} {what} in a forked child\\n".encode())
+
+    def __del__(self):
+        self.use("freed")
+
+
+class Event(Owned):
+    def __init__(self, enable_timing=False):
+        super().__init__()
+        self.device = None
+    def record(self, stream=None):
+        self.use("recorded")
+        self.device, self.at = torch.device("cuda", stream.device_index), device_ms
+    def query(self):
+        self.use("queried")
+        return True
+    def elapsed_time(self, other):
+        self.use("read")
+        return other.at - self.at
+
+
+class Slot(Owned):
+    \"\"\"One element of pinned memory.\"\"\"
+
+    value = 0.0
+    def copy_(self, loss, non_blocking):
+        self.use("written")
+        self.value = float(loss)
+    def __float__(self):
+        return self.value
+
+
+class Loss:
+    \"\"\"A loss that says it is on the device.\"\"\"
+
+    device = torch.device("cuda", 0)
+    def __init__(self, tensor):
+        self.detach = lambda: tensor.detach()
+
+
+trainer = os.getpid()
+cuda = torch.cuda
+cuda.is_initialized = lambda: os.getpid() == trainer
+cuda.current_device = lambda: 0
+cuda.current_stream = lambda device=None: types.SimpleNamespace(device_index=device, cuda_stream=0)
+cuda.Event = Event
+cuda.memory_reserved = lambda device=None: 1 << 20
+cuda.memory_allocated = lambda device=None: 1 << 19
+counters = {"allocated_bytes.all.current": 5e8, "reserved_bytes.all.current": 9e8, "allocated_bytes.all.peak": 6e8}
+cuda.memory_stats = lambda device=None: counters | {"num_alloc_retries": 0}
+card = types.SimpleNamespace(name="NVIDIA H200", total_memory=140 << 30, major=9, minor=0, uuid="1111")
+cuda.get_device_properties = lambda device: card
+
+
+def losses_on_device():
+    \"\"\"From here on every loss is on the device, and copied to pinned memory.\"\"\"
+    timing.pinned_slots = lambda torch: lambda count: [Slot() for _ in range(count)]
+    tensors.Reader.on_device = lambda self, tensor, take: take(Loss(tensor)) if cuda.is_initialized() else None
+"""
+
+
+def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> tuple[subprocess.CompletedProcess, Run]:
+    """Run a program after the prelude, watched without a supervisor; return how it ended and its record."""
+    (folder / "train.py").write_text(PRELUDE + program)
+    place = folder / "run"
+    for part in ("ranks", "workers", "gauges"):
+        (place / part).mkdir(parents=True)
+    path = os.pathsep.join([str(INJECT), str(Path(__file__).parents[3] / "src")])
+    environment = {**os.environ, "PACELINE_WATCH_DIR": str(place), "PYTHONPATH": path, **environ}
+    ended = subprocess.run(
+        [sys.executable, "train.py", *arguments], capture_output=True, text=True, env=environment, cwd=folder
+    )
+    return ended, read_run(place)
