@@ -238,6 +238,13 @@ def test_xfer001_transfer_blocking(tmp_path, copies, there):
     assert ("XFER001" in on_gpu(tmp_path, timed(transfer=copies))) == there
 
 
+def test_xfer001_does_not_propose_to_prefetch_where_the_program_does(tmp_path):
+    copies = {"count": 412, "timed": 80, "timed_s": 0.4, "off": None}
+    finding = on_gpu(tmp_path, timed(transfer=3), summary={"device": {"overlapped_copies": copies}})["XFER001"]
+    assert "412 copies run on a separate CUDA stream, 5.00 ms each (80 timed)" in [e.text for e in finding.evidence]
+    assert "loader.device_prefetch" not in {remedy.id for remedy in finding.remedies}
+
+
 @pytest.mark.parametrize(
     ("pinned", "first"), [(False, "loader.pin_memory"), (True, "loader.device_prefetch"), (None, "loader.pin_memory")]
 )

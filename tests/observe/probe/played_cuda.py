@@ -15,7 +15,7 @@ from paceline.observe.supervise import INJECT
 from paceline.record.read import read_run
 from paceline.record.run import Run
 
-PRELUDE = """
+PRELUDE = '''
 import gc, os, sys, time, types
 from paceline.observe.probe import marks, presence
 presence.has_gpu = marks.has_gpu = lambda torch: True
@@ -33,7 +33,7 @@ def takes(ms):
 
 
 class Owned:
-    \"\"\"Belongs to the process that made it.\"\"\"
+    """Belongs to the process that made it."""
 
     def __init__(self):
         self.pid = os.getpid()
@@ -52,7 +52,7 @@ class Event(Owned):
         self.device = None
     def record(self, stream=None):
         self.use("recorded")
-        self.device, self.at = torch.device("cuda", stream.device_index), device_ms
+        self.device, self.at = torch.device("cuda", stream.device_index), stream.now_ms()
     def query(self):
         self.use("queried")
         return True
@@ -62,7 +62,7 @@ class Event(Owned):
 
 
 class Slot(Owned):
-    \"\"\"One element of pinned memory.\"\"\"
+    """One element of pinned memory."""
 
     value = 0.0
     def copy_(self, loss, non_blocking):
@@ -73,18 +73,38 @@ class Slot(Owned):
 
 
 class Loss:
-    \"\"\"A loss that says it is on the device.\"\"\"
+    """A loss that says it is on the device."""
 
     device = torch.device("cuda", 0)
     def __init__(self, tensor):
         self.detach = lambda: tensor.detach()
 
 
+class Stream:
+    """A queue of its own: what is in it is done at `free_ms`."""
+
+    current = None
+    count = 0
+    def __init__(self, device_index=0):
+        self.device_index, self.free_ms, self.cuda_stream = device_index, 0.0, Stream.count
+        self.stream_id = 2 * Stream.count + 1
+        Stream.count += 1
+    def now_ms(self):
+        return max(device_ms, self.free_ms)
+    def __enter__(self):
+        self.before, Stream.current = Stream.current, self
+    def __exit__(self, *raised):
+        Stream.current = self.before
+    def wait_stream(self, stream):
+        takes(max(0.0, stream.free_ms - device_ms))
+
+
+Stream.current = Stream()
 trainer = os.getpid()
 cuda = torch.cuda
 cuda.is_initialized = lambda: os.getpid() == trainer
 cuda.current_device = lambda: 0
-cuda.current_stream = lambda device=None: types.SimpleNamespace(device_index=device, cuda_stream=0)
+cuda.current_stream = lambda device=None: Stream.current
 cuda.Event = Event
 cuda.memory_reserved = lambda device=None: 1 << 20
 cuda.memory_allocated = lambda device=None: 1 << 19
@@ -94,11 +114,32 @@ card = types.SimpleNamespace(name="NVIDIA H200", total_memory=140 << 30, major=9
 cuda.get_device_properties = lambda device: card
 
 
+copy_ms = 0.0
+
+
+def played_copy(self, *args, **kwargs):
+    """Copy to the GPU on the current stream, or do what torch does."""
+    stream = Stream.current
+    if args != ("cuda",):
+        return torch_to(self, *args, **kwargs)
+    if stream.cuda_stream:
+        stream.free_ms = stream.now_ms() + copy_ms
+    else:
+        takes(copy_ms)
+    return torch_to(self)
+
+
+torch_to = torch.Tensor.to.__wrapped__
+torch.Tensor.to, cuda.Stream = played_copy, Stream
+marks._mark_copies(torch, "to")
+marks._mark_waits(torch)
+
+
 def losses_on_device():
-    \"\"\"From here on every loss is on the device, and copied to pinned memory.\"\"\"
+    """From here on every loss is on the device, and copied to pinned memory."""
     timing.pinned_slots = lambda torch: lambda count: [Slot() for _ in range(count)]
     tensors.Reader.on_device = lambda self, tensor, take: take(Loss(tensor)) if cuda.is_initialized() else None
-"""
+'''
 
 
 def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> tuple[subprocess.CompletedProcess, Run]:
@@ -108,7 +149,13 @@ def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> 
     for part in ("ranks", "workers", "gauges"):
         (place / part).mkdir(parents=True)
     path = os.pathsep.join([str(INJECT), str(Path(__file__).parents[3] / "src")])
-    environment = {**os.environ, "PACELINE_WATCH_DIR": str(place), "PYTHONPATH": path, **environ}
+    environment = {
+        **os.environ,
+        "PACELINE_WATCH_DIR": str(place),
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        **environ,
+    }
     ended = subprocess.run(
         [sys.executable, "train.py", *arguments], capture_output=True, text=True, env=environment, cwd=folder
     )

@@ -42,7 +42,7 @@ class PlayedDevice:
     def use(self, index: int) -> None:
         self.devices_seen.append(index)
 
-    def record(self) -> tuple[int]:
+    def record(self, *, working: bool = True) -> tuple[int]:
         if self.refuses:
             raise self.refuses
         self.recorded += 1

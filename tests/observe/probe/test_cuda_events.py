@@ -56,6 +56,8 @@ class Cuda:
         self.now_ms = 0.0
         self.started = True
         self.recorded = 0
+        self.stream = 0  # the current one; 0 is the default stream
+        self.stream_id = 0
 
     def is_initialized(self) -> bool:
         return self.started
@@ -64,7 +66,7 @@ class Cuda:
         return 1
 
     def current_stream(self, index: int) -> SimpleNamespace:
-        return SimpleNamespace(index=index, cuda=self)
+        return SimpleNamespace(index=index, cuda=self, cuda_stream=self.stream, stream_id=self.stream_id)
 
 
 @pytest.fixture
@@ -102,6 +104,29 @@ def test_events_of_two_devices_have_no_time_between_them(events):
     first = events.record()
     events.use(0)
     assert events.elapsed_ns(first, events.record()) is None
+
+
+def test_what_is_not_computing_is_put_into_the_stream_that_computes(events, cuda):
+    cuda.stream = 7
+    assert events.record().recorded_on == 7  # a program that computes on a stream of its own
+    cuda.stream = 9
+    assert events.record(working=False).recorded_on == 7
+    assert events.beside() == 9
+    cuda.stream = 7
+    assert events.beside() is None
+
+
+def test_events_of_two_streams_have_no_time_between_them(events, cuda):
+    first = events.record()
+    cuda.stream = 7
+    assert events.elapsed_ns(first, events.record()) is None
+
+
+def test_a_stream_of_another_library_is_not_kept(events, cuda):
+    cuda.stream = cuda.stream_id = 0x7F00AA10  # an even number: it is not torch's, and may be gone by the next event
+    events.record()
+    cuda.stream = cuda.stream_id = 0
+    assert events.record(working=False).recorded_on == 0
 
 
 def test_events_are_used_again_on_their_own_device(events):

@@ -25,6 +25,10 @@ Copies to the GPU take at least 5% of step time. The time is measured on the dev
 there, the time on the host is used. The finding also shows whether the loader pins memory, but the finding does not
 depend on it.
 
+Copies on a separate CUDA stream overlap with computing, so their time does not count. Only the time that the computing
+stream waits for them (`wait_stream`) counts. If the program makes such copies, the finding gives their number and
+duration, and `loader.device_prefetch` is not proposed.
+
 The expected gain is between a third of this time (pinned memory saves the driver's second copy) and nearly all of it
 (copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
 
@@ -54,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         time_share=share,
         gain=gain_of_removing(share, 1 / 3, 0.95),
         ranks=[r.record.rank for r in facts.ranks if r.breakdown.shares["transfer"] >= WORTH],
-        evidence=[words.share_of_step(share, "copying to the GPU"), *_pinning(rank)],
+        evidence=[words.share_of_step(share, "copying to the GPU"), *_pinning(rank), *_overlapped(rank)],
         remedies=_remedies(rank, share),
         summary=f"copies to the GPU take {units.percent(share)} of the time",
     )
@@ -73,11 +77,21 @@ def _pinning(rank: RankFacts) -> list[Evidence]:
     return [Evidence(text=text, value=float(pins), unit="pinned")]
 
 
+def _overlapped(rank: RankFacts) -> list[Evidence]:
+    """Return how many copies the program makes on a stream of their own, and how long one takes."""
+    copies = (rank.record.summary.get("device") or {}).get("overlapped_copies") or {}
+    count, timed = copies.get("count", 0), copies.get("timed", 0)
+    if not count:
+        return []
+    each = f", {units.seconds(copies['timed_s'] / timed)} each ({timed} timed)" if timed else ""
+    return [Evidence(text=f"{count} copies run on a separate CUDA stream{each}", value=float(count), unit="copies")]
+
+
 def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
-    return _remedies_for(bool(_pins(rank)), share)
+    return _remedies_for(bool(_pins(rank)), share, prefetches=bool(_overlapped(rank)))
 
 
-def _remedies_for(pins: bool, share: float) -> list[Remedy]:
+def _remedies_for(pins: bool, share: float, *, prefetches: bool = False) -> list[Remedy]:
     pin = Remedy(
         id="loader.pin_memory",
         safety="exact",
@@ -96,7 +110,7 @@ def _remedies_for(pins: bool, share: float) -> list[Remedy]:
         change="send uint8 values and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.0, 0.75),
     )
-    return [prefetch, smaller] if pins else [pin, prefetch, smaller]
+    return [*([] if pins else [pin]), *([] if prefetches else [prefetch]), smaller]
 
 
 def check_traces(traces: Traces) -> Finding | None:

@@ -1,5 +1,7 @@
-"""How does CUDA say when it is done? Timing events on the stream of the program, and losses copied beside it.
+"""How does CUDA say when it is done? Timing events on the stream that computes, and losses copied beside it.
 
+A moment of the program belongs to the stream that computes, also while the program has made another one current, as a
+prefetcher does for its copies. Between events of two streams no time is told.
 Nothing here waits for the device: an event is recorded, asked whether it was passed, and used again. While a CUDA graph
 is captured not even that is allowed (a query in any thread would spoil the capture), so capturing is announced.
 No GPU has been seen by the authors of this file.
@@ -22,13 +24,14 @@ _SLOTS = 256
 
 
 class CudaEvents:
-    """Events on the current stream of one device: the one that losses are on, until then the current one."""
+    """Events on the streams of one device: the one that losses are on, until then the current one."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._initialized = torch.cuda.is_initialized
         self._pool: deque[Any] = deque()
         self._lock = _thread.allocate_lock()
+        self._working: Any = None  # the stream that computed last; None while it is unknown
         self._capturing = False
         self.captured = False  # a CUDA graph was captured at some time
         self.index: int | None = None
@@ -41,17 +44,50 @@ class CudaEvents:
         """Record on another device from here on."""
         if index != self.index:
             self._pool.clear()
+            self._working = None
             self.index = index
 
-    def record(self) -> Any:
-        """Put an event into the stream and return it."""
+    def record(self, *, working: bool = True) -> Any:
+        """Put an event into a stream and return it.
+
+        Args:
+            working: The program computes now, so the current stream is the one that computes. Otherwise the event goes
+                into the stream that computed last.
+        """
+        if not working and self._working is not None:
+            return self._put(self._working)
+        stream = self._current()
+        if working:
+            self._working = stream if _lasts(stream) else None
+        return self._put(stream)
+
+    def record_beside(self) -> Any:
+        """Put an event into the current stream, whatever it is for, and return it."""
+        return self._put(self._current())
+
+    def beside(self) -> int | None:
+        """Return the handle of the current stream if it is another one than the stream that computes; else None."""
+        if self._working is None or not self.ready():
+            return None
+        handle: int = self._current().cuda_stream
+        return handle if handle != self._working.cuda_stream else None
+
+    def computes(self, stream: Any) -> bool:
+        """Say whether a stream is the one that computes."""
+        return self._working is not None and bool(stream.cuda_stream == self._working.cuda_stream)
+
+    def _current(self) -> Any:
         if self.index is None:
             self.index = self._torch.cuda.current_device()
+        return self._torch.cuda.current_stream(self.index)
+
+    def _put(self, stream: Any) -> Any:
         try:
             event = self._pool.pop()
         except IndexError:
             event = self._torch.cuda.Event(enable_timing=True)
-        event.record(self._torch.cuda.current_stream(self.index))
+        event.record(stream)
+        event.recorded_on = stream.cuda_stream
         return event
 
     def query(self, event: Any) -> bool:
@@ -60,8 +96,8 @@ class CudaEvents:
             return not self._capturing and bool(event.query())
 
     def elapsed_ns(self, earlier: Any, later: Any) -> int | None:
-        """Return the time between two events; None when they are of two devices. Good to half a microsecond."""
-        if earlier.device != later.device:
+        """Return the time between two events, to half a microsecond; None if they are of two devices or streams."""
+        if earlier.device != later.device or earlier.recorded_on != later.recorded_on:
             return None
         with self._lock:
             return None if self._capturing else round(earlier.elapsed_time(later) * 1e6)
@@ -76,6 +112,12 @@ class CudaEvents:
         with self._lock:
             self._capturing = capturing
             self.captured |= capturing
+
+
+def _lasts(stream: Any) -> bool:
+    """Say whether a stream is torch's own or the default one: those of other libraries may be destroyed at any time."""
+    number = getattr(stream, "stream_id", 0)
+    return number == 0 or bool(number & 1)  # as c10/cuda/CUDAStream.cpp packs it: an outside handle is an even address
 
 
 def patch_capture(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:

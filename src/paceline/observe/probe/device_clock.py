@@ -42,8 +42,8 @@ class EventSource(Protocol):
     def use(self, index: int) -> None:
         """Record on the device of this number from here on."""
 
-    def record(self) -> Any:
-        """Put an event into the device's queue and return it."""
+    def record(self, *, working: bool = True) -> Any:
+        """Put an event into the queue that computes and return it; `working` says that it is the current one."""
 
     def query(self, event: Any) -> bool:
         """Say whether the device has passed the event."""
@@ -106,7 +106,7 @@ class Stamper:
             if self.recorded - self.resolved > _MOST_OUTSTANDING or not self._source.ready():
                 return moment
             timed = Timed(moment)
-            timed.event = self._source.record()
+            timed.event = self._source.record(working=FORWARD <= moment[1] <= OPTIMIZER + 1)
         except Exception as error:  # never the program's trouble: it is timed by the host from here on
             self.stop(error)
             return moment

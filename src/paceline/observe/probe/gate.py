@@ -36,6 +36,7 @@ class Gate:
     """The switchboard between patches and scribe. All times are CLOCK_MONOTONIC ns."""
 
     __slots__ = (
+        "copies",
         "distributed",
         "fed",
         "fetches",
@@ -74,6 +75,7 @@ class Gate:
         self.window: Callable[[int], None] | None = None
         self.start_scribe: Callable[[], None] = lambda: None
         self.take_loss: Callable[[Any], Any] | None = None  # reads a loss that is on a GPU, later
+        self.copies: Any = None  # knows of copies to a GPU that overlap with computing (overlap.OverlappedCopies)
 
     def held(self) -> tuple[Any, ...]:
         """Return all that the gate refers to."""
@@ -84,7 +86,7 @@ class Gate:
         self.put = _drop
         self.nested = False
         self.scribe_started = True
-        self.window = self.take_loss = None
+        self.window = self.take_loss = self.copies = None
         self.moments.clear()
 
 

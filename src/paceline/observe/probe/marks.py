@@ -80,6 +80,7 @@ def patch(torch: Any) -> None:
     if has_gpu(torch):
         for name in ("to", "cuda"):
             _mark_copies(torch, name)
+        _mark_waits(torch)
 
 
 def patch_savers(module: Any) -> None:
@@ -114,22 +115,29 @@ def _note_group(torch: Any, owner: Any, name: str) -> None:
 def _mark_copies(torch: Any, name: str) -> None:
     """Mark copies from the host to a GPU; calls that stay on one device are left alone.
 
+    Copies on a stream beside the one that computes are no phase: they are counted and timed on their own stream.
     Function modes and tensor subclasses are told of the function that they know as ``torch.Tensor.to``: this one.
     """
     original = getattr(torch.Tensor, name)
     in_use = torch.cuda.is_initialized
+    plain = (torch.Tensor, torch.nn.Parameter)
     heard, tell = torch.overrides.has_torch_function_unary, torch.overrides.handle_torch_function
 
     def begin(args: Any, kwargs: Any) -> bool | None:
         if gate.nested or not in_use() or get_ident() != gate.owner:
             return None
-        if args[0].is_cuda or type(args[0]) is not torch.Tensor:
+        if args[0].is_cuda or type(args[0]) is not torch.Tensor or not (name == "cuda" or _to_gpu(plain, args, kwargs)):
             return None
+        if gate.copies is not None and gate.copies.is_beside():
+            return gate.copies.begin()
         gate.put((perf_counter_ns(), TRANSFER))
         return True
 
-    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
-        gate.put((perf_counter_ns(), TRANSFER + 1))
+    def end(begun: Any, result: Any, raised: BaseException | None) -> None:
+        if begun is True:
+            gate.put((perf_counter_ns(), TRANSFER + 1))
+        elif gate.copies is not None:
+            gate.copies.end(begun)
 
     marked = stand_in(original, "copy probe", begin, end)
 
@@ -142,3 +150,35 @@ def _mark_copies(torch: Any, name: str) -> None:
             raise
 
     guard.replace(torch.Tensor, name, copied)
+
+
+def _to_gpu(plain: tuple[type, ...], args: Any, kwargs: Any) -> bool:
+    """Say whether a call of ``Tensor.to`` names a GPU: a device, its number or name, or a plain tensor on one."""
+    target = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
+    if isinstance(target, str):
+        return target.startswith("cuda")
+    if isinstance(target, int):
+        return not isinstance(target, bool)
+    if type(target) in plain:
+        return bool(target.is_cuda)
+    return getattr(target, "type", None) == "cuda"  # a torch.device; a dtype has none
+
+
+def _mark_waits(torch: Any) -> None:
+    """Mark where the computing stream waits for a stream that copies: what it waits there is not overlapped."""
+
+    def begin(args: Any, kwargs: Any) -> bool | None:
+        copies = gate.copies
+        if copies is None or gate.nested or get_ident() != gate.owner:
+            return None
+        if not copies.are_awaited(args[0], args[1] if len(args) > 1 else kwargs.get("stream")):
+            return None
+        gate.put((perf_counter_ns(), TRANSFER))
+        return True
+
+    def end(begun: bool, result: Any, raised: BaseException | None) -> None:
+        gate.put((perf_counter_ns(), TRANSFER + 1))
+
+    stream = torch.cuda.Stream
+    if hasattr(stream, "wait_stream"):
+        guard.replace(stream, "wait_stream", stand_in(stream.wait_stream, "copy probe", begin, end))

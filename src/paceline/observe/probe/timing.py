@@ -17,6 +17,7 @@ from paceline.observe.probe.cuda_events import CudaEvents, Losses, patch_capture
 from paceline.observe.probe.device_clock import DeviceClock, EventSource, Stamper
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import HeldRows, Written
+from paceline.observe.probe.overlap import OverlappedCopies
 
 _PATIENCE_AT_END_S = 0.1
 _TUNE_S = 0.4
@@ -25,9 +26,16 @@ _TUNE_S = 0.4
 class Timing:
     """Times moments on a device and holds rows back until it has come to them."""
 
-    def __init__(self, source: EventSource, losses: Losses, write: Callable[[Written], None]) -> None:
+    def __init__(
+        self,
+        source: EventSource,
+        losses: Losses,
+        write: Callable[[Written], None],
+        copies: OverlappedCopies | None = None,
+    ) -> None:
         self._source = source
         self._losses = losses
+        self._copies = copies
         self._stamper = Stamper(source, gate.moments.append)
         self._clock = DeviceClock(source, self._stamper)
         self._held = HeldRows(write)
@@ -74,6 +82,7 @@ class Timing:
             "lag_s": self._clock.lags_s(),
             "lag_count": self._clock.lag_count,
             "off": self._stamper.off,
+            "overlapped_copies": self._copies.as_json() if self._copies is not None else None,
         }
 
     @property
@@ -85,10 +94,13 @@ class Timing:
         self._installed = True
         gate.put = self._stamper.put
         gate.take_loss = self._losses.take
+        gate.copies = self._copies
         guard.on_undo(_uninstall)
 
     def _follow(self) -> None:
         self._clock.poll()
+        if self._copies is not None:
+            self._copies.poll()
         rows = self._clock.rows
         while rows:
             self._held.match(rows.popleft())
@@ -96,7 +108,7 @@ class Timing:
 
 def _uninstall() -> None:
     gate.put = gate.moments.append
-    gate.take_loss = None
+    gate.take_loss = gate.copies = None
 
 
 def cuda_timing(
@@ -104,4 +116,4 @@ def cuda_timing(
 ) -> Timing:
     """Return the timing of a process that uses CUDA; `before_capture` is called when a CUDA graph will be captured."""
     patch_capture(torch, events, before_capture)
-    return Timing(events, Losses(events, pinned_slots(torch)), write)
+    return Timing(events, Losses(events, pinned_slots(torch)), write, OverlappedCopies(events))
