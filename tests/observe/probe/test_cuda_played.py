@@ -7,60 +7,16 @@ is said to have taken is known to the microsecond, however busy the machine is.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.observe.probe.played_cuda import run_watched
 
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import gather
-from paceline.observe.supervise import INJECT
 from paceline.record.layout import FLAG_DEVICE_TIMED, FLAG_LOSS, FLAG_PROFILED
-from paceline.record.read import read_run
 
 PROGRAM = """
-import sys, time, types
-from paceline.observe.probe import marks, presence
-presence.has_gpu = marks.has_gpu = lambda torch: True
-import torch
-torch.version.cuda = None  # the device is played: a torch built for a real one would try to record events on it
-
-
-device_ms = 0.0
-
-
-def takes(ms):
-    global device_ms
-    device_ms += ms
-
-
-class Event:
-    def __init__(self, enable_timing=False):
-        self.device = None
-    def record(self, stream=None):
-        self.device, self.at = torch.device("cuda", stream.device_index), device_ms
-    def query(self):
-        return True
-    def elapsed_time(self, other):
-        return other.at - self.at
-
-
-cuda = torch.cuda
-cuda.is_initialized = lambda: True
-cuda.current_device = lambda: 0
-cuda.current_stream = lambda device=None: types.SimpleNamespace(device_index=device)
-cuda.Event = Event
-cuda.memory_reserved = lambda device=None: 1 << 20
-cuda.memory_allocated = lambda device=None: 1 << 19
-counters = {"allocated_bytes.all.current": 5e8, "reserved_bytes.all.current": 9e8, "allocated_bytes.all.peak": 6e8}
-cuda.memory_stats = lambda device=None: counters | {"num_alloc_retries": 0}
-card = types.SimpleNamespace(name="NVIDIA H200", total_memory=140 << 30, major=9, minor=0, uuid="1111")
-cuda.get_device_properties = lambda device: card
-
-
 class Timed(torch.nn.Sequential):
     def forward(self, data):
         takes(2.0)
@@ -88,15 +44,9 @@ print("done", len(list(model.parameters())))
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("played")
-    (folder / "train.py").write_text(PROGRAM)
-    place = folder / "run"
-    for part in ("ranks", "workers", "gauges"):
-        (place / part).mkdir(parents=True)
-    path = os.pathsep.join([str(INJECT), str(Path(__file__).parents[3] / "src")])
-    environment = {**os.environ, "PACELINE_WATCH_DIR": str(place), "PYTHONPATH": path}
-    ended = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, env=environment, cwd=folder)
+    ended, run = run_watched(folder, PROGRAM)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done 4\n", "")
-    return read_run(place)
+    return run
 
 
 def test_the_device_is_described(run):

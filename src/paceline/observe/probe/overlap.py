@@ -1,7 +1,7 @@
-"""Copies to a GPU on a stream beside the one that computes, as a prefetcher makes them: how many, and how long they take.
+"""Copies to a GPU on a stream beside the one that computes: how many there are, and how long they take.
 
-Such a copy takes no time of the step unless the computing stream comes to wait for it. It is timed by a pair of events
-on its own stream, at most one copy in ten milliseconds.
+A prefetcher makes such copies. A copy takes no time of the step unless the computing stream has to wait for it. Copies
+are timed by a pair of events on their own stream, at most one copy in ten milliseconds.
 """
 
 from __future__ import annotations
