@@ -223,6 +223,8 @@ def _why_no_window(rank: Rank) -> str:
 def _of_gpu(rank: Rank) -> dict[str, str]:
     """Return what is not known of a run on a GPU that would be on a CPU."""
     found = {} if (why := why_host_times(rank)) is None else {"device_times": why}
+    if unread := rank.meta.get("device_memory_unread"):
+        found["device_memory"] = str(unread)
     if rank.device != "cpu" and rank.meta.get("distributed"):
         found["communication"] = "on a GPU, collectives inside the backward pass are not timed separately"
     return found

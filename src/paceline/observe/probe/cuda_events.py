@@ -35,13 +35,15 @@ class CudaEvents:
         self._capturing = False
         self.captured = False  # a CUDA graph was captured at some time
         self.index: int | None = None
+        self.named = False  # the device was named by a loss on it
 
     def ready(self) -> bool:
         """Say whether an event can be recorded now."""
         return not self._capturing and self._initialized()
 
     def use(self, index: int) -> None:
-        """Record on another device from here on."""
+        """Record on the device of this number from here on; a loss is on it."""
+        self.named = True
         if index != self.index:
             self._pool.clear()
             self._working = None

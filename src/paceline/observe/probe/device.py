@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import precision
+from paceline.observe.probe import optimizers, precision
 from paceline.observe.probe.cuda_events import CudaEvents
 from paceline.observe.probe.presence import has_gpu
 from paceline.observe.probe.timing import cuda_timing
@@ -51,12 +51,28 @@ class CudaDevice:
         self.events = CudaEvents(torch)
         self._used = False
         self._bytes: tuple[float, float] = (0.0, _NAN)  # until when it holds, bytes allocated
+        self._unread: str | None = None  # why memory is not read: a pluggable allocator counts nothing
 
     def _in_use(self) -> bool:
         """Whether the program keeps tensors on the device; before it does, it trains on the CPU for all we know."""
         if not self._used and self.events.index is not None:
-            self._used = bool(self._torch.cuda.memory_reserved(self.events.index) > 0)
+            reserved = self._asked(self._torch.cuda.memory_reserved)
+            self._used = self._trained_there() if reserved is None else bool(reserved > 0)
         return self._used
+
+    def _asked(self, question: Callable[[int | None], Any]) -> Any:
+        """Return what the allocator answers for the device; None if it refuses, and then it is not asked again."""
+        if self._unread is not None:
+            return None
+        try:
+            return question(self.events.index)
+        except Exception as error:
+            self._unread = f"the allocator of the program keeps no statistics ({type(error).__name__}: {error})"[:300]
+            return None
+
+    def _trained_there(self) -> bool:
+        """Whether a loss or the parameters of an optimizer are on the device, where the allocator does not tell."""
+        return self.events.named or any(each["device"] == "cuda" for each in list(optimizers.described.values()))
 
     def describe(self) -> dict[str, Any]:
         """Return what the meta file says of the device."""
@@ -74,6 +90,7 @@ class CudaDevice:
             "capability": f"{properties.major}.{properties.minor}",
             "cuda": self._torch.version.cuda,
             "cuda_graphs": self.events.captured,
+            "device_memory_unread": self._unread,
             **precision.describe(self._torch),
         }
 
@@ -85,14 +102,17 @@ class CudaDevice:
         """Return the bytes allocated some milliseconds ago at most; the counters are many and cost 50 µs to collect."""
         now = time.monotonic()
         if now >= self._bytes[0] and self._in_use():
-            self._bytes = (now + _FRESH_S, float(self._torch.cuda.memory_allocated(self.events.index)))
+            allocated = self._asked(self._torch.cuda.memory_allocated)
+            self._bytes = (now + _FRESH_S, _NAN if allocated is None else float(allocated))
         return self._bytes[1]
 
     def memory(self) -> tuple[float, float, float, float]:
         """Return allocated, reserved and peak bytes, and the number of allocation retries."""
         if not self._in_use():
             return (_NAN, _NAN, _NAN, _NAN)
-        stats = self._torch.cuda.memory_stats(self.events.index)
+        stats = self._asked(self._torch.cuda.memory_stats)
+        if stats is None:
+            return (_NAN, _NAN, _NAN, _NAN)
         return (
             float(stats.get("allocated_bytes.all.current", _NAN)),
             float(stats.get("reserved_bytes.all.current", _NAN)),
