@@ -114,6 +114,37 @@ def test_the_capture_holds_the_steps_that_were_asked_for(pair):
     assert names.count("Optimizer.step#SGD.step") == 4
 
 
+def test_the_profiler_warms_up_for_one_step_and_leaves_no_variable(tmp_path):
+    listening = """
+        import os, torch
+        from torch.autograd.profiler import KinetoStepTracker
+        torch.set_num_threads(1)
+        start = torch.profiler.profile.start
+        def told(profiler):
+            start(profiler)
+            print("start", step, profiler.current_action.name, profiler.schedule(5).name)
+        torch.profiler.profile.start = told
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(8):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            print(step, os.environ.get("KINETO_LOG_LEVEL"))
+    """
+    result = watched([program(tmp_path, listening)], tmp_path, ["--profile", "5:6"])
+    lines = [f"{step} None" for step in range(8)]
+    assert result.out.splitlines() == [*lines[:3], "start 3 WARMUP RECORD", *lines[3:]]
+    assert result.theirs == []
+    assert steps_of(captures(result)[0]) == ["ProfilerStep#5", "ProfilerStep#6"]
+
+
+def test_a_program_that_ends_while_the_profiler_warms_up(tmp_path):
+    result = watched([program(tmp_path, TRAINS), "5", "0"], tmp_path, ["--profile", "6:9"])
+    assert (result.code, result.theirs) == (0, [])
+    assert not (result.folder / layout.CAPTURES_DIR).exists()
+
+
 def test_steps_that_were_captured_are_marked_in_the_record(pair):
     (rank,) = pair[1].run.ranks
     marked = [step for step, row in enumerate(rank.steps) if row["flags"] & layout.FLAG_PROFILED]

@@ -38,6 +38,25 @@ def test_a_rank_finds_its_gpu_or_none(tmp_path, meta, found):
     assert bool(gpu_run(tmp_path, meta=meta).gpus) == found
 
 
+@pytest.mark.parametrize(
+    ("meta", "reason"),
+    [
+        ({}, None),
+        ({"device": "cpu"}, None),
+        (
+            {"device_uuid": "99999999-2222-3333-4444-555555555555", "device_name": "NVIDIA H200 MIG 1g.18gb"},
+            "the rank trained on a MIG slice (NVIDIA H200 MIG 1g.18gb)",
+        ),
+        ({"device_uuid": "", "visible_devices": "MIG-1111", "device_index": 0, "device_name": ""}, "slice (MIG-1111)"),
+        ({"device_uuid": "99999999-2222-3333-4444-555555555555"}, "none of the 1 cards that the driver lists"),
+        ({"device_uuid": "", "visible_devices": "3,0", "device_index": 0}, "(CUDA_VISIBLE_DEVICES=3,0, no UUID)"),
+    ],
+)
+def test_why_a_rank_has_no_readings_of_its_gpu(tmp_path, meta, reason):
+    told = diagnose(gpu_run(tmp_path, meta=meta).run).unavailable.get("gpu")
+    assert told is None if reason is None else reason in told
+
+
 def test_readings_before_and_after_the_steps_do_not_count(tmp_path):
     facts = gpu_run(tmp_path)
     run = facts.run

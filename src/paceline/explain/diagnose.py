@@ -13,6 +13,7 @@ from paceline.explain.device_times import why_host_times
 from paceline.explain.ending import ended, unended_ranks
 from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
 from paceline.explain.gauges import gauge_series, missing_gauges
+from paceline.explain.gpu import why_no_gpu
 from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
 from paceline.explain.rules import all_rules
 from paceline.explain.source import source_lines
@@ -210,7 +211,7 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
         found["loader"] = "no DataLoader supplied the training data"
     if first.window is None:
         found["profiler_window"] = _why_no_window(first.record)
-    return found | _of_gpu(first.record)
+    return found | _of_gpu(run, first.record)
 
 
 def _why_no_window(rank: Rank) -> str:
@@ -220,9 +221,11 @@ def _why_no_window(rank: Rank) -> str:
     return "no steps were profiled (short run, profiling switched off, or the program profiles itself)"
 
 
-def _of_gpu(rank: Rank) -> dict[str, str]:
-    """Return what is not known of a run on a GPU that would be on a CPU."""
+def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
+    """Return what is not known of a run on a GPU, with the reasons."""
     found = {} if (why := why_host_times(rank)) is None else {"device_times": why}
+    if (why := why_no_gpu(run, rank)) is not None:
+        found["gpu"] = why
     if unread := rank.meta.get("device_memory_unread"):
         found["device_memory"] = str(unread)
     if rank.device != "cpu" and rank.meta.get("distributed"):

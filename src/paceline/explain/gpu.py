@@ -129,6 +129,23 @@ def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
     return _use(facts, stepping, _of_gpu(facts["index"], taken)) if stepping else None
 
 
+def why_no_gpu(run: Run, rank: Rank) -> str | None:
+    """Return why a rank on a GPU has no readings of its card; None if it has, or if the gauges give the reason."""
+    lines = run.gauges.get(rank.host, ())
+    cards = next((x.get("gpus") for x in lines if x.get("kind") == "header"), None)
+    if rank.device != "cuda" or not cards or gpu_use(run, rank) is not None:
+        return None
+    visible, name = str(rank.meta.get("visible_devices") or ""), str(rank.meta.get("device_name") or "")
+    if " MIG " in f"{name} " or "MIG-" in visible:
+        return f"the rank trained on a MIG slice ({name or visible}), and the driver gives its readings for whole cards"
+    if _facts_of(rank, cards) is not None:
+        return "no reading was taken between the first and the last step"
+    uuid = rank.meta.get("device_uuid")
+    if uuid:
+        return f"none of the {len(cards)} cards that the driver lists has the UUID of the rank's GPU ({uuid})"
+    return f"the rank's GPU could not be matched to a card (CUDA_VISIBLE_DEVICES={visible or 'not set'}, no UUID)"
+
+
 def _facts_of(rank: Rank, gpus: Sequence[JsonObject]) -> JsonObject | None:
     """Find the rank's GPU: by its UUID, else by its number where no variable hides or reorders GPUs."""
     uuid = _bare(rank.meta.get("device_uuid"))

@@ -1,13 +1,16 @@
 """A capture of chosen steps by torch's own profiler, for ``paceline trace``: what ran when, on host and GPU.
 
 ``paceline run --profile 10:13`` has every training process take one of its steps 10 to 13, counted from 0. Steps are
-marked as torch marks them. Begun and ended by the training thread, written by the scribe's. If the program profiles
-itself, ours gives way.
+marked as torch marks them. The profiler starts one step earlier, in its warm-up state, because the first step after the
+start of CUPTI is slower than others; before step 0 there is none. Begun and ended by the training thread, written by
+the scribe's. If the program profiles itself, ours gives way.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,7 +34,7 @@ class Capture:
         self._profiler: Any = None
         self._finished: Any = None  # to be written
         self._failed: str | None = None
-        self._ours = False  # we are starting a profiler, not the program
+        self._ours = False  # we are starting a profiler or its record, not the program
         self.events: Any = None
         self.begun_ns: int | None = None
         self.ended_ns: int | None = None
@@ -45,8 +48,8 @@ class Capture:
         return False
 
     def at_start(self) -> None:
-        """Begin, where the first of all steps is wanted. Runs on the training thread, at the first moment."""
-        if self._first == 0:
+        """Begin if step 0 or 1 is the first one wanted. Runs on the training thread, at the first moment."""
+        if self._first <= 1:
             self._guarded(self._begin)
 
     def at_step_end(self, optimizer: int = 0) -> None:
@@ -56,8 +59,8 @@ class Capture:
             return  # another one of the same step
         self._done += 1
         if self._profiler is not None:
-            self._guarded(self.end if self._done > self._last else self._profiler.step)
-        elif self._done == self._first:
+            self._guarded(self.end if self._done > self._last else self._step)
+        elif self._done == self._first - 1:
             self._guarded(self._begin)
 
     def _guarded(self, act: Any) -> None:
@@ -74,22 +77,32 @@ class Capture:
             gate.window = None
             self._failed = "the program profiles itself"
             return
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it would print when it begins and ends
         kinds = {torch.profiler.ProfilerActivity.CPU}
         if torch.cuda.is_initialized():
             kinds.add(torch.profiler.ProfilerActivity.CUDA)
-        record = torch.profiler.ProfilerAction.RECORD
+        warm_up, record, first = torch.profiler.ProfilerAction.WARMUP, torch.profiler.ProfilerAction.RECORD, self._first
         made = torch.profiler.profile(
-            activities=kinds, schedule=lambda step: record, record_shapes=True, acc_events=True
+            activities=kinds,
+            schedule=lambda step: warm_up if step < first else record,
+            record_shapes=True,
+            acc_events=True,
         )
-        made.step_num = self._first
+        made.step_num = max(0, first - 1)
         self.begun_ns = perf_counter_ns()
+        self._acting(made.start)
+        self._profiler = made
+
+    def _step(self) -> None:
+        self._acting(self._profiler.step)
+
+    def _acting(self, act: Callable[[], Any]) -> None:
+        """Have our profiler do something that the program's would make us give way for."""
         self._ours = True
         try:
-            made.start()
+            with _silent_kineto():
+                act()
         finally:
             self._ours = False
-        self._profiler = made
 
     def end(self) -> None:
         """End the capture, if it is open."""
@@ -98,7 +111,8 @@ class Capture:
         gate.window = None
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        self._finished = profiler
+        if self._done >= self._first:  # else the program ended in the warm-up: there is nothing to write
+            self._finished = profiler
         self.ended_ns = perf_counter_ns()
 
     def take(self) -> dict[str, Any] | None:
@@ -127,6 +141,20 @@ class Capture:
         if self.begun_ns is None:
             return False
         return end_ns > self.begun_ns and (self.ended_ns is None or begin_ns < self.ended_ns)
+
+
+@contextmanager
+def _silent_kineto() -> Iterator[None]:
+    """Keep Kineto from printing when it begins and ends. It reads the variable once; processes to come shall not."""
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "6"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def steps_of(text: str) -> tuple[int, int] | None:
