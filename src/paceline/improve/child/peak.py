@@ -1,4 +1,4 @@
-"""How much memory has this process needed since it was last asked? On a GPU what was allocated there, else resident."""
+"""Peak memory of this process since the last question: allocated on all GPUs together, or resident without a GPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ _FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: the peak of the resident size 
 
 
 def begin(torch: Any) -> None:
-    """Begin to look for the largest need."""
+    """Reset the peak, on all devices: the program need not use the current one."""
     if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+        with suppress(RuntimeError):  # a pluggable allocator keeps no statistics
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
         return
     with suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:
         file.write(_FORGET_PEAK)
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the most bytes that were needed at once since then; None where the kernel does not tell."""
+    """Return the peak in bytes, with several GPUs the sum of their peaks; None if kernel or allocator do not tell it."""
     if torch.cuda.is_initialized():
-        return float(torch.cuda.max_memory_allocated())
+        try:
+            return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))
+        except RuntimeError:
+            return None
     try:
         with open("/proc/self/status", "rb") as file:
             lines = file.read().splitlines()

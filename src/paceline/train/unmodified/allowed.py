@@ -19,7 +19,8 @@ _NOT_WITH = {
     "loader.device_prefetch": "the rows of other ranks are added behind it",
     "optimizer.state_8bit": "what it keeps is in no form that can be split",
 }
-_GPUS = Path("/proc/driver/nvidia/gpus")
+_GPUS = Path("/proc/driver/nvidia/gpus")  # all of the machine, also those that a container or a job may not use
+_DEVICES = Path("/dev")
 
 
 def check_axes(text: str) -> None:
@@ -77,9 +78,30 @@ def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, 
     _check_gpus(layout)
 
 
+def _usable_gpus() -> int:
+    """Return the number of GPUs whose device file this process may open."""
+    return sum(map(_may_open, _GPUS.iterdir())) if _GPUS.is_dir() else 0
+
+
+def _may_open(gpu: Path) -> bool:
+    """Say whether a GPU of the machine may be used: containers lack its device file, jobs of Slurm may not open it."""
+    try:
+        lines = (gpu / "information").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return True
+    number = next((line.partition(":")[2].strip() for line in lines if line.startswith("Device Minor")), None)
+    if number is None:
+        return True  # an old driver: not known
+    try:
+        os.close(os.open(_DEVICES / f"nvidia{number}", os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def _check_gpus(layout: Layout) -> None:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    there = _usable_gpus()
     seen = (
         there
         if given is None

@@ -52,9 +52,9 @@ class Streams:
 
 
 def state(torch: Any) -> State:
-    """Return the state of the generators that the program may draw from."""
+    """Return the state of the generators that the program may draw from, on every device."""
     numpy = sys.modules.get("numpy")
-    on_gpu = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), on_gpu, random.getstate(), numpy.random.get_state() if numpy is not None else None
 
 
@@ -63,7 +63,7 @@ def set_state(torch: Any, given: State) -> None:
     on_cpu, on_gpu, of_python, of_numpy = given
     torch.set_rng_state(on_cpu)
     if on_gpu is not None:
-        torch.cuda.set_rng_state(on_gpu)
+        torch.cuda.set_rng_state_all(on_gpu)
     random.setstate(of_python)
     if of_numpy is not None:
         sys.modules["numpy"].random.set_state(of_numpy)
@@ -80,6 +80,6 @@ def noticed(spread: Spread, action: Callable[[], Any]) -> tuple[Any, bool]:
 
 
 def _same(torch: Any, one: State, other: State) -> bool:
-    on_gpu = one[1] is None or bool(torch.equal(one[1], other[1]))
+    on_gpu = one[1] is None or all(map(torch.equal, one[1], other[1]))
     of_numpy = one[3] is None or (one[3][2] == other[3][2] and bool((one[3][1] == other[3][1]).all()))
     return bool(torch.equal(one[0], other[0])) and on_gpu and one[2] == other[2] and of_numpy
