@@ -88,9 +88,10 @@ class Part:
 
     why: str | None = None  # why one cannot go on in the middle of an epoch
 
-    def __init__(self, order: Order, world: World) -> None:
+    def __init__(self, order: Order, world: World, micro_batches: int) -> None:
         self._order = order
         self._world = world
+        self._micro_batches = micro_batches
 
     def __len__(self) -> int:
         return len(self._order)
@@ -100,11 +101,17 @@ class Part:
             yield self._part_of(batch, self._world.sample_part)
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
+        """Return a part of each micro-batch of one process, so that all ranks together compute the same micro-batches.
+
+        What sees a whole micro-batch, such as BatchNorm, depends on it.
+        """
         parts = self._world.layout.samples
         if len(batch) % parts:
             raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
-        size = len(batch) // parts
-        return batch[part * size : (part + 1) * size]
+        pieces = self._micro_batches if len(batch) % (parts * self._micro_batches) == 0 else 1
+        size = len(batch) // (parts * pieces)
+        begins = range(part * size, len(batch), parts * size)
+        return [number for begin in begins for number in batch[begin : begin + size]]
 
 
 class Dealt(Part):
@@ -116,8 +123,8 @@ class Dealt(Part):
     why = "with [asynchronous] parts are dealt to whoever asks for one; save after an epoch"
     _made = count()  # loaders are made in the same order on all ranks
 
-    def __init__(self, order: Order, world: World) -> None:
-        super().__init__(order, world)
+    def __init__(self, order: Order, world: World, micro_batches: int) -> None:
+        super().__init__(order, world, micro_batches)
         self._name = f"paceline/dealt/{next(Dealt._made)}"
         self._epochs = count()
 

@@ -1,8 +1,9 @@
 """Which samples does a rank see? Its part of each batch that one process would see, in the same order.
 
 Each rank draws the same order of samples, by rank 0's random numbers, and reads only its part: of a batch of B samples
-over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the script says, on any layout. A
-`paceline.data.Loader` deals each batch out sample by sample. Where loaders are, is kept in checkpoints.
+over n parts, samples p B / n to (p + 1) B / n; with micro-batches, that part of each micro-batch of one process. So the
+global batch is what the script says, on any layout, and so is each micro-batch. A `paceline.data.Loader` deals each
+batch out sample by sample. Where loaders are, is kept in checkpoints.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
     order = Order(loader.batch_sampler, world)
-    return Place(_again(loader, kind(order, world)), order, kind.why or why_not(loader))
+    return Place(_again(loader, kind(order, world, micro_batches)), order, kind.why or why_not(loader))
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
