@@ -26,7 +26,7 @@ from paceline.train.arrange import Arranged, arrange
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.recipe import Recipe, of
 from paceline.train.replicas import Replicas, replicas_of
-from paceline.train.world import draw_apart, join, leave, meet
+from paceline.train.world import draw_apart, draw_within, join, leave, meet
 
 Loss = Callable[[Any, Any], Any]
 
@@ -132,6 +132,7 @@ class Engine:
         self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
         if self._arranged.stages is None:
+            draw_within(self._arranged.module, self.world)
             self._arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         return self._arranged.module, self._optimizer
 
@@ -221,7 +222,7 @@ class Engine:
             self._weights.guard_from(weight, output)
             return self._weights.multiplied(found, weight) * scale
 
-        with self.recipe.precision.context(self.device.type):
+        with self.recipe.precision.context(self.device.type), self.world.drawing("model"):
             losses = stages.run(inputs, target, loss_of)
         for loss in losses:
             self._weights.add(loss / scale)

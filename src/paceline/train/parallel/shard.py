@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train.agreement import is_same, largest
 from paceline.train.precision import Precision
 
 
@@ -50,6 +51,11 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     if apart:
         _Calls(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
+
+
+def groups_of(mesh: Any) -> list[Any]:
+    """Return the process groups of a mesh, one of each dimension."""
+    return [mesh.get_group(axis) for axis in range(mesh.ndim)]
 
 
 def _in_precision(forward: Callable[..., Any], precision: Precision, device: str, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +95,7 @@ class _Calls:
     """Sees that all ranks call the same blocks in the same order, in each forward as in the first."""
 
     def __init__(self, model: Any, blocks: Sequence[Any], mesh: Any) -> None:
-        self._mesh = mesh
+        self._groups = groups_of(mesh)
         self._name = type(model).__name__.removeprefix("FSDP")
         self._names = {id(part): name for name, part in model.named_modules()}
         self._numbers = {id(block): number for number, block in enumerate(blocks)}
@@ -132,12 +138,7 @@ class _Calls:
 
     def _agree(self, number: int) -> None:
         """See that all ranks are at the same block."""
-        import torch
-
-        numbers = torch.tensor([number, -number], device=self._mesh.device_type)
-        for axis in range(self._mesh.ndim):
-            torch.distributed.all_reduce(numbers, torch.distributed.ReduceOp.MAX, group=self._mesh.get_group(axis))
-        if int(numbers[0]) != -int(numbers[1]):
+        if not is_same(number, self._groups):
             raise self._error("ranks call different ones")
 
     def _error(self, what: str) -> UsageError:
@@ -177,7 +178,7 @@ class _Unused:
     """
 
     def __init__(self, model: Any, units: Sequence[Any], mesh: Any) -> None:
-        self._mesh = mesh
+        self._groups = groups_of(mesh)
         self._parts = list(_parts_of_lists(model, {id(unit) for unit in units}))
         self._called = [0] * len(self._parts)
         for number, part in enumerate(self._parts):
@@ -191,25 +192,14 @@ class _Unused:
         import torch
 
         called, self._called = self._called, [0] * len(self._parts)
-        for number, used in enumerate(self._most(called)):
+        for number, used in enumerate(largest(called, self._groups)):
             own = [p for p in self._parts[number].parameters() if p.grad is not None]
             if used or not own:
                 continue
             sizes = torch.stack([p.grad.to_local().abs().sum().cpu() for p in own])  # of parts that are used otherwise
-            if not any(self._most([int(sizes.sum() > 0)])):
+            if not any(largest([int(sizes.sum() > 0)], self._groups)):
                 for parameter in own:
                     parameter.grad = None
-
-    def _most(self, numbers: list[int]) -> list[int]:
-        """Return the largest of each number over all ranks."""
-        import torch
-
-        if not numbers:
-            return []
-        found = torch.tensor(numbers, device=self._mesh.device_type)
-        for axis in range(self._mesh.ndim):
-            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group=self._mesh.get_group(axis))
-        return [int(number) for number in found.tolist()]
 
 
 def _parts_of_lists(module: Any, units: set[int]) -> Iterator[Any]:
