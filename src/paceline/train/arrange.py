@@ -30,7 +30,7 @@ class Arranged:
     held: Any  # the module with the parameters of this rank, under the names of the whole model
     set_sync: Callable[[bool], None]  # whether the coming micro-step reduces gradients
     stages: pp.Stages | None
-    check_used: Callable[[], None] = lambda: None  # after backward: whether all that is exchanged was there
+    check_used: Callable[[], None]  # after backward: whether all that is exchanged was there
 
 
 def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arranged:
@@ -60,18 +60,29 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
         _contiguous(model)
     plan = tp.plan_of(model) if layout.tp > 1 else {}
     if layout.pp == 1:
-        module, set_sync = _spread(model, blocks, plan, world, recipe)
-        used = {} if module is model else {"check_used": partial(dp.check_used, model, recipe.ddp)}
-        return Arranged(module=module, held=model, set_sync=set_sync, stages=None, **used)
+        module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
+        return Arranged(module=module, held=model, set_sync=set_sync, stages=None, check_used=check_used)
     own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
+    checks = []
     for _, stage in own:
         inside = set(stage.modules())
-        _spread(stage, [block for block in blocks if block in inside], plan, world, recipe)
+        checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     from torch import nn
 
     held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
-    return Arranged(module=held, held=held, set_sync=lambda on: None, stages=stages)
+    return Arranged(
+        module=held,
+        held=held,
+        set_sync=lambda on: None,
+        stages=stages,
+        check_used=partial(_each, checks),
+    )
+
+
+def _each(checks: Sequence[Callable[[], None]]) -> None:
+    for check in checks:
+        check()
 
 
 def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float] | None:
@@ -92,8 +103,12 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
 
 def _spread(
     model: Any, blocks: Sequence[Any], plan: Mapping[str, str], world: World, recipe: Recipe
-) -> tuple[Any, Callable[[bool], None]]:
-    """Spread a model, or one stage of it, over all axes but pp."""
+) -> tuple[Any, Callable[[bool], None], Callable[[], None]]:
+    """Spread a model, or one stage of it, over all axes but pp.
+
+    Returns:
+        The module to call, what sets whether a micro-step reduces gradients, and what is called after backward.
+    """
     layout = world.layout
     if plan:
         tp.split(model, plan, world.submesh("tp"))
@@ -103,12 +118,12 @@ def _spread(
         batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
     if "shard" in mesh_axes(layout):
-        shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
-        return model, partial(shard.set_sync, model)
+        after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
+        return model, partial(shard.set_sync, model), after
     if world.data_group is not None and not recipe.apart:
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
-        return replica, partial(dp.set_sync, replica)
-    return model, lambda on: None
+        return replica, partial(dp.set_sync, replica), partial(dp.check_used, model, recipe.ddp)
+    return model, lambda on: None, lambda: None
 
 
 def _check(model: Any, world: World) -> None:

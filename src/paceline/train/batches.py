@@ -3,7 +3,8 @@
 All ranks go through the batches of one process, as rank 0's random numbers draw them, and take their parts. Where a
 loader is, is told by the random numbers from before the epoch and the number of batches since: another run draws the
 same order and leaves out what was taken, without reading it, on any number of ranks. That holds for torch's own
-samplers, which draw from nothing else.
+samplers, which draw from nothing else. Samplers of a user's own may draw by NumPy or Python too: all ranks draw their
+batches from rank 0's states, and a checksum of the indices is compared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain, count
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train import agreement, random_states
 from paceline.train.world import World, state_of, text_of
 
 Drawn = tuple[Any, Any]  # states of torch's random numbers, and of a sampler's own generator or None
@@ -26,6 +28,7 @@ class Order:
         self._world = world
         self._generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self.begun: Drawn | None = None  # before this epoch
+        self.checksum = 0  # of the indices so far, on several ranks
         self.skip = 0  # batches of the coming epoch that were taken
         self._again: Drawn | None = None  # before that epoch
 
@@ -35,17 +38,50 @@ class Order:
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         import torch
 
+        if self._world.mesh is not None:
+            yield from self._on_ranks()
+            return
         skip, own = self.skip, torch.get_rng_state()
-        self.begun = self._again or self._of_rank_0(self.drawn())
+        self.begun = self._again or self.drawn()
         self.skip, self._again = 0, None
         self._draw_from(self.begun)
         iterator = iter(self._batches)
         first = next(iterator, None)
-        if self._world.sequence or skip:  # who has rank 0's samples draws on as rank 0 does
+        if skip:
             torch.set_rng_state(own)
         if first is not None:
             numbered = enumerate(chain([first], iterator))
             yield from ((number, list(batch)) for number, batch in numbered if number >= skip)
+
+    def _on_ranks(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the batches that rank 0 draws; apart from all else that is drawn once the epoch has begun."""
+        skip, own = self.skip, self._stream()
+        begun, host = self._of_rank_0((self._again or self.drawn(), random_states.of_host()))
+        self.begun, self.skip, self._again, self.checksum = begun, 0, None, 0
+        self._draw_from(begun)
+        random_states.put(host)
+        iterator = iter(self._batches)
+        batch, stream = next(iterator, None), random_states.Stream(self._stream(), self._world.device)
+        if self._world.sample_part:
+            loads = random_states.host_of_seed(random_states.mixed("epoch", host, self._world.sample_part))
+            random_states.put({**own, **loads}, self._world.device)
+        elif skip:  # who has rank 0's samples draws on as rank 0 does
+            random_states.put(own, self._world.device)
+        number = 0
+        while batch is not None:
+            indices = list(batch)
+            self.checksum = agreement.digest(indices, self.checksum)
+            if number >= skip:
+                yield number, indices
+            with stream.active():
+                batch = next(iterator, None)
+            number += 1
+
+    def _stream(self) -> random_states.State:
+        """Return the states that a sampler on the CPU may draw from."""
+        import torch
+
+        return {"cpu": torch.get_rng_state(), **random_states.of_host()}
 
     def drawn(self) -> Drawn:
         """Return the states of random numbers as they are."""
@@ -68,19 +104,13 @@ class Order:
         torch.set_rng_state(drawn[0])
         self.set_generator(drawn[1])
 
-    def _of_rank_0(self, drawn: Drawn) -> Drawn:
-        """Return states as rank 0 has them."""
+    def _of_rank_0(self, own: Any) -> Any:
+        """Return something as rank 0 has it."""
         import torch
 
-        if self._world.mesh is None:
-            return drawn
-        found = []
-        for state in drawn:
-            sent = None if state is None else state.clone().to(self._world.device)
-            if sent is not None:
-                torch.distributed.broadcast(sent, 0)
-            found.append(None if sent is None else sent.cpu())
-        return found[0], found[1]
+        found = [own if self._world.rank == 0 else None]
+        torch.distributed.broadcast_object_list(found, 0)
+        return found[0]
 
 
 class Part:
@@ -88,9 +118,10 @@ class Part:
 
     why: str | None = None  # why one cannot go on in the middle of an epoch
 
-    def __init__(self, order: Order, world: World) -> None:
+    def __init__(self, order: Order, world: World, micro_batches: int) -> None:
         self._order = order
         self._world = world
+        self._micro_batches = micro_batches
 
     def __len__(self) -> int:
         return len(self._order)
@@ -100,11 +131,17 @@ class Part:
             yield self._part_of(batch, self._world.sample_part)
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
+        """Return a part of each micro-batch of one process, so that all ranks together compute the same micro-batches.
+
+        What sees a whole micro-batch, such as BatchNorm, depends on it.
+        """
         parts = self._world.layout.samples
         if len(batch) % parts:
             raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
-        size = len(batch) // parts
-        return batch[part * size : (part + 1) * size]
+        pieces = self._micro_batches if len(batch) % (parts * self._micro_batches) == 0 else 1
+        size = len(batch) // (parts * pieces)
+        begins = range(part * size, len(batch), parts * size)
+        return [number for begin in begins for number in batch[begin : begin + size]]
 
 
 class Dealt(Part):
@@ -116,8 +153,8 @@ class Dealt(Part):
     why = "with [asynchronous] parts are dealt to whoever asks for one; save after an epoch"
     _made = count()  # loaders are made in the same order on all ranks
 
-    def __init__(self, order: Order, world: World) -> None:
-        super().__init__(order, world)
+    def __init__(self, order: Order, world: World, micro_batches: int) -> None:
+        super().__init__(order, world, micro_batches)
         self._name = f"paceline/dealt/{next(Dealt._made)}"
         self._epochs = count()
 
@@ -133,14 +170,18 @@ class Dealt(Part):
 class Place:
     """A `DataLoader` that knows where it is, in batches of all ranks."""
 
-    def __init__(self, loader: Any, order: Order, why: str | None) -> None:
+    def __init__(self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool) -> None:
         """Begin.
 
         Args:
             loader: Goes by the order.
             order: Of its batches.
             why: Why it cannot go on in the middle of an epoch; None where it can.
+            world: The ranks.
+            compared: Whether indices are compared over all ranks, as a sampler may draw from anything.
         """
+        self._world = world
+        self._compared = compared and world.mesh is not None
         self._loader = loader
         self._order = order
         self._why = why
@@ -153,13 +194,28 @@ class Place:
         import torch
 
         self._taken, own = self._order.skip, torch.get_rng_state()
-        iterator = iter(self._loader)
+        with self._world.drawing("loading"):
+            iterator = iter(self._loader)
         if self._taken:  # a loader draws as it begins, and this one began before
             torch.set_rng_state(own)
-        for batch in iterator:
+        while True:
+            with self._world.drawing("loading"):
+                batch = next(iterator, self)
+            if self._compared:
+                self._check_indices()
+            if batch is self:
+                break
             self._taken += 1
             yield batch
         self._taken = 0
+
+    def _check_indices(self) -> None:
+        """See that a sampler of the user's own gave all ranks the same batches."""
+        if not agreement.is_same(self._order.checksum, self._world.everyone):
+            raise UsageError(
+                f"ranks were given other batches: {self._why}. It draws from a generator of its own that has another "
+                "state on each rank, or goes by something that differs between ranks; seed it alike on all"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return where it is, as JSON takes it."""

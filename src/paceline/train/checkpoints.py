@@ -22,20 +22,34 @@ _PROGRESS = "paceline.json"
 _SCHEMA = "paceline.checkpoint/1"
 
 
-def state(model: Any, optimizer: Any, replicas: Replicas | None) -> dict[str, Any]:
+def state(model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: bool) -> dict[str, Any]:
     """Return what is saved, and what is read into, by the names of the whole model.
 
     Args:
         model: The module that holds this rank's parameters.
         optimizer: Of that module.
         replicas: Of a mode in which they do not step together; None without.
+        stepped: Whether the optimizer has state. Where it has none, torch would make it by a step.
     """
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
 
-    of_model, of_optimizer = get_state_dict(model, optimizer, options=_options())
+    if stepped:
+        of_model, of_optimizer = get_state_dict(model, optimizer, options=_options())
+    else:
+        of_model = get_model_state_dict(model, options=_options())
+        of_optimizer = {key: group[name] for key, group, name in _settings(model, optimizer)}
     if replicas is None:
         return {"model": of_model, "optimizer": of_optimizer}
     return {"model": of_model, f"optimizer of replica {_rank()}": of_optimizer, "outer": replicas.state()}
+
+
+def _settings(model: Any, optimizer: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield an optimizer's settings: their names in a checkpoint, as torch has them, their groups, and their names."""
+    of_parameter = {id(parameter): name for name, parameter in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for name in sorted(set(group) - {"params"}):
+                yield f"param_groups.{of_parameter[id(parameter)]}.{name}", group, name
 
 
 def _options() -> Any:
@@ -90,43 +104,43 @@ def shaped(own: Any, saved: Any) -> Any:
     return saved
 
 
-def load(folder: Path, tensors: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint; a collective of all ranks.
+def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> None:
+    """Read the tensors of a checkpoint; a collective of all ranks.
 
     Args:
         folder: Of a checkpoint, of any layout.
         tensors: As `state` returns them, and random numbers; they are read into, but for random numbers of ranks that
             were others.
-        wanted: Names that the JSON file must have.
-
-    Returns:
-        What the JSON file has.
+        same_ranks: Whether ranks are what they were, and go on with their random numbers.
 
     Raises:
-        UsageError: There is no whole checkpoint, or it is of another model or run.
+        UsageError: It is of another model or optimizer.
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
-    progress = _progress(folder, wanted)
-    same = progress["drawn_as"] == wanted["drawn_as"]
     try:
         with _quiet():
-            checkpoint.load({k: v for k, v in tensors.items() if same or k != "random"}, checkpoint_id=folder)
+            checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
         causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
         raise UsageError(f"checkpoint {folder} is not of this model and optimizer: {causes}") from error
-    return progress
 
 
-def apply(tensors: dict[str, Any], model: Any, optimizer: Any, replicas: Replicas | None) -> None:
-    """Give what was read to a model, its optimizer and its replicas."""
-    from torch.distributed.checkpoint.state_dict import set_state_dict
+def apply(tensors: dict[str, Any], model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: bool) -> None:
+    """Give what was read to a model, its optimizer and its replicas; one that had not stepped loses its state."""
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
 
     (of_optimizer,) = (value for name, value in tensors.items() if name.startswith("optimizer"))
-    set_state_dict(
-        model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
-    )
+    if stepped:
+        set_state_dict(
+            model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
+        )
+    else:
+        set_model_state_dict(model, tensors["model"], options=_options())
+        for key, group, name in _settings(model, optimizer):
+            group[name] = of_optimizer[key]
+        optimizer.state.clear()
     if replicas is not None:
         replicas.load(tensors["outer"])
 
@@ -139,8 +153,16 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Read the JSON file."""
+def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Read the JSON file of a checkpoint.
+
+    Args:
+        folder: Of a checkpoint, of any layout.
+        wanted: Names that the file must have.
+
+    Raises:
+        UsageError: There is no whole checkpoint, or it is of another run.
+    """
     try:
         progress = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

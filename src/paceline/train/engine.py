@@ -26,7 +26,7 @@ from paceline.train.arrange import Arranged, arrange
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.recipe import Recipe, of
 from paceline.train.replicas import Replicas, replicas_of
-from paceline.train.world import draw_apart, join, leave, meet
+from paceline.train.world import draw_apart, draw_within, join, leave, meet
 
 Loss = Callable[[Any, Any], Any]
 
@@ -69,6 +69,7 @@ class Engine:
         self._tried = 0  # steps, skipped ones too
         self._begun = 0  # micro-steps of this step
         self._synced = False
+        self._made_with_state = False
         self._arranged: Arranged | None = None
         self._optimizer: Any = None
         self._schedule: Any = None
@@ -125,10 +126,14 @@ class Engine:
         optimizers.check_maker(optimizer)
         self._arranged = arrange(model, self.world, self.recipe, sample)
         self._optimizer = optimizers.made(optimizer, self._arranged.held)
+        self._made_with_state = bool(self._optimizer.state)
         self._replicas = replicas_of(self.recipe, model, self.world)
         draw_apart(self.world)
         self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
+        if self._arranged.stages is None:
+            draw_within(self._arranged.module, self.world)
+            self._arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         return self._arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
@@ -163,17 +168,19 @@ class Engine:
         if self._begun == 0 and self._replicas is not None:
             self._replicas.begin()
         self._begun += 1
+        self._weights.begin()
         self._synced = self._begun >= self._planned if last is None else last
         arranged.set_sync(self._synced)
         with self.recipe.precision.context(self.device.type):
             yield
 
     def backward(self, loss: Any, weight: Any = None) -> None:
-        """Run backward of one micro-batch.
+        """Run backward of one micro-batch; several losses of one micro-step add up.
 
         Args:
             loss: A scalar tensor, a mean over `weight` things.
-            weight: A number or a scalar tensor; None: all micro-batches count alike.
+            weight: A number or a scalar tensor, the same for all losses of a micro-step; None: all micro-batches count
+                alike. Where the weights of a step sum to 0 its gradient is 0.
         """
         self._weights.take(weight)
         loss = self._weights.multiplied(loss, weight)
@@ -206,13 +213,16 @@ class Engine:
         """Run a batch through the pipeline."""
         scale = self.scale.value if self.scale else 1.0
         for wanted in self.split(target):
+            self._weights.begin()
             self._weights.take(self._weight(wanted) if self._weight else None)
 
         def loss_of(output: Any, wanted: Any) -> Any:
             found = self._loss(output, wanted)  # type: ignore[misc]  # it was checked
-            return self._weights.multiplied(found, self._weight(wanted) if self._weight else None) * scale
+            weight = self._weight(wanted) if self._weight else None
+            self._weights.guard_from(weight, output)
+            return self._weights.multiplied(found, weight) * scale
 
-        with self.recipe.precision.context(self.device.type):
+        with self.recipe.precision.context(self.device.type), self.world.drawing("model"):
             losses = stages.run(inputs, target, loss_of)
         for loss in losses:
             self._weights.add(loss / scale)
@@ -292,7 +302,7 @@ class Engine:
         arranged = self._ready()
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
-        state = checkpoints.state(arranged.held, self._optimizer, self._replicas)
+        state = checkpoints.state(arranged.held, self._optimizer, self._replicas, stepped=self._has_stepped(self.steps))
         checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress())
 
     def load(self, folder: str | Path) -> None:
@@ -301,17 +311,23 @@ class Engine:
         Raises:
             UsageError: There is no checkpoint of this model.
         """
-        held = self._ready().held
-        state, random = checkpoints.state(held, self._optimizer, self._replicas), self.world.draws()
-        progress = checkpoints.load(Path(folder), {**state, "random": random}, self._progress())
-        checkpoints.apply(state, held, self._optimizer, self._replicas)
+        held, updates = self._ready().held, (self._optimizer, self._replicas)
+        progress = checkpoints.read_progress(Path(folder), self._progress())
+        stepped, same = self._has_stepped(progress["steps"]), progress["drawn_as"] == self.world.drawn_as
+        state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
+        checkpoints.load(Path(folder), {**state, "random": random}, same_ranks=same)
+        checkpoints.apply(state, held, *updates, stepped=stepped)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
             self._schedule.load_state_dict(checkpoints.shaped(self._schedule.state_dict(), progress["schedule"]))
-        self.world.draw_on(progress["random"], random if progress["drawn_as"] == self.world.drawn_as else None)
+        self.world.draw_on(progress["random"], random if same else None)
         self._places.load(progress["loaders"])
+
+    def _has_stepped(self, steps: int) -> bool:
+        """Return whether the optimizer has state after so many steps; some, such as Adagrad, are made with it."""
+        return steps > 0 or self._made_with_state
 
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside model and optimizer."""

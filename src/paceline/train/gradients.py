@@ -5,7 +5,8 @@ A step sees losses l_i with weights w_i, over all micro-steps of all ranks that 
     g = sum_i w_i grad l_i / sum_i w_i
 
 With equal weights that is the mean over equal parts; with the numbers of tokens as weights and means over tokens as
-losses it is the mean over all tokens: the full batch's gradient in both cases, ragged parts included.
+losses it is the mean over all tokens: the full batch's gradient in both cases, ragged parts included. Where the weights
+of a step sum to 0, g is 0.
 
 The norm is that of the whole model: ||g||^2 = sum over parameters, whoever holds their parts. Gradients that lie alike
 (same mesh, same placement) are taken together, each such group is summed over the ranks it is split over, and stages of
@@ -15,8 +16,9 @@ a pipeline are added up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 from typing import Any
 
@@ -68,24 +70,41 @@ class Weights:
         """Begin another step."""
         self._given: Any = None  # sum of weights, where any were given
         self._losses: Any = 0.0  # sum of the losses as multiplied
-        self.count = 0
+        self.count = 0  # micro-steps with a loss
+        self._weighs_nothing: Any = None  # whether the loss of the coming backward does; None: it does not
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin another micro-step, whose losses add up and have one weight."""
+        self._taken = False
+        self._own: Any = None  # weight of this micro-step
 
     def take(self, weight: Any) -> None:
-        """Take note of a micro-step.
+        """Take note of a loss of a micro-step.
 
         Args:
             weight: A number or a scalar tensor; None: all are alike.
 
         Raises:
-            UsageError: Some micro-steps of a step have a weight and some have none.
+            UsageError: Some losses of a step have a weight and some have none, or two of one micro-step have different
+                ones.
         """
         if self.count and (weight is None) != (self._given is None):
             raise UsageError("some losses of this step have a weight and some have none; give one to each backward()")
+        if self._taken:
+            if weight is not None and weight is not self._own and float(weight) != float(self._own):
+                raise UsageError(
+                    f"two losses of one micro-step weigh {float(self._own):g} and {float(weight):g}; their sum is "
+                    "taken, so give both backward() the same weight, or each a micro_step() of its own"
+                )
+            return
+        self._taken, self._own = True, weight
         self.count += 1
         if weight is None:
             return
         if not self._agreed:
-            self._unit, self._agreed = _unit(weight, self._device, self._group), True
+            unit = _unit(weight, self._device, self._group)
+            self._unit, self._agreed = unit or 1.0, unit is not None
         self._given = weight if self._given is None else self._given + weight
 
     def multiplier(self, weight: Any) -> Any:
@@ -97,10 +116,28 @@ class Weights:
         import torch
 
         found = loss * self.multiplier(weight)
-        if weight is None:
-            return found
-        nothing = torch.as_tensor(weight, device=found.device) == 0
-        return torch.where(nothing, torch.zeros_like(found), found)
+        self._weighs_nothing = nothing = None if weight is None else _is_nothing(weight, found.device)
+        return found if nothing is None else torch.where(nothing, torch.zeros_like(found), found)
+
+    def guard(self, output: Any) -> None:
+        """Have outputs get a gradient of 0 from a loss that weighs nothing: that of a mean over nothing is no number.
+
+        Args:
+            output: Of the model, in the micro-step whose loss comes next: a tensor, or some in tuples, lists and dicts.
+        """
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._guarded)
+
+    def _guarded(self, gradient: Any) -> Any:
+        return _cleared(self._weighs_nothing, gradient)
+
+    def guard_from(self, weight: Any, output: Any) -> None:
+        """Do the same for outputs whose loss weighs so much; with pp others come before its backward."""
+        nothing = None if weight is None else _is_nothing(weight, self._device)
+        if nothing is not None:
+            for tensor in _tensors(output):
+                tensor.register_hook(partial(_cleared, nothing))
 
     def add(self, loss: Any) -> None:
         """Take note of a loss that was multiplied."""
@@ -111,7 +148,7 @@ class Weights:
         if self._given is None:
             return self._planned / self.count
         total = _summed([self._given], self._device, self._over)[0]
-        return self._planned * self._unit * _size(self._over) / total
+        return (self._planned * self._unit * _size(self._over) / total).where(total != 0, 0.0)
 
     def mean(self, stages: Any) -> Any:
         """Return the weighted mean of the step's losses over all ranks: a scalar tensor, fp64.
@@ -128,14 +165,39 @@ class Weights:
         return losses * (self._planned * (self._unit if self._given is not None else 1.0)) / total
 
 
-def _unit(weight: Any, device: Any, group: Any) -> float:
-    """Return a power of two near the largest first weight of all ranks."""
+def _unit(weight: Any, device: Any, group: Any) -> float | None:
+    """Return a power of two near the largest weight of all ranks; None where it is 0, which tells no size."""
     import torch
 
     first = torch.as_tensor(float(weight), device=device)
     if group is not None:
         torch.distributed.all_reduce(first, torch.distributed.ReduceOp.MAX, group=group)
-    return 2.0 ** round(log2(max(float(first), 1e-30)))
+    return 2.0 ** round(log2(float(first))) if float(first) > 0 else None
+
+
+def _is_nothing(weight: Any, device: Any) -> Any:
+    """Return whether a weight is 0, as a scalar tensor; None where it is a number and is not."""
+    import torch
+
+    if is_number(weight) and weight:
+        return None
+    return _scalar(weight, torch.float64, device) == 0
+
+
+def _cleared(nothing: Any, gradient: Any) -> Any:
+    """Return a gradient, or zeros where its loss weighs nothing."""
+    return None if nothing is None else gradient.masked_fill(nothing.to(gradient.device), 0.0)
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Yield the tensors in tuples, lists and dicts."""
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
+    elif hasattr(values, "register_hook"):
+        yield values
 
 
 def _size(group: Any) -> int:
@@ -148,10 +210,22 @@ def _summed(values: Sequence[Any], device: Any, group: Any) -> Any:
     """Sum some scalars over a group, in fp64."""
     import torch
 
-    total = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=device).reshape(()) for value in values])
+    total = torch.stack([_scalar(value, torch.float64, device) for value in values])
     if group is not None:
         torch.distributed.all_reduce(total, group=group)
     return total
+
+
+def _scalar(value: Any, dtype: Any, device: Any) -> Any:
+    """Return a number or a scalar tensor as a scalar tensor of a device, without waiting for the device.
+
+    A number copied there would be waited for; one that the device fills in is not.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device=device, dtype=dtype, non_blocking=True).reshape(())
+    return torch.full((), float(value), dtype=dtype, device=device)
 
 
 def norm_of(gradients: Iterable[Any], device: Any, stages: Any) -> Any:
@@ -205,4 +279,4 @@ def multiply(gradients: Sequence[Any], factor: Any) -> None:
         local = getattr(gradient, "_local_tensor", gradient)
         kinds[local.dtype, local.device].append(local)
     for (dtype, device), group in kinds.items():
-        torch._foreach_mul_(group, torch.as_tensor(factor, dtype=dtype, device=device))
+        torch._foreach_mul_(group, factor if isinstance(factor, float) else _scalar(factor, dtype, device))

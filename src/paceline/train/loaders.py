@@ -1,8 +1,9 @@
 """Which samples does a rank see? Its part of each batch that one process would see, in the same order.
 
 Each rank draws the same order of samples, by rank 0's random numbers, and reads only its part: of a batch of B samples
-over n parts, samples p B / n to (p + 1) B / n. So the global batch is what the script says, on any layout. A
-`paceline.data.Loader` deals each batch out sample by sample. Where loaders are, is kept in checkpoints.
+over n parts, samples p B / n to (p + 1) B / n; with micro-batches, that part of each micro-batch of one process. So the
+global batch is what the script says, on any layout, and so is each micro-batch. A `paceline.data.Loader` deals each
+batch out sample by sample. Where loaders are, is kept in checkpoints.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
+from paceline.train import agreement
 from paceline.train.batches import Dealt, Order, Part, Place, like, why_not
 from paceline.train.parallel import cp
 from paceline.train.world import World
@@ -82,7 +84,10 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
     order = Order(loader.batch_sampler, world)
-    return Place(_again(loader, kind(order, world)), order, kind.why or why_not(loader))
+    why = why_not(loader)
+    compared = why is not None and kind is Part
+    own = _again(loader, kind(order, world, micro_batches))
+    return Place(own, order, kind.why or why, world, compared=compared)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -128,8 +133,19 @@ class OnDevice:
     def __iter__(self) -> Iterator[Any]:
         world = self._world
         for batch in self.loader:
+            self._check_same(batch)
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch
             yield moved(own, world.device)
+
+    def _check_same(self, batch: Any) -> None:
+        """See that ranks that hold parts of one model or one sequence have the same samples."""
+        groups = self._world.same_samples
+        if groups and not agreement.is_same(agreement.digest(batch), groups):
+            raise UsageError(
+                f"layout {self._world.layout}: ranks that must have the same samples were given other ones. The data "
+                "set draws from a generator of its own (seed it alike on all ranks), the program drew on some ranks "
+                "only, or files differ between ranks"
+            )
 
 
 class Places:

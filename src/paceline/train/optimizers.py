@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 from paceline.errors import UsageError
@@ -48,7 +51,53 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     if not _is_ready(found):
         raise UsageError(f"the function for the optimizer returned a {type(found).__name__}. {_WAY_OUT}")
     _check_owned(found, model)
+    _step_apart(found)
     return found
+
+
+def _step_apart(optimizer: Any) -> None:
+    """Have an optimizer step split parameters (DTensors) and whole ones apart; with tp it may have both.
+
+    Foreach and fused kernels refuse lists that mix them.
+
+    Args:
+        optimizer: Changed in place; groups of parameters stay as they are outside `step()`.
+    """
+    if len({is_split(p) for group in optimizer.param_groups for p in group["params"]}) < 2:
+        return
+    step = optimizer.step
+
+    @wraps(step)
+    def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        del self
+        with _groups_apart(optimizer):
+            return step(*args, **kwargs)
+
+    optimizer.step = MethodType(stepped, optimizer)  # a method, as schedules of torch expect
+
+
+@contextmanager
+def _groups_apart(optimizer: Any) -> Iterator[None]:
+    """Give an optimizer two groups for each of its own, and keep the options that a step changes."""
+    own = optimizer.param_groups
+    parts = [[part for split in (False, True) if (part := _part_of(group, split))["params"]] for group in own]
+    optimizer.param_groups = [part for found in parts for part in found]
+    try:
+        yield
+    finally:
+        for group, found in zip(own, parts, strict=True):
+            for part in found[:1]:
+                group.update({name: value for name, value in part.items() if name != "params"})
+        optimizer.param_groups = own
+
+
+def _part_of(group: dict[str, Any], split: bool) -> dict[str, Any]:
+    return {**group, "params": [p for p in group["params"] if is_split(p) == split]}
+
+
+def is_split(parameter: Any) -> bool:
+    """Return whether a parameter is a DTensor, of which this rank may hold a part only."""
+    return hasattr(parameter, "placements")
 
 
 def _check_owned(optimizer: Any, model: Any) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from paceline.train import failures
+from paceline.errors import UsageError
+from paceline.train import failures, random_states
 from paceline.train.layout import AXES, Layout, check_ranks
 
 _LET_GO_S = 1.0
@@ -27,6 +30,26 @@ class World:
     device: Any  # torch.device
     mesh: Any  # DeviceMesh over the axes in use, slowest first; None for one process
     _groups: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
+    streams: dict[str, random_states.Stream] = field(default_factory=dict, repr=False)  # apart from the program's own
+
+    @property
+    def same_samples(self) -> list[Any]:
+        """The groups of ranks that have the same samples as this one, of each axis."""
+        return [self.group(axis) for axis in ("pp", "cp", "tp") if axis in self.layout.in_use]
+
+    @property
+    def everyone(self) -> list[Any]:
+        """The groups of this rank, of each axis: one after the other they reach all ranks."""
+        return [self.group(axis) for axis in self.layout.in_use]
+
+    def drawing(self, name: str) -> AbstractContextManager[None]:
+        """Return a context in which random numbers come from a stream, if there is one of this name.
+
+        Args:
+            name: ``model``, where ranks with the same samples hold other parts of a model or a sequence; or
+                ``loading``, NumPy's and Python's where samples are read.
+        """
+        return self.streams[name].active() if name in self.streams else nullcontext()
 
     def position(self, axis: str) -> int:
         """Return where this rank is on an axis, from 0."""
@@ -62,37 +85,43 @@ class World:
         return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
 
     def drawn(self) -> str:
-        """Return the state of this rank's random numbers on the CPU, as text."""
-        import torch
-
-        return text_of(torch.get_rng_state()) or ""
+        """Return the states of this rank's random numbers of torch as text: of the CPU, then of its GPU."""
+        return " ".join(text_of(state) or "" for state in random_states.of_torch(self.device).values())
 
     @property
     def drawn_as(self) -> str:
         """What ranks must have in common to go on with each other's random numbers."""
-        return f"{self.layout} on {self.device.type}"
+        return f"{self.layout} on {self.device.type}, with streams"
 
     def draws(self) -> dict[str, Any]:
         """Return the states of this rank's random numbers, under names that no other rank has."""
-        import torch
-
-        states = {f"cpu of rank {self.rank}": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            states[f"cuda of rank {self.rank}"] = torch.cuda.get_rng_state(self.device)
-        return states
+        states = {**random_states.of_torch(self.device), "host": json.dumps(random_states.of_host())}
+        for name, stream in self.streams.items():
+            states |= {f"{name} {kind}": _plain(state) for kind, state in stream.state.items()}
+        return {f"{name} of rank {self.rank}": state for name, state in states.items()}
 
     def draw_on(self, text: str, states: Mapping[str, Any] | None) -> None:
         """Have this rank go on with random numbers from its states; without, rank 0 from its own, and others apart."""
         import torch
 
         if states is None:
+            seed = crc32(text.encode())
             if self.rank == 0:
-                torch.set_rng_state(state_of(text))
-            draw_apart(self, crc32(text.encode()))
+                found = dict(zip(("cpu", "cuda"), map(state_of, text.split()), strict=False))
+                if self.device.type == "cuda":
+                    torch.cuda.manual_seed(seed)  # where the checkpoint has none of a GPU
+                random_states.put(
+                    {kind: found[kind] for kind in found if kind in ("cpu", self.device.type)}, self.device
+                )
+            draw_apart(self, seed)
             return
-        torch.set_rng_state(states[f"cpu of rank {self.rank}"])
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(states[f"cuda of rank {self.rank}"], self.device)
+        own = {name.removesuffix(f" of rank {self.rank}"): state for name, state in states.items()}
+        random_states.put({**own, **json.loads(own["host"])}, self.device)
+        for name, stream in self.streams.items():
+            saved = {kind: own[f"{name} {kind}"] for kind in stream.state}
+            stream.state = {
+                kind: json.loads(state) if isinstance(state, str) else state for kind, state in saved.items()
+            }
 
     def claim(self, name: str) -> int:
         """Return the next number under a name, from 0, which no other rank gets."""
@@ -110,10 +139,10 @@ class World:
         """Which part of a batch's samples this rank takes, from 0 to `layout.samples` - 1."""
         return self.position("dp") * self.layout.shard + self.position("shard")
 
-    @property
-    def sequence(self) -> int:
-        """Which part of samples and sequences this rank takes; ranks of one have the same random numbers."""
-        return self.sample_part * self.layout.cp + self.position("cp")
+
+def _plain(state: Any) -> Any:
+    """Return a state as a checkpoint takes it: a tensor, or text."""
+    return state if hasattr(state, "shape") else json.dumps(state)
 
 
 def meet() -> bool:
@@ -126,11 +155,44 @@ def meet() -> bool:
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return False
-    owns = not torch.distributed.is_initialized()
-    if owns:
-        torch.distributed.init_process_group("nccl" if _device(torch).type == "cuda" else "gloo")
-    failures.watch(torch.distributed.get_rank())
-    return owns
+    if torch.distributed.is_initialized():
+        failures.watch(torch.distributed.get_rank())
+        return False
+    device = _device(torch)
+    store, rank, ranks = next(torch.distributed.rendezvous("env://"))
+    wrong = _devices_differ(store, rank, ranks, device)
+    how = {"backend": "cpu:gloo,cuda:nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
+    torch.distributed.init_process_group(
+        store=store, rank=rank, world_size=ranks, **({"backend": "gloo"} if wrong else how)
+    )
+    failures.watch(rank)
+    if wrong:
+        raise UsageError(wrong)
+    return True
+
+
+def _devices_differ(store: Any, rank: int, ranks: int, device: Any) -> str:
+    """Return what is wrong with the devices of all ranks, which would wait for each other for ever; empty if nothing.
+
+    Args:
+        store: That all ranks reach.
+        rank: Of this process.
+        ranks: How many there are.
+        device: `torch.device` of this one.
+    """
+    store.set(f"paceline/device/{rank}", f"{device.type} {socket.gethostname()}")
+    if rank == 0:
+        found = [store.get(f"paceline/device/{each}").decode().split() for each in range(ranks)]
+        without = [f"rank {each} on {host}" for each, (kind, host) in enumerate(found) if kind != "cuda"]
+        some = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if without[3:] else "")
+        store.set(
+            "paceline/devices",
+            f"{some}: no GPU is visible there, and {ranks - len(without)} of {ranks} ranks have one; give each rank a "
+            "GPU, or hide them from all (CUDA_VISIBLE_DEVICES=)"
+            if 0 < len(without) < ranks
+            else "",
+        )
+    return str(store.get("paceline/devices").decode())
 
 
 def leave() -> None:
@@ -185,7 +247,8 @@ def join(layout: Layout) -> World:
 def draw_apart(world: World, seed: int | None = None) -> None:
     """Give ranks with other samples other random numbers, and those with the same samples the same.
 
-    Rank 0 goes on as it is, so that it draws what one process would.
+    Rank 0 goes on as it is, so that it draws what one process would. Within the model, ranks draw from streams of
+    their own where they hold other parts of a sequence or other layers.
 
     Args:
         world: The ranks.
@@ -195,14 +258,35 @@ def draw_apart(world: World, seed: int | None = None) -> None:
 
     if world.mesh is None:
         return
-    sequence = world.sequence
-    first = [(torch.initial_seed(), torch.get_rng_state()) if world.rank == 0 else None]
+    first = [(torch.initial_seed(), random_states.of_torch(world.device)) if world.rank == 0 else None]
     torch.distributed.broadcast_object_list(first, 0)
-    of_first, state = first[0] or (0, None)
-    if world.rank:
-        torch.manual_seed((of_first if seed is None else seed) + sequence)
-    if world.rank and not sequence:
-        torch.set_rng_state(state)
+    of_first, state = first[0] or (0, {})
+    base, part = of_first if seed is None else seed, world.sample_part
+    if part:
+        torch.manual_seed(base + part)  # on the GPU too
+        loads = random_states.host_of_seed(random_states.mixed("loading", base, part))
+        world.streams["loading"] = random_states.Stream(loads, world.device)
+    elif world.rank:
+        random_states.put(state, world.device)
+    for group in world.same_samples:
+        of_host = [random_states.of_host()]
+        torch.distributed.broadcast_object_list(of_host, torch.distributed.get_global_rank(group, 0), group)
+        random_states.put(of_host[0], world.device)
+    if {"cp", "pp"} & set(world.layout.in_use):
+        own = random_states.mixed("model", base, part, world.position("cp"), world.position("pp"))
+        world.streams["model"] = random_states.Stream(random_states.of_seed(own, world.device), world.device)
+
+
+def draw_within(model: Any, world: World) -> None:
+    """Have a model's forward draw from the stream of its own, if the layout has one."""
+    forward = model.forward
+
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        with world.drawing("model"):
+            return forward(*args, **kwargs)
+
+    if "model" in world.streams:
+        model.forward = drawn
 
 
 def text_of(state: Any) -> str | None:
@@ -226,9 +310,19 @@ def mesh_axes(layout: Layout) -> tuple[str, ...]:
 
 
 def _device(torch: Any) -> Any:
-    """Return the device of this rank: its own GPU where there are any."""
+    """Return the device of this rank: its own GPU where there are any.
+
+    Raises:
+        UsageError: There are fewer GPUs than ranks of this machine.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    place, count = int(os.environ.get("LOCAL_RANK", "0")), int(torch.cuda.device_count())
+    if place >= count > 1:
+        raise UsageError(
+            f"rank {os.environ.get('RANK', '0')} is number {place} of its machine (LOCAL_RANK, from 0), where {count} "
+            f"GPUs are visible; start at most {count} ranks there"
+        )
+    device = torch.device("cuda", place if count > 1 else 0)  # a launcher may show each rank its own GPU only
     torch.cuda.set_device(device)
     return device

@@ -85,7 +85,7 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
     """
     from torch.nn.parallel import DistributedDataParallel
 
-    _check_backend(model, group, exchange)
+    _check_backend(model, group, device, exchange)
     replica = DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
@@ -99,11 +99,11 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
     return replica
 
 
-def _check_backend(model: Any, group: Any, exchange: Exchange) -> None:
+def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> None:
     """See that the backend can do what the hook asks for."""
     import torch
 
-    backend = torch.distributed.get_backend(group)
+    backend = dict(each.split(":") for each in torch.distributed.get_backend_config(group).split(","))[device.type]
     if backend == "nccl" or exchange.comm_hook in (None, "fp16"):
         return
     if exchange.comm_hook == "bf16":

@@ -3,18 +3,26 @@
 With n ranks each keeps 1/n of parameters, gradients and optimizer state: for Adam in fp32, 16 bytes a parameter become
 16/n and those of the largest block. Costs per step an all-gather for forward, one for backward and a reduce-scatter of
 gradients. With dp > 1 as well, parameters are split within a group and replicated over groups (hybrid).
+
+In a 16-bit format parameters are gathered in it, and what goes into layers of torch is rounded where it meets them;
+inputs of the model, such as timesteps, stay as they are until then. A block's parameters are gathered by all ranks
+together, so ranks must call the same blocks in the same order: a rank that calls others ends the run. Parts of a block
+or of the rest, such as experts, may be used on some ranks only: gradients of the others count as 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from paceline.errors import UsageError
+from paceline.train.agreement import is_same, largest
 from paceline.train.precision import Precision
 
 
-def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, reshard: bool) -> None:
+def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, reshard: bool) -> Callable[[], None]:
     """Split a model in place, block by block.
 
     Args:
@@ -23,20 +31,133 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         mesh: One dimension to split over, or two: replicas, then shards.
         precision: Its 16-bit format is what parameters are gathered in; gradients are reduced in fp32.
         reshard: Whether a block's parameters are given back after forward and gathered again for backward.
+
+    Returns:
+        What is to be called after the backward of a step.
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=precision.dtype(), reduce_dtype=torch.float32)
-    for block in blocks_apart(model, blocks):
+    dtype = precision.dtype()
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    if dtype is not None:
+        _round_at_layers(model, dtype)
+        model.forward = partial(_in_precision, model.forward, precision, mesh.device_type)
+    apart = blocks_apart(model, blocks)
+    for block in apart:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    model.set_reduce_scatter_unused_params(True)
+    if apart:
+        _Calls(model, apart, mesh)
+    return _Unused(model, apart, mesh).forget
+
+
+def groups_of(mesh: Any) -> list[Any]:
+    """Return the process groups of a mesh, one of each dimension."""
+    return [mesh.get_group(axis) for axis in range(mesh.ndim)]
+
+
+def _in_precision(forward: Callable[..., Any], precision: Precision, device: str, *args: Any, **kwargs: Any) -> Any:
+    """Run a forward in autocast, also outside a micro-step: parameters are of 16 bits there too."""
+    import torch
+
+    if torch.is_autocast_enabled(device):
+        return forward(*args, **kwargs)
+    with precision.context(device):
+        return forward(*args, **kwargs)
+
+
+def _round_at_layers(model: Any, dtype: Any) -> None:
+    """Have torch's layers with parameters round what they are given; some take nothing but their own format."""
+    for layer in model.modules():
+        own = next(layer.parameters(recurse=False), None) is not None
+        if own and next(layer.children(), None) is None and type(layer).__module__.startswith("torch.nn."):
+            layer.register_forward_pre_hook(partial(_round, dtype), with_kwargs=True)
+
+
+def _round(dtype: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    if next(layer.parameters(recurse=False)).dtype != dtype:
+        return None
+    return _rounded(args, dtype), {name: _rounded(value, dtype) for name, value in kwargs.items()}
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """Return a tensor of fp32 in a 16-bit format, and tuples of them; all else as it is."""
+    import torch
+
+    if type(value) is tuple:
+        return tuple(_rounded(part, dtype) for part in value)
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+class _Calls:
+    """Sees that all ranks call the same blocks in the same order, in each forward as in the first."""
+
+    def __init__(self, model: Any, blocks: Sequence[Any], mesh: Any) -> None:
+        self._groups = groups_of(mesh)
+        self._name = type(model).__name__.removeprefix("FSDP")
+        self._names = {id(part): name for name, part in model.named_modules()}
+        self._numbers = {id(block): number for number, block in enumerate(blocks)}
+        self._orders: dict[
+            tuple[bool, bool], list[int]
+        ] = {}  # of calls; by training and by whether there are gradients
+        self._order: list[int] | None = None
+        self._calls: list[int] = []
+        self._began: tuple[bool, bool] | None = None
+        model.register_forward_pre_hook(self._begin, prepend=True)
+        model.register_forward_hook(self._end)
+        for block in blocks:
+            block.register_forward_pre_hook(self._call, prepend=True)
+
+    def _begin(self, model: Any, *_: Any) -> None:
+        import torch
+
+        self._began, self._calls = (model.training, torch.is_grad_enabled()), []
+        self._order = self._orders.get(self._began)
+
+    def _call(self, block: Any, *_: Any) -> None:
+        if self._began is None:  # outside a forward of the model
+            return
+        number, at = self._numbers[id(block)], len(self._calls)
+        self._calls.append(number)
+        if self._order is None:
+            self._agree(number)
+        elif at >= len(self._order) or self._order[at] != number:
+            raise self._error(f"{self._names[id(block)]} was not called there before")
+
+    def _end(self, *_: Any) -> None:
+        if self._began is None:
+            return
+        if self._order is None:
+            self._agree(-1)
+            self._orders[self._began] = self._calls
+        elif len(self._calls) < len(self._order):
+            raise self._error("a block that was called before was not")
+        self._began = None
+
+    def _agree(self, number: int) -> None:
+        """See that all ranks are at the same block."""
+        if not is_same(number, self._groups):
+            raise self._error("ranks call different ones")
+
+    def _error(self, what: str) -> UsageError:
+        return UsageError(
+            f"shard: {self._name} does not call the same blocks in each forward on all ranks ({what}), such as experts "
+            "or blocks dropped by chance, and their weights are gathered by all ranks together; use dp in place of "
+            "shard, or put such parts into one module that is always called"
+        )
 
 
 def blocks_apart(model: Any, blocks: Sequence[Any]) -> list[Any]:
-    """Return the blocks that share no parameter with the rest; others are gathered with it, which needs them too."""
+    """Return the blocks that are gathered by themselves.
+
+    Those that share parameters with the rest are gathered with it, which needs them too, and so are experts, which a
+    rank may not call.
+    """
     uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
-    return [block for block in blocks if _is_apart(block, uses)]
+    experts = {id(part) for name, part in model.named_modules() if "expert" in name.lower()}
+    return [block for block in blocks if id(block) not in experts and _is_apart(block, uses)]
 
 
 def _is_apart(block: Any, uses: Counter[int]) -> bool:
@@ -48,3 +169,45 @@ def set_sync(model: Any, on: bool) -> None:
     """Let the coming micro-step reduce gradients, or add them up unreduced."""
     model.set_is_last_backward(on)
     model.set_requires_gradient_sync(on)
+
+
+class _Unused:
+    """Takes away the gradients of parts, such as experts, that no rank used: FSDP2 gives them zeros.
+
+    An optimizer leaves parameters without a gradient as they are, on one process too.
+    """
+
+    def __init__(self, model: Any, units: Sequence[Any], mesh: Any) -> None:
+        self._groups = groups_of(mesh)
+        self._parts = list(_parts_of_lists(model, {id(unit) for unit in units}))
+        self._called = [0] * len(self._parts)
+        for number, part in enumerate(self._parts):
+            part.register_forward_pre_hook(partial(self._note, number))
+
+    def _note(self, number: int, *_: Any) -> None:
+        self._called[number] = 1
+
+    def forget(self) -> None:
+        """Forget the gradients of parts that were not called on any rank in this step."""
+        import torch
+
+        called, self._called = self._called, [0] * len(self._parts)
+        for number, used in enumerate(largest(called, self._groups)):
+            own = [p for p in self._parts[number].parameters() if p.grad is not None]
+            if used or not own:
+                continue
+            sizes = torch.stack([p.grad.to_local().abs().sum().cpu() for p in own])  # of parts that are used otherwise
+            if not any(largest([int(sizes.sum() > 0)], self._groups)):
+                for parameter in own:
+                    parameter.grad = None
+
+
+def _parts_of_lists(module: Any, units: set[int]) -> Iterator[Any]:
+    """Yield the parts with parameters in lists and dicts of modules, but for those that are gathered by themselves."""
+    from torch import nn
+
+    for part in module.modules():
+        if isinstance(part, nn.ModuleList | nn.ModuleDict):
+            for child in part.children():
+                if id(child) not in units and next(child.parameters(), None) is not None:
+                    yield child

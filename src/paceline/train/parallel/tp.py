@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.train import random_states
 
 _COLUMNS, _ROWS, _HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 _STYLES = (_COLUMNS, _ROWS, "colwise_gather_output", "colwise_rep", "embedding_rowwise", _HEADS)
@@ -55,6 +56,21 @@ def split(model: Any, plan: Mapping[str, str], mesh: Any) -> None:
     _check_sizes(modules, own, int(mesh.size()))
     if own:
         parallelize_module(model, mesh, {name: _style(how) for name, how in own.items()})
+        _draw_apart(modules, own, mesh)
+
+
+def _draw_apart(modules: Mapping[str, Any], plan: Mapping[str, str], mesh: Any) -> None:
+    """Have ranks draw other random numbers between matrices, so that dropout masks of their parts differ."""
+    import torch
+
+    on_gpu = mesh.device_type == "cuda"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    split = random_states.Split(mesh.get_local_rank(), device)
+    for name, how in plan.items():
+        if how == _COLUMNS:
+            modules[name].register_forward_hook(split.enter)
+        if how == _ROWS:
+            modules[name].register_forward_pre_hook(split.leave)
 
 
 def _style(how: str) -> Any:

@@ -1,0 +1,64 @@
+"""Do ranks have the same? Numbers compared over groups, and digests of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+_BYTES = 65536  # of each tensor; of a larger one elements at equal distances
+
+
+def largest(numbers: Sequence[int], groups: Iterable[Any]) -> list[int]:
+    """Return the largest of each number over the ranks of some groups, one group after the other; a collective.
+
+    Args:
+        numbers: As many on all ranks.
+        groups: Process groups. Numbers stay on the CPU where the backend allows it, so that no GPU is waited for.
+    """
+    import torch
+
+    found = None
+    for group in groups:
+        if found is None:
+            on_cpu = "cpu" in torch.distributed.get_backend_config(group)
+            found = torch.tensor(list(numbers), device="cpu" if on_cpu else torch.cuda.current_device())
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group=group)
+    return list(numbers) if found is None else [int(number) for number in found.tolist()]
+
+
+def is_same(number: int, groups: Iterable[Any]) -> bool:
+    """Return whether a number is the same on all ranks of some groups; a collective."""
+    most, least = largest([number, -number], groups)
+    return most == -least
+
+
+def digest(values: Any, found: int = 0) -> int:
+    """Return a checksum of a batch: tensors on the CPU, numbers and text in tuples, lists and dicts.
+
+    Args:
+        values: The batch; of a large tensor some of its elements are read, of one on a GPU its size only.
+        found: Checksum of what came before.
+    """
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return crc32(_bytes(values), crc32(f"{tuple(values.shape)} {values.dtype}".encode(), found))
+    if isinstance(values, Mapping):
+        values = [part for pair in values.items() for part in pair]
+    if isinstance(values, tuple | list):
+        for value in values:
+            found = digest(value, found)
+        return found
+    plain = isinstance(values, str | bytes | int | float | None)
+    return crc32((repr(values) if plain else type(values).__name__).encode(), found)
+
+
+def _bytes(tensor: Any) -> bytes:
+    import torch
+
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or not tensor.numel():
+        return b""
+    flat = tensor.detach().reshape(-1)
+    step = -(-flat.numel() * flat.element_size() // _BYTES)
+    return bytes(flat[::step].contiguous().view(torch.uint8).numpy().tobytes())

@@ -1,0 +1,162 @@
+"""Does `shard` train what one process trains: experts that some ranks do not use, inputs that 16 bits would round?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.train.launching import on_ranks
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+from paceline.errors import UsageError
+from paceline.train import Engine
+
+OUT = Path(sys.argv[1])
+DRAWN = torch.Generator().manual_seed(0)
+INPUTS, TARGET = torch.randn(5, 8, 6, generator=DRAWN), torch.randint(0, 4, (5, 8), generator=DRAWN)
+INPUTS[0, :, 0], INPUTS[1, :4, 0] = 3.0, 3.0  # one expert for all rows, and one for each rank
+INPUTS[1, 4:, 0] = -3.0
+
+
+class Expert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 12), nn.Linear(12, 6)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
+class Mixture(nn.Module):
+    '''Rows go to one of two experts, by the sign of their first number.'''
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+        setattr(self, name, nn.ModuleList(Expert() for _ in range(2)))
+
+    def forward(self, x):
+        out = x.clone()
+        for number, expert in enumerate(getattr(self, self.name)):
+            rows = (x[:, 0] > 0) == (number == 0)
+            if rows.any():
+                out[rows] = x[rows] + expert(x[rows])
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mixture = nn.LayerNorm(6), Mixture("parts")
+
+    def forward(self, x):
+        return self.mixture(x) + self.norm(x)
+
+
+def layers():
+    torch.manual_seed(0)
+    return nn.Sequential(Layer(), Layer(), nn.Linear(6, 4))
+
+
+def flat(name):
+    torch.manual_seed(0)
+    return nn.Sequential(Mixture(name), nn.Linear(6, 4))
+
+
+class Timed(nn.Module):
+    '''Timesteps of a diffusion model: neighbours are one number in bf16.'''
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(8), nn.Linear(8, 1)
+
+    def forward(self, steps):
+        frequencies = 2.0 ** -torch.arange(4)
+        angles = steps[:, None] * frequencies
+        return self.out(self.norm(torch.cat([angles.sin(), angles.cos()], -1)))
+
+
+def made(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def whole(value):
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def expected(model):
+    updates = made(model)
+    for inputs, target in zip(INPUTS, TARGET):
+        cross_entropy(model(inputs), target).backward()
+        updates.step()
+        updates.zero_grad()
+    return model.state_dict()
+
+
+def difference(make):
+    engine, wanted = Engine({"layout": "shard=2"}), expected(make())
+    model, _ = engine.setup(make(), made, loss=cross_entropy)
+    for inputs, target in zip(INPUTS, TARGET):
+        engine.train_batch(inputs.chunk(2)[engine.world.rank], target.chunk(2)[engine.world.rank])
+        engine.step()
+    return max((whole(value) - wanted[name]).abs().max().item() for name, value in model.state_dict().items())
+
+
+def seen_of_timesteps():
+    torch.manual_seed(0)
+    engine = Engine({"layout": "shard=2", "precision": {"autocast": "bf16"}})
+    model, _ = engine.setup(Timed(), made, loss=mse_loss)
+    steps = torch.arange(900.0, 908.0)
+    engine.train_batch(steps, torch.zeros(8, 1))
+    engine.step()
+    with torch.no_grad():  # outside a micro-step too
+        return len(set(model.eval()(steps).flatten().tolist()))
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+if sys.argv[2:] == ["blocks"]:
+    difference(lambda: flat("blocks"))
+found = {"experts in layers": difference(layers), "experts": difference(lambda: flat("experts"))}
+found["timesteps"] = seen_of_timesteps()
+if torch.distributed.get_rank() == 0:
+    OUT.write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    program = tmp_path_factory.mktemp("shard") / "program.py"
+    program.write_text(PROGRAM)
+    return program
+
+
+@pytest.fixture(scope="module")
+def found(program):
+    result = program.parent / "result.json"
+    ran = on_ranks(2, program, result)
+    assert result.exists(), ran.stderr[:4000]
+    return json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("name", ["experts in layers", "experts"])
+def test_experts_that_a_rank_does_not_use_train_as_on_one_process(found, name):
+    """AdamW leaves those that no rank uses as they are, as on one process."""
+    assert found[name] < 1e-5
+
+
+def test_inputs_are_not_rounded_before_they_meet_a_parameter(found):
+    assert found["timesteps"] > 4
+
+
+def test_ranks_that_call_different_blocks_are_refused(program):
+    ran = on_ranks(2, program, program.parent / "none.json", "blocks", timeout_s=60)
+    assert ran.returncode == 2
+    assert "does not call the same blocks in each forward on all ranks" in ran.stderr

@@ -1,0 +1,123 @@
+"""Do optimizers whose kernels take lists of parameters, the default on CUDA, step where tp splits some of them?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.train.launching import on_ranks
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from paceline.train import Engine
+
+OUT = Path(sys.argv[1])
+DRAWN = torch.Generator().manual_seed(0)
+INPUTS, TARGET = torch.randn(8, 8, generator=DRAWN), torch.arange(8) % 4
+CLIP = 0.1
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.fc2(self.act(self.fc1(x)))
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), nn.LayerNorm(8), Block(), nn.Linear(8, 4))
+
+
+def of_groups(**options):
+    def made(model):
+        norms = list(model[1].parameters())
+        others = [p for p in model.parameters() if all(p is not norm for norm in norms)]
+        return torch.optim.AdamW([{"params": others}, {"params": norms, "weight_decay": 0.0}], lr=1e-2, **options)
+
+    return made
+
+
+MAKERS = {
+    "AdamW foreach": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True),
+    "AdamW fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True),
+    "Adam foreach": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True),
+    "SGD foreach": lambda model: torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, foreach=True),
+    "two groups": of_groups(foreach=True),
+}
+
+
+def schedule(updates):
+    return torch.optim.lr_scheduler.LambdaLR(updates, lambda step: 1 / (1 + step))
+
+
+def expected(make):
+    model = net()
+    updates = make(model)
+    rate = schedule(updates)
+    for _ in range(4):
+        cross_entropy(model(INPUTS), TARGET).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        updates.step()
+        updates.zero_grad()
+        rate.step()
+    return model
+
+
+def difference(name, make):
+    def engine():
+        engine = Engine({"layout": "tp=2", "optimizer": {"clip_norm": CLIP}})
+        model, updates = engine.setup(net(), make, loss=cross_entropy, schedule=schedule)
+        return engine, model, updates
+
+    first, model, updates = engine()
+    groups = len(updates.param_groups)
+    for step in range(4):
+        if step == 2:
+            first.save(OUT.parent / name)
+            first, model, updates = engine()
+            first.load(OUT.parent / name)
+        first.train_batch(INPUTS, TARGET)
+        first.step()
+    assert len(updates.param_groups) == groups
+    wanted = dict(expected(make).named_parameters())
+    state = {key: p.full_tensor() if hasattr(p, "full_tensor") else p for key, p in model.named_parameters()}
+    return max((wanted[key] - value).abs().max().item() for key, value in state.items())
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {}
+for name, make in MAKERS.items():
+    try:
+        found[name] = difference(name, make)
+    except RuntimeError as error:
+        found[name] = str(error)
+if torch.distributed.get_rank() == 0:
+    OUT.write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optimizers")
+    program, result = folder / "program.py", folder / "result.json"
+    program.write_text(PROGRAM)
+    ran = on_ranks(2, program, result)
+    assert result.exists(), ran.stderr[:4000]
+    return json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("name", ["AdamW foreach", "AdamW fused", "Adam foreach", "SGD foreach", "two groups"])
+def test_split_and_whole_parameters_step_as_on_one_process(found, name):
+    """Clipped, with a schedule, and gone on from a checkpoint after two of four steps."""
+    assert isinstance(found[name], float), found[name]
+    assert found[name] < 5e-6
