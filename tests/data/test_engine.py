@@ -62,7 +62,7 @@ def test_it_comes_in_order_and_no_more_is_made_than_there_is_room_for(threads):
     make = Watched()
     found = []
     for number, made in made_ahead(range(20), make, Steady(threads, 2), Here()):
-        found.append((number, made))
+        found.append((number, *made))
         assert len(make.begun) <= len(found) + max(1, threads) + 2
     assert found == [(number, 10 * number) for number in range(20)]
     assert make.most <= max(1, threads)
@@ -92,7 +92,7 @@ def test_a_fault_comes_in_its_turn_and_nobody_is_left():
 
     found = []
     with pytest.raises(ValueError, match="the third"):
-        found.extend(made for _, made in made_ahead(range(9), make, Steady(3, 2), Here()))
+        found.extend(made for _, (made,) in made_ahead(range(9), make, Steady(3, 2), Here()))
     assert not [one for one in threading.enumerate() if one.name.startswith("paceline")]
 
 

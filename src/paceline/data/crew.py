@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -100,3 +101,5 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_crews.clear)  # their threads are not in the child

@@ -37,8 +37,10 @@ def made_ahead(
     pacer: Pacer,
     delivery: Delivery,
     stop: Callable[[], None] = lambda: None,
-) -> Generator[tuple[Ask, Any]]:
-    """Yield what is made, in order; whatever ends the loop ends the threads.
+) -> Generator[tuple[Ask, list[Any]]]:
+    """Yield what is made, in order, in a list of its own; whatever ends the loop ends the threads.
+
+    Whoever takes it out of its list is the only one that has it: a generator that waits keeps what it yielded.
 
     Args:
         asked: What is to be made.
@@ -47,22 +49,26 @@ def made_ahead(
         delivery: Takes what was made to where it is needed.
         stop: Called when the loop ends, before threads are waited for: it ends what holds them.
     """
-    if not pacer.pace.threads:
-        yield from ((one, delivery.at_once(make(one))) for one in asked)
-        return
-    left = iter(asked)
+    delivery.begin()
+    if pacer.pace.threads:
+        yield from _made_by_threads(iter(asked), Crew(make, "paceline-loader"), pacer, delivery, stop)
+    else:
+        yield from ((one, [delivery.at_once(make(one))]) for one in asked)
+
+
+def _made_by_threads(
+    left: Iterator[Ask], crew: Crew[Ask, Any], pacer: Pacer, delivery: Delivery, stop: Callable[[], None]
+) -> Generator[tuple[Ask, list[Any]]]:
     pending: deque[tuple[Ask, Future[Any]]] = deque()
-    crew = Crew(make, "paceline-loader")
     try:
         while _asked_for(left, pending, crew, pacer.pace):
             asked_for, future = pending.popleft()
             waited_s = _awaited(future)
-            made = delivery.take(future)
+            made = [delivery.take(future)]
             del future  # it holds what was made
             pacer.taken(waited_s)
             delivery.soon(one for _, one in pending)
             yield asked_for, made
-            del made
     finally:
         stop()
         crew.close()

@@ -235,10 +235,10 @@ class Loader:
             with closing(self._batches(self._wanted.order(self._at))) as made:
                 for number, (consumed, batch) in enumerate(made):
                     self._consumed = consumed
-                    if not number and batch is not None:
-                        self._weigh(batch)
-                    if batch is not None:
-                        yield batch
+                    if not number and batch[0] is not None:
+                        self._weigh(batch[0])
+                    if batch[0] is not None:
+                        yield batch.pop()  # nothing here keeps what the training has
             self._go_to(self._at.next_epoch())
         finally:
             self._leave()
@@ -276,7 +276,8 @@ class Loader:
         self._pacer.bind(within_memory(self._bounds, bytes_of(batch), self._memory // 2, _TRAINED))
 
     def _leave(self) -> None:
-        """Let go of files and threads."""
+        """Let go of files, threads and batches on their way."""
+        self._delivery.end()
         if self._store is not None:
             self._store.close()
         self._store = self._maker = None
@@ -299,8 +300,8 @@ class Loader:
                 self._store.want(order.blocks(soon[unknown]))
             yield from zip(after, np.split(ids, np.cumsum([len(own) for own in places[:-1]])), strict=True)
 
-    def _batches(self, order: Order) -> Generator[tuple[int, Any]]:
-        """Yield what is consumed after each step, and its batch."""
+    def _batches(self, order: Order) -> Generator[tuple[int, list[Any]]]:
+        """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
         steps = self._steps(order)
         if self._processes:
             rest = Rest(
@@ -311,7 +312,7 @@ class Loader:
             )
             samples, count = self._wanted.samples(), self._processes
             for consumed, batch in made_by_processes(samples, steps, count, rest, self._clock, self._faults):
-                yield consumed, self._delivery.at_once(batch)
+                yield consumed, [self._delivery.at_once(batch.pop())]
             return
         self._pacer.loop()
         stop = self._store.stop if self._store is not None else lambda: None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator
 from typing import Any
+
+from paceline.core.forks import keep_in_children
 
 _HANDED = 8  # one batch in so many whose handing over is timed
 
@@ -22,6 +25,8 @@ class Batches:
         self._made = made
         self._handed = handed
         self._taken = 0
+        self._pid = os.getpid()
+        keep_in_children(self)
 
     def __iter__(self) -> Batches:
         return self
@@ -40,5 +45,6 @@ class Batches:
         return batch
 
     def close(self) -> None:
-        """End the epoch here."""
-        self._made.close()
+        """End the epoch here. Does nothing in a forked child: the threads and files are its parent's."""
+        if os.getpid() == self._pid:
+            self._made.close()

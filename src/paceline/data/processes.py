@@ -175,8 +175,8 @@ class Rest:
 
 def made_by_processes(
     dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: Clock, faults: Faults
-) -> Iterator[tuple[int, Any]]:
-    """Yield what is consumed after each step, and its batch; None where every sample of it is bad.
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield what is consumed after each step, and its batch in a list of its own; None where every sample is bad.
 
     Args:
         dataset: A map-style data set.
@@ -203,12 +203,17 @@ def made_by_processes(
         collate_fn=rest.put_together,
         generator=torch.Generator(),  # its own: the training's is left alone
     )
-    for number, (batch, bad, spent) in zip(count(), made):  # noqa: B905 - a count has no end
+    batches, number = iter(made), 0
+    while (found := next(batches, None)) is not None:  # enumerate would keep a batch until the next one
+        batch, bad, spent = found
         for one in bad:
             faults.met(one.name, ValueError(one.why))
         for stage, taken in spent.items():
             clock.add(stage, taken)
-        yield consumed[number], batch
+        box = [batch]
+        del batch, found  # its taker's alone
+        yield consumed[number], box
+        number += 1
 
 
 @dataclass(frozen=True)

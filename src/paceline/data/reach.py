@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.forks import keep_in_children
 from paceline.data.cache import Cache
 from paceline.data.faults import Faults
 from paceline.data.reading import BlockStore
@@ -40,6 +41,7 @@ class Arrays:
         self._make = make
         self._lock = threading.Lock()
         self._kept: list[NDArray[np.uint8]] = []
+        keep_in_children(self)  # they may be pinned
 
     def taken(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         """Return an array that nobody has."""
