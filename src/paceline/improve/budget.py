@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _WATCHED_S = (2.0, 8.0)  # of steps to diagnose from: the least, and what is enough
 _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
 _PROMISING_S = (10.0, 150.0)
-_IN_ALL_S = (8.0, 60.0)
+_IN_ALL_S = (5.0, 60.0)
 _LEARNT_S = 9.0  # of blocks by which processes of the baseline are compared
 _OF_LEARNING = 0.15  # of the whole, at most
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.improve.pairing import Pair
+from paceline.improve.statistics import Values
 
 Aim = Literal["time", "memory"]
 SLOWEST = 1.5  # times longer: that much a step may take for the sake of memory
@@ -19,21 +19,21 @@ class Goal:
 
     aim: Aim
     worth: float  # factor below which a gain is not worth having
-    gain: Callable[[Pair], float | None]  # log(baseline / candidate) of what is to become less; None: not measured
+    values: Callable[[Pair], Values | None]  # what is to become less, of both; None: not measured
     scatter: float | None  # of it between processes, standard deviation of the log; None: as found for time
 
 
-def time_gain(pair: Pair) -> float:
-    """Return log(baseline / candidate) of the wall time."""
-    return math.log(pair.baseline.seconds / pair.candidate.seconds)
+def seconds(pair: Pair) -> Values:
+    """Return the wall time of the baseline and of the candidate."""
+    return pair.baseline.seconds, pair.candidate.seconds
 
 
-def memory_gain(pair: Pair) -> float | None:
-    """Return log(baseline / candidate) of the most memory that was needed at once."""
+def peaks(pair: Pair) -> Values | None:
+    """Return the most memory that both needed at once, in bytes."""
     before, after = pair.baseline.peak_bytes, pair.candidate.peak_bytes
-    return math.log(before / after) if before and after else None
+    return (before, after) if before and after else None
 
 
-TIME = Goal(aim="time", worth=1.02, gain=time_gain, scatter=None)
-MEMORY = Goal(aim="memory", worth=1.05, gain=memory_gain, scatter=0.01)
+TIME = Goal(aim="time", worth=1.02, values=seconds, scatter=None)
+MEMORY = Goal(aim="memory", worth=1.05, values=peaks, scatter=0.01)
 GOALS: Mapping[str, Goal] = {"time": TIME, "memory": MEMORY, "cost": TIME}  # the same machine for less time costs less

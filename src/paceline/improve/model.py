@@ -39,6 +39,7 @@ class Check:
     name: str  # such as "samples"
     passed: bool
     text: str
+    vetoes: bool = False  # whether no change that fails it is kept, of whatever class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,8 @@ class Trial:
     checks: Sequence[Check] = ()
     saving: Interval | None = None  # factor by which it needs less memory at once; None: not measured
     cpu_ratio: float | None = None
-    set_aside: int = 0  # pairs of blocks
+    set_aside: int = 0  # pairs of blocks during which other programs used cores
+    far_off: int = 0  # pairs whose gain is far from the median; they count
     rounds: int = 0
     seconds: float = 0.0  # that the trial took
 

@@ -6,7 +6,11 @@ step to step in the program, falls on both. The shorter the blocks, the more so:
 one or at 0.4 times their speed, for seconds at a time, 20 s of blocks of 0.6 s told two programs apart to 3.6%, and
 blocks of 0.08 s to 1.5%. But what waits outside (a request, a sleep) goes on while its process is stopped: a program
 that waits for data has long blocks. Pairs during which others took cores are set aside, by that and not by their
-outcome; and as many that are far off to the one side as to the other.
+outcome.
+
+Batches that lay ready when a block began were made at another time. A queue of 64 feeds many short blocks: their steps
+were 915 times as fast as those of a loader that is 17 times as fast. So blocks are a warm-up while they mostly live on
+the queue, and of those that count, the batches by which the queue became shorter are taken off.
 """
 
 from __future__ import annotations
@@ -14,9 +18,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline.improve.statistics import outliers
 from paceline.improve.trials import Block, Player, ProgramOver
 
 SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
@@ -24,6 +27,7 @@ MOST_BLOCK_S = 3.0  # of the slower
 LEAST_STEPS = 4  # of a block; fewer where they take longer than a long block
 _SETTLED = 1.5  # a block within this factor of the best so far is no warm-up
 _MOST_WARMUP = 3  # pairs
+_FROM_QUEUE = 0.25  # of the steps of a block: if it took more of them from the queue, it is a warm-up
 _BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
 _SLACK = 30.0  # times longer than expected: it hangs
 
@@ -73,11 +77,34 @@ class RoundLimits:
 
 
 def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs that nobody disturbed, or all where most were; without what is far off on both sides."""
+    """Return the pairs that nobody disturbed, or all where most were; their seconds are those of steps in the long run.
+
+    Returns:
+        None of the pairs, if the batches of one of both were all made before.
+    """
+    factors = long_run([p.baseline for p in pairs]), long_run([p.candidate for p in pairs])
+    if math.inf in factors:
+        return []
     quiet = [p for p in pairs if p.other_cores <= _BUSY_CORES]
-    some = quiet if 2 * len(quiet) >= len(pairs) else list(pairs)
-    off = outliers([math.log(p.baseline.seconds / p.candidate.seconds) for p in some])
-    return [pair for place, pair in enumerate(some) if place not in off]
+    some = quiet if 2 * len(quiet) >= len(pairs) else pairs
+    return [
+        Pair(baseline=_longer(pair.baseline, factors[0]), candidate=_longer(pair.candidate, factors[1]))
+        for pair in some
+    ]
+
+
+def long_run(blocks: Sequence[Block]) -> float:
+    """Return how many times longer steps take when no batch was made before; infinite if all were.
+
+    A queue that became longer says nothing: training was the slower of the two.
+    """
+    steps = sum(block.steps for block in blocks)
+    queued = max(0.0, sum(block.from_queue or 0.0 for block in blocks))
+    return steps / (steps - queued) if queued < steps else math.inf if steps else 1.0
+
+
+def _longer(block: Block, factor: float) -> Block:
+    return replace(block, seconds=block.seconds * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +131,8 @@ def play_round(baseline: Player, candidate: Player, limits: RoundLimits, judges:
         if pair is None:
             return Round(warmup=warm, pairs=pairs, over=True)
         early = sum(p.baseline.steps for p in [*warm, pair]) <= limits.warmup_steps
-        if early or (not pairs and len(warm) < _MOST_WARMUP and not _settled([*warm, pair])):
+        unsettled = len(warm) < _MOST_WARMUP and not _settled([*warm, pair])
+        if early or (not pairs and (unsettled or _lives_on_queue(pair))):
             warm.append(pair)
         else:
             pairs.append(pair)
@@ -156,6 +184,14 @@ def steps_of(faster_s: float, slower_s: float, block_s: float) -> int:
     wanted, most = math.ceil(block_s / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
     least = min(LEAST_STEPS, math.ceil(LONG_S / max(faster_s, 1e-6)))
     return max(least, min(wanted, most))
+
+
+def _lives_on_queue(pair: Pair) -> bool:
+    """Say whether one of both took many of its batches from those that lay ready, and some are left."""
+    return any(
+        (block.from_queue or 0.0) > _FROM_QUEUE * block.steps and bool(block.queued)
+        for block in (pair.baseline, pair.candidate)
+    )
 
 
 def _settled(pairs: Sequence[Pair]) -> bool:

@@ -74,6 +74,8 @@ class Block:
     cpu_s: float  # of all processes of the program
     other_cores: float  # cores that others took meanwhile
     peak_bytes: float | None = None  # of the ranks together: on GPUs allocated there, else resident; None: not told
+    from_queue: float | None = None  # batches by which the loaders' queues became shorter, a rank; None: not known
+    queued: float | None = None  # batches that lie ready at its end, a rank
 
     @property
     def step_s(self) -> float:
@@ -85,6 +87,12 @@ def sum_of_known(values: Sequence[float | None]) -> float | None:
     """Return the sum; None when one of the values is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def _each_rank(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Return the mean over ranks of what they said; None when one of them does not know."""
+    total = sum_of_known([one.get(key) for one in said])
+    return None if total is None else total / len(said)
 
 
 class _Link:
@@ -239,13 +247,14 @@ class Player:
         if pause:
             self.pause()
         seconds = max(one["ended_ns"] - one["begun_ns"] for one in said) / 1e9
-        peaks: list[float | None] = [one.get("peak_bytes") for one in said]
         return Block(
             steps=steps,
             seconds=seconds,
             cpu_s=own,
             other_cores=others,
-            peak_bytes=sum_of_known(peaks),
+            peak_bytes=sum_of_known([one.get("peak_bytes") for one in said]),
+            from_queue=_each_rank(said, "from_queue"),
+            queued=_each_rank(said, "queued"),
         )
 
     def end(self) -> None:

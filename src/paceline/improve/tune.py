@@ -19,8 +19,10 @@ from paceline.explain.model import Interval
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
-from paceline.improve.goals import GOALS, TIME, Goal
+from paceline.improve.contest import Contest, Race, Until
+from paceline.improve.goals import GOALS, TIME, Goal, seconds
 from paceline.improve.history import informed, machine_of
+from paceline.improve.keeping import outdated, reason_to_keep, recorded, reference, refuted
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.pairing import Round
@@ -28,11 +30,11 @@ from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import product
-from paceline.improve.together import Undecided, is_better_value, together, unfinished
+from paceline.improve.statistics import far_off, product
+from paceline.improve.together import Undecided, together, unfinished
 from paceline.improve.trials import TrialFailed
-from paceline.improve.wording import no_win, told, too_long, unpromising
-from paceline.improve.workshop import Contest, Race, Until, Workshop
+from paceline.improve.wording import no_win, not_confirmed, told, too_long, unpromising
+from paceline.improve.workshop import Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
@@ -98,6 +100,9 @@ class Search:
         try:
             stopped = self._search_from(before)
             race = self._in_all()
+            if race is not None and refuted(race, self._gained(race)):
+                stopped = f"{stopped}; {self._take_back(race)}"
+                race = None
             self._quality = self._verified()
         except KeyboardInterrupt:
             stopped = "interrupted; the changes that were kept so far are the result"
@@ -115,16 +120,26 @@ class Search:
         return self._search()
 
     def _in_all(self) -> Race | None:
-        """Measure all that was kept against the program as it was, where that is more than one change.
+        """Measure all that was kept against the program as it was, in new processes.
 
+        The races that were won are the lucky ones among those that were run; this one was not chosen by its outcome.
         What was kept last may have taken the time for it.
         """
-        if len(self._kept) < 2 or self._is_over():
+        if not self._kept or self._is_over():
             return None
-        self._told("comparing all kept changes together with the unchanged program")
+        self._told("comparing what was kept with the unchanged program once more")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
         ends = time.monotonic() + self._budget.in_all_s
         return self._workshop.race(contest, Until(usual=ends, promising=ends))
+
+    def _take_back(self, race: Race) -> str:
+        """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
+        reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
+        self._tried = [
+            replace(trial, status="no-win", reason=reason) if trial.status == "kept" else trial for trial in self._tried
+        ]
+        self._kept, self._progress = [], []
+        return reason
 
     def _verified(self) -> Quality | None:
         """Run the best and the program as it was to the same loss, where that is asked for."""
@@ -149,12 +164,12 @@ class Search:
             except KeyboardInterrupt:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
-            self._tried = _recorded(self._tried, trial)
+            self._tried = recorded(self._tried, trial)
             self._remember(trial)
             self._told(told(trial, self._goal))
             if trial.status == "kept":
                 self._kept.append(trial)
-                self._tried = [_outdated(one) for one in self._tried]
+                self._tried = [outdated(one) for one in self._tried]
                 self._progress.append(candidate.progress)
                 if self._is_over():
                     self._out_of_budget = True
@@ -230,7 +245,7 @@ class Search:
         else:
             reason = f"needs --allow {candidate.safety}"
         skipped = self._trial(candidate, status="skipped", reason=reason)
-        self._tried = _recorded(self._tried, skipped)
+        self._tried = recorded(self._tried, skipped)
 
     def _try(self, candidate: Candidate) -> Trial:
         """Race a candidate against what is kept, and prove it if it wins."""
@@ -255,7 +270,7 @@ class Search:
             return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
         gained = self._gained(race)
         same = [self._gained(trial) for trial in self._kept if trial.remedy == candidate.remedy]
-        kept_for = _reason_to_keep(race.verdict, gained, same, self._goal.worth)
+        kept_for = reason_to_keep(race.verdict, gained, same, self._goal.worth)
         if race.verdict == "undecided" and gained is not None and kept_for is None:
             self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained, rounds=race.rounds))
         measured = self._trial(
@@ -266,6 +281,7 @@ class Search:
             saving=race.saving,
             cpu_ratio=race.cpu_ratio,
             set_aside=sum(len(r.pairs) - len(r.fair) for r in race.rounds),
+            far_off=far_off([seconds(pair) for r in race.rounds for pair in r.fair]),
             rounds=len(race.rounds),
             seconds=time.monotonic() - begun,
         )
@@ -281,16 +297,17 @@ class Search:
         return race.saving if self._goal.aim == "memory" else race.speedup
 
     def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
-        reference, since = _reference(self._kept)
+        compared_with, since = reference(self._kept)
         classes = [candidate.safety, *(trial.safety for trial in since)]
         try:
-            found = self._workshop.prove(measured.recipe, classes, reference)
+            found = self._workshop.prove(measured.recipe, classes, compared_with)
         except TrialFailed as error:
             return replace(measured, status="failed", reason=f"could not be checked: {error}")
         failed = [check for check in found if not check.passed]
         taken = time.monotonic() - begun
-        if failed and candidate.safety != "semantic":
-            return replace(measured, status="unsafe", reason=failed[0].text, checks=found, seconds=taken)
+        against = failed if candidate.safety != "semantic" else [check for check in failed if check.vetoes]
+        if against:
+            return replace(measured, status="unsafe", reason=against[0].text, checks=found, seconds=taken)
         return replace(measured, status="kept", checks=found, seconds=taken)
 
     def _trial(self, candidate: Candidate, **known: object) -> Trial:
@@ -306,9 +323,8 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        """Return what is left of the budget for trials: of several that are kept, the last race takes a part."""
-        reserved = self._budget.in_all_s if len(self._kept) > 1 else 0.0
-        return self._limits.budget_s - reserved - (time.monotonic() - self._begun)
+        """Return what is left of the budget for trials: the last race, of what is kept, takes a part."""
+        return self._limits.budget_s - self._budget.in_all_s - (time.monotonic() - self._begun)
 
     def _is_over(self) -> bool:
         """Say whether so much more than the budget was taken that nothing is measured any more."""
@@ -344,54 +360,10 @@ class Search:
         )
 
 
-def _recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
-    """Record a trial. If it continues an earlier comparison, or was skipped before, it replaces that entry."""
-    for place, before in enumerate(tried):
-        if _is_same(before, trial):
-            last = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
-            return [*tried[:place], last, *tried[place + 1 :]]
-    return [*tried, trial]
-
-
-def _is_same(before: Trial, trial: Trial) -> bool:
-    if "skipped" in (before.status, trial.status):
-        return before.status == trial.status and before.remedy == trial.remedy
-    return before.recipe == trial.recipe
-
-
-def _outdated(trial: Trial) -> Trial:
-    """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
-    return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
-
-
 def _could_gain(candidate: Candidate, goal: Goal) -> bool:
     return goal.aim != "time" or candidate.predicted is None or candidate.predicted.high >= goal.worth
-
-
-def _reference(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
-    """Return the recipe that a proof compares with, the last semantic one, and the trials that were kept after it."""
-    last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
-    return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
 def _at_this_pace(candidate: Candidate, start_s: float) -> Candidate:
     """Return a candidate with the time that it takes to begin where the program starts in so many seconds."""
     return replace(candidate, begins_s=min(candidate.begins_s, _STARTS * start_s))
-
-
-def _reason_to_keep(
-    verdict: str, gained: Interval | None, others: Sequence[Interval | None], worth: float
-) -> str | None:
-    """Say why a change is to be kept; None where it is not.
-
-    Args:
-        verdict: Of its race.
-        gained: By it.
-        others: Gained by other values of the same setting that are kept.
-        worth: Factor below which a gain is not worth having.
-    """
-    if verdict != "undecided" or gained is None:
-        return "gain proven" if verdict == "win" else None
-    if any(other is not None and is_better_value(gained, other, worth) for other in others):
-        return "the fastest value of a setting whose gain is proven"
-    return None

@@ -78,7 +78,7 @@ def checks(
     first = baseline[0]
     if len(candidate) != len(first) or not candidate:
         text = f"{len(candidate)} ranks reported their results, {len(first)} in the baseline"
-        return [Check(name="ranks", passed=False, text=text)]
+        return [Check(name="ranks", passed=False, text=text, vetoes=True)]
     found = [_steps(first, candidate), _fed(first, again, candidate)]
     if safety in ("exact", "resampled"):  # a resampled change is compared with the random draws fixed
         return [*found, *_exact(first, again, candidate)]
@@ -112,7 +112,8 @@ def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     text = f"{counts[1][0] - skipped} optimizer steps applied, {counts[0][0]} in the baseline"
     if skipped:
         text += f"; {skipped} skipped because gradients were not finite in fp16"
-    return Check(name="steps", passed=counts[0] == counts[1] and skipped <= _MOST_SKIPPED * counts[1][0], text=text)
+    too_many = skipped > _MOST_SKIPPED * counts[1][0]
+    return Check(name="steps", passed=counts[0] == counts[1] and not too_many, text=text, vetoes=too_many)
 
 
 def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
@@ -191,7 +192,8 @@ def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Ch
         return Check(name="losses", passed=False, text="not checked, because no loss was seen")
     half = length // 2
     if not np.isfinite(own[:length]).all() and np.isfinite(curves[0][:length]).all():
-        return Check(name="losses", passed=False, text="a loss is not finite, but the losses of the baseline are")
+        text = "a loss is not finite, but the losses of the baseline are"
+        return Check(name="losses", passed=False, text=text, vetoes=True)
     level = float(np.mean(np.abs(curves[0][half:length])))
     scatter = float(np.mean(np.std([c[half:length] for c in curves], axis=0, ddof=1))) if len(curves) > 1 else 0.0
     apart = float(np.mean(np.abs(own[half:length] - curves[0][half:length])))

@@ -9,7 +9,7 @@ from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import Candidate, Trial
 from paceline.improve.recipe import in_words
 
-_FEW_PAIRS = 12  # of blocks, below which more of them may prove what looks like a win
+_FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
 
 
 def unpromising(candidate: Candidate, goal: Goal) -> str:
@@ -34,6 +34,13 @@ def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
         return "gain not proven: too few measurements; try a longer --budget"
     return "gain not proven"
+
+
+def not_confirmed(goal: Goal, gained: Interval | None) -> str:
+    """Say what a last comparison found, of a change whose gain it did not confirm."""
+    what = "the peak memory smaller by a factor of" if goal.aim == "memory" else "the program"
+    found = "no difference that could be measured" if gained is None else f"{what} {_measured(gained)}"
+    return f"{found} in a second comparison, so nothing is kept"
 
 
 def told(trial: Trial, goal: Goal) -> str:

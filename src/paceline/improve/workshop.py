@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from paceline.improve.budget import Budget
 from paceline.improve.child.noise import NOISE, WINDOW
 from paceline.improve.child.seeds import SEED
 from paceline.improve.confirmed import missing, refused
+from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.model import Check
 from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Round, RoundLimits, play_alone, play_round
@@ -27,7 +27,7 @@ from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import decided, noise_prior, scatter_of, speed_up, wants_processes
+from paceline.improve.statistics import LARGE, decided, fewest_pairs, noise_prior, scatter_of, speed_up, wants_processes
 from paceline.improve.trials import (
     READY_S,
     Block,
@@ -57,45 +57,9 @@ _PROMISING = (1.05, 0.8)  # speed-up, and its lower end
 _STEP_TIMEOUT_S = 300.0
 _PATIENCE_S = 60.0  # with what does not begin
 _SHARP = 1.2  # an interval whose ends are this close says enough
-_LARGE = 1.5  # a factor that is certainly larger, or a slow-down, needs no sharp interval
 _ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs are enough for that
 _FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contest:
-    """Which recipe is held against which."""
-
-    before: Recipe
-    after: Recipe
-    warmup_steps: int = 0  # that do not count
-    progress: float = 1.0  # that a step of the second makes towards the same loss, in steps of the first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Until:
-    """When a race has to end, on the monotonic clock."""
-
-    usual: float
-    promising: float  # where it looks like a win, but is not certain yet
-    begins_s: float = 0.0  # later than that, where the second takes so long to begin
-
-    def later(self, begun: float, start_s: float) -> Until:
-        """Return the same for what began before now, and would have taken so long without what is tried."""
-        late_s = min(self.begins_s, max(0.0, time.monotonic() - begun - start_s))
-        return replace(self, usual=self.usual + late_s, promising=self.promising + late_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Race:
-    """A recipe against another, over some rounds."""
-
-    speedup: Interval
-    saving: Interval | None  # of memory, as a factor; None: not measured
-    cpu_ratio: float | None
-    rounds: Sequence[Round]
-    verdict: str  # win, no-win, slow (less memory for far more time), undecided
 
 
 class Workshop:
@@ -240,21 +204,20 @@ class Workshop:
 
         def enough(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
-            if found.low >= _LARGE or found.high <= 1 / _LARGE:
+            if found.low >= LARGE or found.high <= 1 / LARGE:
                 return found.high <= _ROUGH * found.low or len(pairs) >= _ENOUGH_LARGE
             if len(pairs) < _FEWEST_PAIRS:
                 return False
             if found.high < worth or (found.value < _FUTILE[0] and found.high < _FUTILE[1]):
                 return True
-            if decided(found, worth) is None:
-                return len(pairs) >= _ENOUGH_PAIRS and wants_processes(
-                    found, self._scatter(self._goal), len(earlier) + 1
-                )
+            if self._decided(found) is None:
+                many = len(pairs) >= max(_ENOUGH_PAIRS, self._fewest)
+                return many and wants_processes(found, self._scatter(self._goal), len(earlier) + 1)
             return found.high <= _SHARP * found.low or len(pairs) >= _ENOUGH_PAIRS
 
         def promising(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
-            return found.value >= _PROMISING[0] and found.low >= _PROMISING[1] and decided(found, worth) is None
+            return found.value >= _PROMISING[0] and found.low >= _PROMISING[1] and self._decided(found) is None
 
         return Judges(enough=enough, promising=promising)
 
@@ -276,9 +239,16 @@ class Workshop:
     def _gained(self, contest: Contest, rounds: Sequence[Sequence[Pair]], goal: Goal | None = None) -> Interval:
         """Return the factor by which pairs of some rounds are better, in what is the goal."""
         goal = goal or self._goal
-        credit = math.log(contest.progress) if goal.aim == "time" else 0.0
-        found = [[gain + credit for pair in pairs if (gain := goal.gain(pair)) is not None] for pairs in rounds]
+        credit = contest.progress if goal.aim == "time" else 1.0
+        found = [[(v[0] * credit, v[1]) for pair in pairs if (v := goal.values(pair)) is not None] for pairs in rounds]
         return speed_up(found, self._scatter(goal), prior=self._noise if goal.aim == "time" else None)
+
+    @property
+    def _fewest(self) -> int:
+        return fewest_pairs(self._block_s) if self._goal.aim == "time" else 0
+
+    def _decided(self, gained: Interval) -> str | None:
+        return decided(gained, self._goal.worth, self._fewest)
 
     def _scatter(self, goal: Goal) -> float:
         return self.scatter if goal.scatter is None else goal.scatter
@@ -288,7 +258,7 @@ class Workshop:
         speedup, saving = self._gained(contest, fair, TIME), self._gained(contest, fair, MEMORY)
         pairs = [p for each in fair for p in each]
         cpu = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
-        verdict = decided(self._gained(contest, fair), self._goal.worth) or "undecided"
+        verdict = self._decided(self._gained(contest, fair)) or "undecided"
         return Race(
             speedup=speedup,
             saving=saving if saving.count else None,

@@ -72,6 +72,7 @@ def _trial(trial: Trial) -> Json:
         "cpu_ratio": trial.cpu_ratio,
         "rounds": trial.rounds,
         "set_aside": trial.set_aside,
+        "far_off": trial.far_off,
         "seconds": trial.seconds,
         "status": trial.status,
         "reason": trial.reason,

@@ -1,9 +1,11 @@
 """How does a trial go forward block by block? At the end of each block the training thread asks how far it may go.
 
 The conductor listens on a socket; lines of JSON. From here: ``{"pid", "rank", "world"}`` once, then at each stop
-``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes"}``. From there: ``{"steps": n}`` to go on for n optimizer
-steps, or ``{"end": true}``: the record is written to its end and no line of the program runs any more. A conductor that
-is gone ends the trial too.
+``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "from_queue", "queued"}``. From there: ``{"steps": n}``
+to go on for n optimizer steps, or ``{"end": true}``: the record is written to its end and no line of the program runs
+any more. A conductor that is gone ends the trial too.
+
+A block begins and ends with nothing left to do on the device: work that was only queued is not done.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from _thread import get_ident
 from multiprocessing import process
 from typing import Any
 
-from paceline.improve.child import peak
+from paceline.improve.child import peak, queues
 from paceline.improve.child.rank import rank_and_world
 
 _WAIT_S = 3600.0
@@ -28,6 +30,7 @@ def patch(torch: Any, path: str) -> None:
     """Stop at optimizer steps of the thread that trains; what has no optimizer is not conducted."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    queues.patch()
     conducted = _Conducted(torch, path, os.getpid())
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -50,6 +53,7 @@ class _Conducted:
         self._begun_ns = time.perf_counter_ns()
         self._optimizers: set[int] = set()
         self._owner: int | None = None
+        self._queues: queues.Queues | None = None  # as the block began
 
     def owns(self, thread: int) -> bool:
         """Say whether a thread is the one that trains: the first that makes a step, in whatever thread torch is."""
@@ -67,9 +71,11 @@ class _Conducted:
         self._optimizers.add(optimizer)
         self._left -= 1
         if self._left <= 0:
+            drain(self._torch)
             self._stop(time.perf_counter_ns())
 
     def _stop(self, now: int) -> None:
+        before, after = self._queues, queues.now()
         try:
             if self._lines is None:
                 self._connect()
@@ -79,6 +85,8 @@ class _Conducted:
                 ended_ns=now,
                 optimizers=len(self._optimizers),
                 peak_bytes=peak.needed_bytes(self._torch),
+                from_queue=queues.used_up(before, after) if before and after else None,
+                queued=after.ready if after else None,
             )
             answer = json.loads(self._lines.readline() or '{"end": true}')
         except (OSError, ValueError):
@@ -87,6 +95,8 @@ class _Conducted:
             self._end()
         self._left = answer["steps"]
         peak.begin(self._torch)
+        drain(self._torch)
+        self._queues = queues.now()
         self._begun_ns = time.perf_counter_ns()
 
     def _connect(self) -> None:
@@ -112,6 +122,20 @@ class _Conducted:
             except Exception:
                 traceback.print_exc()  # what is missing is told by who looks for it
         os._exit(0)
+
+
+def drain(torch: Any) -> None:
+    """Wait until every device that this process uses has done its work; not while a graph is captured.
+
+    A device without a context of this process has none, and is not given one.
+    """
+    cuda = torch.cuda
+    if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        return
+    used = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True)
+    for index in range(cuda.device_count()):
+        if used(index):
+            cuda.synchronize(index)
 
 
 def _flush() -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any
 from weakref import finalize
 
-from paceline.improve.child import held
+from paceline.improve.child import held, queues
 from paceline.observe.probe import loaders
 
 _AHEAD = 2  # batches per thread that are made before they are asked for
@@ -86,7 +86,13 @@ class _Ahead:
         self._most = _AHEAD * threads
         self._making: deque[Any] = deque()
         self._more = True
+        queues.follow(self)
         finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)  # an epoch that is left early: no more
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many batches are made and not taken, and how many are asked for and not taken."""
+        making = list(self._making)
+        return sum(future.done() for future in making), len(making)
 
     def next(self) -> Any:
         """Return the next batch.

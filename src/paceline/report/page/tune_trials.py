@@ -164,7 +164,8 @@ def _beneath(row: Row) -> Iterator[str]:
     trial = row.trial
     if trial.rounds:
         aside = f", {words.count(trial.set_aside, 'pair')} set aside" if trial.set_aside else ""
-        yield f"{words.count(trial.rounds, 'round')} of processes{aside}, {units.seconds(trial.seconds)} in all"
+        far = f", {words.count(trial.far_off, 'pair')} far from the median (counted)" if trial.far_off else ""
+        yield f"{words.count(trial.rounds, 'round')} of processes{aside}{far}, {units.seconds(trial.seconds)} in all"
     if row.gain is trial.saving and trial.speedup is not None:
         yield f"speed {tune_rows.achieved(trial.speedup)}"
     elif all(memory := tune_rows.memory(trial.saving)):

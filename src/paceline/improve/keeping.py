@@ -1,0 +1,61 @@
+"""Which trials are kept, with what is a new one compared, and what stands in the list of trials?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.explain.model import Interval
+from paceline.improve.contest import Race
+from paceline.improve.model import Trial
+from paceline.improve.recipe import BASELINE, Recipe
+from paceline.improve.together import is_better_value
+
+
+def recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
+    """Record a trial. If it continues an earlier comparison, or was skipped before, it replaces that entry."""
+    for place, before in enumerate(tried):
+        if _is_same(before, trial):
+            last = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
+            return [*tried[:place], last, *tried[place + 1 :]]
+    return [*tried, trial]
+
+
+def _is_same(before: Trial, trial: Trial) -> bool:
+    if "skipped" in (before.status, trial.status):
+        return before.status == trial.status and before.remedy == trial.remedy
+    return before.recipe == trial.recipe
+
+
+def outdated(trial: Trial) -> Trial:
+    """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
+    return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
+
+
+def reference(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
+    """Return the recipe that a proof compares with, the last semantic one, and the trials that were kept after it."""
+    last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
+    return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
+
+
+def refuted(race: Race, gained: Interval | None) -> bool:
+    """Say whether a race speaks against what it was to confirm."""
+    return race.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
+
+
+def reason_to_keep(
+    verdict: str, gained: Interval | None, others: Sequence[Interval | None], worth: float
+) -> str | None:
+    """Say why a change is to be kept; None where it is not.
+
+    Args:
+        verdict: Of its race.
+        gained: By it.
+        others: Gained by other values of the same setting that are kept.
+        worth: Factor below which a gain is not worth having.
+    """
+    if verdict != "undecided" or gained is None:
+        return "gain proven" if verdict == "win" else None
+    if any(other is not None and is_better_value(gained, other, worth) for other in others):
+        return "the fastest value of a setting whose gain is proven"
+    return None
