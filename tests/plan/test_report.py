@@ -18,7 +18,7 @@ def report():
 
 
 def test_published_rows_are_predicted_as_well_as_the_docs_say(report):
-    """A floor under the accuracy that docs/how-to/plan.md prints."""
+    """A floor under the accuracy that docs/reference/plan.md prints."""
     assert report.overall.predicted >= 480
     assert report.median_of_sources["time_mdape"] < 0.08
     assert report.median_of_sources["memory_mdape"] < 0.06
