@@ -174,7 +174,7 @@ def test_the_interval_holds_its_quantiles_to_a_factor_of_two(times):
 def test_the_tests_histogram_is_the_probes(times_ns):
     counted = Meter()
     for time_ns in times_ns:
-        counted.noted.append((time_ns, 0, 1))
+        counted.noted.append((time_ns, (0, 0), 1))
     assert counted.as_json()["histogram"] == histogram(*[t / 1e9 for t in times_ns])
 
 

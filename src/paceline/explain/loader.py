@@ -113,7 +113,7 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
     if not batches or produce <= 0:
         return None
     on_cpu = min(produce, sum(m["cpu_s"] for m in meters))
-    runnable = min(produce - on_cpu, on_cpu * runnable_ratio(rank))
+    runnable = min(produce - on_cpu, _runnable_s(meters, on_cpu * runnable_ratio(rank)))
     hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait"]
     return LoaderBreakdown(
         workers=0,
@@ -138,6 +138,17 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         hot=_hot(hot),
         settings=settings,
     )
+
+
+def _runnable_s(meters: Sequence[JsonObject], otherwise: float) -> float:
+    """Return how long the training thread was ready without a CPU while it made batches, as it was measured then.
+
+    Args:
+        meters: Of the loaders; records of earlier versions do not have this time.
+        otherwise: What to return for those: the share of the whole thread.
+    """
+    measured = [float(m["runnable_s"]) for m in meters if m.get("runnable_s") is not None]
+    return sum(measured) if len(measured) == len(meters) else otherwise
 
 
 def _merged(histograms: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ not change what is fetched.
 from __future__ import annotations
 
 import functools
+from _thread import get_native_id
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
@@ -14,6 +15,7 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.process import thread_times_s
 from paceline.observe.probe.randomness import holds_generator, states
 from paceline.observe.probe.stand_in import step_out
 from paceline.record.layout import BATCH_BOUNDS_S
@@ -22,6 +24,26 @@ _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
 
 _CPU_EVERY = 32  # batches, of which one has its CPU time taken, and all of the first so many: it is a system call
 _DRAWS_FIRST = 3  # batches around which the random generators are compared
+
+
+Taken = tuple[int, int | None] | None  # ns of a thread on a CPU, and ready without one (None: the kernel does not say)
+
+
+class _ThreadClock:
+    """What the kernel counted of the calling thread when this was made."""
+
+    __slots__ = ("_cpu", "_runnable")
+
+    def __init__(self) -> None:
+        times = thread_times_s(get_native_id())
+        self._runnable = None if times is None else times[1]
+        self._cpu = thread_time_ns()
+
+    def taken(self) -> tuple[int, int | None]:
+        """Return the ns since then on a CPU, and ready without one."""
+        cpu = thread_time_ns() - self._cpu
+        times = thread_times_s(get_native_id()) if self._runnable is not None else None
+        return cpu, None if times is None or self._runnable is None else round((times[1] - self._runnable) * 1e9)
 
 
 class Meter:
@@ -42,17 +64,21 @@ class Meter:
         "noted",
         "own_generator",
         "produce_ns",
+        "runnable_ns",
+        "runnable_of_ns",
         "samples",
     )
 
     def __init__(self) -> None:
         self.begun = 0  # batches that were begun
-        self.noted: deque[tuple[int, int | None, int]] = deque()  # wall, CPU time if it was taken, samples
+        self.noted: deque[tuple[int, Taken, int]] = deque()  # wall, times of the thread if they were taken, samples
         self.batches = 0
         self.samples = 0
         self.produce_ns = 0
         self.cpu_ns = 0  # CPU time of the batches that had it taken
         self.cpu_of_ns = 0  # wall time of the same batches
+        self.runnable_ns = 0  # time in which the thread was ready without a CPU, of the batches that had it taken
+        self.runnable_of_ns = 0  # wall time of the same batches
         self.collate_ns = 0
         self.max_ns = 0
         self.draws: bool | None = None  # whether making samples drew random numbers; None: not seen yet
@@ -64,10 +90,13 @@ class Meter:
         while self.noted:
             self._count(*self.noted.popleft())
 
-    def _count(self, wall_ns: int, cpu_ns: int | None, samples: int) -> None:
-        if cpu_ns is not None:
-            self.cpu_ns += cpu_ns
+    def _count(self, wall_ns: int, taken: Taken, samples: int) -> None:
+        if taken is not None:
+            self.cpu_ns += taken[0]
             self.cpu_of_ns += wall_ns
+            if taken[1] is not None:
+                self.runnable_ns += taken[1]
+                self.runnable_of_ns += wall_ns
         self.batches += 1
         self.samples += samples
         self.produce_ns += wall_ns
@@ -88,6 +117,9 @@ class Meter:
             "samples": self.samples,
             "produce_s": self.produce_ns / 1e9,
             "cpu_s": self.produce_ns * (self.cpu_ns / self.cpu_of_ns if self.cpu_of_ns else 0.0) / 1e9,
+            "runnable_s": self.produce_ns * self.runnable_ns / self.runnable_of_ns / 1e9
+            if self.runnable_of_ns
+            else None,
             "collate_s": self.collate_ns / 1e9,
             "draws_random": self.draws,
             "own_generator": self.own_generator,
@@ -141,7 +173,7 @@ def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:
             meter.begun = number + 1
             if number < _DRAWS_FIRST:
                 before = states()
-            cpu = 0 if number % _CPU_EVERY and number > _CPU_EVERY else thread_time_ns()
+            clock = None if number % _CPU_EVERY and number > _CPU_EVERY else _ThreadClock()
             begun = perf_counter_ns()
         except Exception as error:
             guard.fault(error, "worker probe")
@@ -154,7 +186,7 @@ def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:
             if meter is not None:
                 wall, index = perf_counter_ns() - begun, possibly_batched_index
                 samples = len(index) if isinstance(index, (list, tuple)) else 1
-                meter.noted.append((wall, thread_time_ns() - cpu if cpu else None, samples))
+                meter.noted.append((wall, clock.taken() if clock is not None else None, samples))
                 if before is not None:
                     meter.compare(before, self.dataset)
         except Exception as error:
@@ -176,12 +208,12 @@ def patch_maker(owner: Any, name: str, told: Callable[[Any, Any], tuple[int, int
 
     @functools.wraps(original)
     def metered(self: Any, asked: Any) -> Any:
-        begun, cpu = perf_counter_ns(), thread_time_ns()
+        begun, clock = perf_counter_ns(), _ThreadClock()
         batch = original(self, asked)
         try:
             number, samples = told(self, asked)
             meter = meters.setdefault(number, Meter())
-            meter.noted.append((perf_counter_ns() - begun, thread_time_ns() - cpu, samples))
+            meter.noted.append((perf_counter_ns() - begun, clock.taken(), samples))
         except Exception as error:
             guard.fault(error, "loader probe")
         return batch
