@@ -142,9 +142,11 @@ def losses_on_device():
 '''
 
 
-def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> tuple[subprocess.CompletedProcess, Run]:
+def run_watched(
+    folder: Path, program: str, *arguments: str, prelude: str = PRELUDE, timeout_s: float = 150, **environ: str
+) -> tuple[subprocess.CompletedProcess, Run]:
     """Run a program after the prelude, watched without a supervisor; return how it ended and its record."""
-    (folder / "train.py").write_text(PRELUDE + program)
+    (folder / "train.py").write_text(prelude + program)
     place = folder / "run"
     for part in ("ranks", "workers", "gauges"):
         (place / part).mkdir(parents=True)
@@ -157,6 +159,11 @@ def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> 
         **environ,
     }
     ended = subprocess.run(
-        [sys.executable, "train.py", *arguments], capture_output=True, text=True, env=environment, cwd=folder
+        [sys.executable, "train.py", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        timeout=timeout_s,
     )
     return ended, read_run(place)

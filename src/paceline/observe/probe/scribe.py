@@ -115,6 +115,8 @@ class Scribe:
 
     def turn(self) -> None:
         """Look where the program is; every few turns, do what else is due."""
+        if self._window is not None:
+            self._window.check()
         frames = self.sampler.look(gate.owner)
         self._looks.append((time.perf_counter_ns(), frames))
         if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
