@@ -26,6 +26,7 @@ from paceline.observe.probe.gate import gate
 from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
 
+_PATIENCE_AT_EXIT_S = 5.0
 _state: dict[str, Any] = {"generation": 0}
 
 
@@ -108,18 +109,13 @@ def _start_scribe() -> None:
         _state["thread_id"] = threading.get_native_id()
         _state["imports_ns"] = lazy.imports.spent_ns - _state["imports_until_then_ns"]
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
-        guard.on_fault(lambda reason: _note_fault(scribe, reason))
+        guard.on_fault(scribe.tell_fault)
         scribe.start()
         if "window" in _state:
             _state["window"].at_start()
         sidecar.start_if_alone(_state["run_dir"], _state["host"])
     except Exception as error:
         guard.fault(error, "recorder")
-
-
-def _note_fault(scribe: Any, reason: str) -> None:
-    scribe.note("fault", reason=reason)
-    scribe.flush()
 
 
 def _describe() -> dict[str, Any]:
@@ -235,7 +231,8 @@ def _at_exit() -> None:
         return
     try:
         scribe.stop()
-        scribe.end(**_reason())
+        reason = _reason()
+        scribe.write_bounded(lambda: scribe.end(**reason), _PATIENCE_AT_EXIT_S)
     except Exception as error:
         guard.fault(error, "last write")
 
