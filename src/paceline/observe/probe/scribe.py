@@ -20,6 +20,7 @@ from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.bounded import PATIENCE_S, run_bounded
 from paceline.observe.probe.capture import Capture
 from paceline.observe.probe.files import Appender, replace_json
+from paceline.observe.probe.footprint import Footprint
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
 from paceline.observe.probe.prompt import Prompt
@@ -74,6 +75,7 @@ class Scribe:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
+        self.footprint = Footprint()
         self.abandoned = False  # the folder hangs: nothing is written any more
         self._thread = 0  # that writes
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
@@ -155,6 +157,8 @@ class Scribe:
         now = time.monotonic()
         if self._timing is not None:
             self._timing.turn()
+        waiting = 0 if self._timing is None else self._timing.waiting
+        self.footprint.holds(len(gate.moments), waiting, sum(map(len, self._packed)))
         self._consider_window()
         if now >= self._next_flush:
             self._note_window()
@@ -303,6 +307,7 @@ class Scribe:
             "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
+            "footprint": self.footprint.as_json(),
         }
         replace_json(os.path.join(self._folder, layout.SUMMARY_FILE), summary)
 

@@ -184,12 +184,14 @@ def _end_window() -> None:
 
 @_harmless("before a fork")
 def _before_fork() -> None:
-    scribe = _state.get("scribe")
+    begun, scribe = time.perf_counter(), _state.get("scribe")
     if scribe is not None:
         scribe.stop()
     window = _state.get("window")
     if get_ident() == gate.owner and window is not None and window.ends_at_fork:
         _end_window()
+    if scribe is not None:
+        scribe.footprint.delayed_fork(time.perf_counter() - begun)
     _state["generation"] += 1
 
 
