@@ -142,21 +142,21 @@ def losses_on_device():
 '''
 
 
-def run_watched(folder: Path, program: str, *arguments: str, **environ: str) -> tuple[subprocess.CompletedProcess, Run]:
+def run_watched(
+    folder: Path, program: str, *arguments: str, prelude: str = PRELUDE
+) -> tuple[subprocess.CompletedProcess, Run]:
     """Run a program after the prelude, watched without a supervisor; return how it ended and its record."""
-    (folder / "train.py").write_text(PRELUDE + program)
+    ended = watch(folder, prelude + program, *arguments)
+    return ended, read_run(folder / "run")
+
+
+def watch(folder: Path, program: str, *arguments: str, timeout_s: float = 150) -> subprocess.CompletedProcess:
+    """Run a program, watched without a supervisor; its record is in the folder `run`."""
+    (folder / "train.py").write_text(program)
     place = folder / "run"
     for part in ("ranks", "workers", "gauges"):
         (place / part).mkdir(parents=True)
     path = os.pathsep.join([str(INJECT), str(Path(__file__).parents[3] / "src")])
-    environment = {
-        **os.environ,
-        "PACELINE_WATCH_DIR": str(place),
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
-        **environ,
-    }
-    ended = subprocess.run(
-        [sys.executable, "train.py", *arguments], capture_output=True, text=True, env=environment, cwd=folder
-    )
-    return ended, read_run(place)
+    environment = {**os.environ, "PACELINE_WATCH_DIR": str(place), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "train.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=timeout_s)

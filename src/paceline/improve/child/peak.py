@@ -20,7 +20,7 @@ def begin(torch: Any) -> None:
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the peak in bytes (of several GPUs the sum of their peaks); None if kernel or allocator do not tell it."""
+    """Return the peak in bytes, with several GPUs the sum; None if kernel or allocator do not tell it."""
     if torch.cuda.is_initialized():
         try:
             return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))

@@ -43,6 +43,9 @@ class Capture:
     def offer(self, step_s: float, parts: int = 1) -> None:
         """Do nothing: the steps are chosen already."""
 
+    def check(self) -> None:
+        """Do nothing: the steps were chosen by the user."""
+
     def again(self) -> bool:
         """Say that there is no other one."""
         return False

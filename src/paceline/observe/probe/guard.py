@@ -40,20 +40,26 @@ def faulted() -> bool:
     return _faulted
 
 
-def fault(error: BaseException, where: str) -> None:
-    """Switch watching off, once, with one line on stderr. Never raises."""
+def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
+    """Switch watching off, once, with one line on stderr. Never raises.
+
+    Args:
+        error: What happened.
+        where: Which part of ours it happened in.
+        in_folder: Whether the run's folder can be used, to warn once in a run and to write the reason down.
+    """
     global _faulted
     if _faulted:
         return
     _faulted = True
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     undo_all()
-    for action in _after_fault:
+    for action in _after_fault if in_folder else ():
         try:
             action(f"{where}: {reason}")
         except Exception:
             continue
-    if _first_to_tell():
+    if not in_folder or _first_to_tell():
         _warn(f"paceline: watching stopped ({where}: {reason}); the program goes on")
 
 

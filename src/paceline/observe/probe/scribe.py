@@ -17,8 +17,10 @@ from typing import Any
 from paceline.observe.probe import fetchers, guard, loaders, optimizers, process
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
+from paceline.observe.probe.bounded import PATIENCE_S, run_bounded
 from paceline.observe.probe.capture import Capture
 from paceline.observe.probe.files import Appender, replace_json
+from paceline.observe.probe.footprint import Footprint
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
 from paceline.observe.probe.prompt import Prompt
@@ -73,6 +75,9 @@ class Scribe:
         self._wake = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._running = False
+        self.footprint = Footprint()
+        self.abandoned = False  # the folder hangs: nothing is written any more
+        self._thread = 0  # that writes
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
         self._profile_file = os.path.join(os.path.dirname(os.path.dirname(folder)), layout.PROFILE_FILE)
         self._asked_ns = 0  # when the profile file was touched, as far as that has been heeded
@@ -86,7 +91,7 @@ class Scribe:
 
     def start(self) -> None:
         """Start the thread."""
-        if self._running:
+        if self._running or self.abandoned:
             return
         self._running = True
         self._wake = _thread.allocate_lock()
@@ -95,16 +100,35 @@ class Scribe:
         self._ended.acquire()
         _thread.start_new_thread(self._loop, (self._wake, self._ended))
 
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Ask the thread to end and wait for it, at most so long."""
+    def stop(self, timeout_s: float = PATIENCE_S) -> None:
+        """Ask the thread to end and wait for it; if it does not end in time, the record is abandoned."""
         if not self._running:
             return
         self._running = False
         self._wake.release()
-        self._ended.acquire(timeout=timeout_s)
+        if not self._ended.acquire(timeout=timeout_s):
+            self._abandon(timeout_s)
+
+    def _abandon(self, waited_s: float) -> None:
+        self.abandoned = True
+        guard.fault(TimeoutError(f"a write to the record took longer than {waited_s:g} s"), "recorder", in_folder=False)
+
+    def write_bounded(self, action: Callable[[], None], timeout_s: float = PATIENCE_S) -> None:
+        """Do something that writes, from another thread than the recorder's; abandon the record if it hangs."""
+        if not self.abandoned and not run_bounded(action, timeout_s):
+            self._abandon(timeout_s)
+
+    def tell_fault(self, reason: str) -> None:
+        """Write why watching stopped."""
+        self.note("fault", reason=reason)
+        if _thread.get_ident() == self._thread:
+            self.flush()
+        else:
+            self.write_bounded(self.flush)
 
     def _loop(self, wake: Any, ended: Any) -> None:
         prompt = Prompt()
+        self._thread = _thread.get_ident()
         try:
             while not prompt.wait(lambda: wake.acquire(timeout=_PERIOD_S)):
                 self.turn()
@@ -115,6 +139,8 @@ class Scribe:
 
     def turn(self) -> None:
         """Look where the program is; every few turns, do what else is due."""
+        if self._window is not None:
+            self._window.check()
         frames = self.sampler.look(gate.owner)
         self._looks.append((time.perf_counter_ns(), frames))
         if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
@@ -131,6 +157,8 @@ class Scribe:
         now = time.monotonic()
         if self._timing is not None:
             self._timing.turn()
+        waiting = 0 if self._timing is None else self._timing.waiting
+        self.footprint.holds(len(gate.moments), waiting, sum(map(len, self._packed)))
         self._consider_window()
         if now >= self._next_flush:
             self._note_window()
@@ -279,6 +307,7 @@ class Scribe:
             "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
+            "footprint": self.footprint.as_json(),
         }
         replace_json(os.path.join(self._folder, layout.SUMMARY_FILE), summary)
 

@@ -26,6 +26,7 @@ from paceline.observe.probe.gate import gate
 from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
 
+_PATIENCE_AT_EXIT_S = 5.0
 _state: dict[str, Any] = {"generation": 0}
 
 
@@ -108,18 +109,13 @@ def _start_scribe() -> None:
         _state["thread_id"] = threading.get_native_id()
         _state["imports_ns"] = lazy.imports.spent_ns - _state["imports_until_then_ns"]
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
-        guard.on_fault(lambda reason: _note_fault(scribe, reason))
+        guard.on_fault(scribe.tell_fault)
         scribe.start()
         if "window" in _state:
             _state["window"].at_start()
         sidecar.start_if_alone(_state["run_dir"], _state["host"])
     except Exception as error:
         guard.fault(error, "recorder")
-
-
-def _note_fault(scribe: Any, reason: str) -> None:
-    scribe.note("fault", reason=reason)
-    scribe.flush()
 
 
 def _describe() -> dict[str, Any]:
@@ -188,12 +184,14 @@ def _end_window() -> None:
 
 @_harmless("before a fork")
 def _before_fork() -> None:
-    scribe = _state.get("scribe")
+    begun, scribe = time.perf_counter(), _state.get("scribe")
     if scribe is not None:
         scribe.stop()
     window = _state.get("window")
     if get_ident() == gate.owner and window is not None and window.ends_at_fork:
         _end_window()
+    if scribe is not None:
+        scribe.footprint.delayed_fork(time.perf_counter() - begun)
     _state["generation"] += 1
 
 
@@ -235,7 +233,8 @@ def _at_exit() -> None:
         return
     try:
         scribe.stop()
-        scribe.end(**_reason())
+        reason = _reason()
+        scribe.write_bounded(lambda: scribe.end(**reason), _PATIENCE_AT_EXIT_S)
     except Exception as error:
         guard.fault(error, "last write")
 

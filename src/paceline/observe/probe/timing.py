@@ -86,6 +86,11 @@ class Timing:
         }
 
     @property
+    def waiting(self) -> int:
+        """CUDA events that the device has not been seen to pass."""
+        return self._stamper.recorded - self._stamper.resolved
+
+    @property
     def ends_per_row(self) -> int:
         """Optimizer steps in a step."""
         return max(1, round(self._stamper.ends / self.rows)) if self.rows else 1

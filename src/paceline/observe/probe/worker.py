@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from paceline.observe.probe import guard, process
+from paceline.observe.probe.bounded import run_bounded
 from paceline.observe.probe.fetchers import Meter
 from paceline.observe.probe.files import Appender
 from paceline.observe.probe.prompt import Prompt
@@ -23,7 +24,9 @@ class Ticker:
     """Writes one worker's identity and, at growing intervals, its cumulative counters."""
 
     def __init__(self, path: str, identity: dict[str, Any], meter: Meter) -> None:
+        self._path = path
         self._file = Appender(path)
+        self._hangs = False
         self._identity = identity
         self._meter = meter
         self._main = _thread.get_native_id()
@@ -34,9 +37,16 @@ class Ticker:
         self._interval_s = 0.1
 
     def start(self) -> None:
-        """Write the identity and start ticking."""
+        """Write the identity and start ticking; where the folder hangs, watching stops."""
+        if run_bounded(self._identify):
+            _thread.start_new_thread(self._loop, ())
+            return
+        self._hangs = True
+        guard.fault(TimeoutError("a write to the record hangs"), "worker recorder", in_folder=False)
+
+    def _identify(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._file.write_json(self._identity)
-        _thread.start_new_thread(self._loop, ())
 
     def _loop(self) -> None:
         self._own = _thread.get_native_id()
@@ -75,9 +85,11 @@ class Ticker:
         )
 
     def last(self) -> None:
-        """Append the final counters; called as the worker ends."""
+        """Append the final counters; called as the worker ends. A folder that hangs is left alone after a while."""
+        if self._hangs:
+            return
         try:
-            self.write()
+            run_bounded(self.write)
         except OSError as error:
             guard.fault(error, "worker recorder")
 
@@ -113,8 +125,6 @@ def begin(run_dir: str, host: str, generation: int, info: Any, meter: Meter) -> 
         "base_seed": info.seed - info.id,
         "time_ns": time.monotonic_ns(),
     }
-    folder = os.path.join(run_dir, "workers")
-    os.makedirs(folder, exist_ok=True)
-    ticker = Ticker(os.path.join(folder, f"{host}-{os.getpid()}.jsonl"), identity, meter)
+    ticker = Ticker(os.path.join(run_dir, "workers", f"{host}-{os.getpid()}.jsonl"), identity, meter)
     ticker.start()
     util.Finalize(None, ticker.last, exitpriority=100)

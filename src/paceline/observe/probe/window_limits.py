@@ -1,0 +1,60 @@
+"""Bounds of an open profiler window. It records every operator until a step ends, and an evaluation may come first.
+
+The recorder looks at the clock and at the resident memory every 20 ms. Only the thread that opened the profiler can
+close it: at its next moment, or, if it is the main thread, between two of its bytecodes (`Py_AddPendingCall`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from paceline.observe.probe import process
+
+MOST_BYTES = 128 << 20  # an operator takes some 500 bytes, and as much again while the window closes
+_LEAST_S = 1.0
+_TIMES_EXPECTED = 3.0
+
+_Call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Limits:
+    """The deadline and the memory limit of one window."""
+
+    def __init__(self, expected_s: float) -> None:
+        """Begin.
+
+        Args:
+            expected_s: How long the steps that are profiled usually take together.
+        """
+        self._most_s = _LEAST_S + _TIMES_EXPECTED * expected_s
+        self._begun_ns = perf_counter_ns()
+        self._resident = process.resident_bytes()
+
+    def exceeded(self) -> str | None:
+        """Return which limit is exceeded, in words; None while the window may stay open."""
+        open_s = (perf_counter_ns() - self._begun_ns) / 1e9
+        if open_s > self._most_s:
+            return f"no step ended for {open_s:.1f} s"
+        resident = process.resident_bytes()
+        if resident is not None and self._resident is not None and resident - self._resident > MOST_BYTES:
+            return f"memory grew by {(resident - self._resident) / (1 << 20):.0f} MiB within {open_s:.1f} s"
+        return None
+
+
+class MainThreadCall:
+    """Has the main thread call a function between two of its bytecodes, as soon as it runs Python."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        """Prepare. `action` must not raise."""
+
+        def call(_: int | None) -> int:
+            action()
+            return 0
+
+        self._call = _Call(call)  # lives as long as this object: the interpreter holds its address only
+
+    def ask(self) -> None:
+        """Ask for one call. If too many calls of others wait, nothing happens."""
+        ctypes.pythonapi.Py_AddPendingCall(self._call, None)
