@@ -1,4 +1,4 @@
-"""How much memory has this process needed since it was last asked? On a GPU what was allocated there, else resident."""
+"""The most memory that this process needed since it was last asked: allocated on its GPUs, else resident."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ _FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: the peak of the resident size 
 def begin(torch: Any) -> None:
     """Begin to look for the largest need."""
     if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+        with suppress(RuntimeError):  # an allocator that the program brings may keep no statistics
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
         return
     with suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:
         file.write(_FORGET_PEAK)
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the most bytes that were needed at once since then; None where the kernel does not tell."""
+    """Return the most bytes that were needed since then: of GPUs the sum of their peaks; None where nothing tells."""
     if torch.cuda.is_initialized():
-        return float(torch.cuda.max_memory_allocated())
+        try:
+            return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))
+        except RuntimeError:
+            return None
     try:
         with open("/proc/self/status", "rb") as file:
             lines = file.read().splitlines()
