@@ -8,7 +8,9 @@ Source: PyTorch notes, "CUDA semantics", on pinned memory and streams.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from paceline.core.forks import keep_in_children
@@ -92,7 +94,13 @@ class SideCopy:
             for one, source in zip(self._on_device, pinned, strict=True):
                 one.copy_(source, non_blocking=True)
             self._copied = side.stream.record_event(cuda.Event(enable_timing=timed))
+        self._pid = os.getpid()
         keep_in_children(self)
+
+    def suits(self) -> bool:
+        """Return whether the current stream is the one on which the memory was taken, and is not captured."""
+        cuda = self._side.torch.cuda
+        return bool(cuda.current_stream(self._side.device) == self.computing) and not cuda.is_current_stream_capturing()
 
     def arrive(self) -> list[Any]:
         """Return the tensors on the device, once; the current stream waits for the copy, the host does not."""
@@ -116,3 +124,9 @@ class SideCopy:
     def wall_s(self) -> float | None:
         """Return the seconds that an ended copy took; None if it was not timed."""
         return None if self._begun is None else float(self._begun.elapsed_time(self._copied)) / 1e3
+
+    def __del__(self) -> None:
+        """Have the computing stream wait for a copy that nobody took: it may use the memory on the device next."""
+        if self._on_device and os.getpid() == self._pid:
+            with suppress(Exception):  # at the end of the interpreter
+                self.computing.wait_event(self._copied)

@@ -23,7 +23,26 @@ def forgetful(torch: Any, module: Any, forward: Callable[..., Any], args: Any, k
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         return nullcontext(), _again(norms)
 
-    return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, context_fn=contexts)
+    with _no_driver_asked(torch):
+        return checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _no_driver_asked(torch: Any) -> Iterator[None]:
+    """Have torch take inputs on the CPU to be all there is, until the program uses CUDA.
+
+    It would ask the driver which device there is, after which no forked process could use one.
+    """
+    from torch.utils.checkpoint import DefaultDeviceType
+
+    if torch.cuda.is_initialized() or getattr(DefaultDeviceType, "_default_device_type", "cuda"):
+        yield
+        return
+    DefaultDeviceType._default_device_type = "cpu"
+    try:
+        yield
+    finally:
+        DefaultDeviceType._default_device_type = None
 
 
 @contextmanager

@@ -27,10 +27,10 @@ def patch(torch: Any) -> None:
         )
         return
     for kind, name in _KINDS.items():
-        _replace(getattr(torch.optim, kind), found[0], name)
+        _replace(torch, getattr(torch.optim, kind), found[0], name)
 
 
-def _replace(kind: Any, library: str, name: str) -> None:
+def _replace(torch: Any, kind: Any, library: str, name: str) -> None:
     """Have calls of a class make the library's; classes derived from it stay what they are."""
     signature = inspect.signature(kind.__init__)
 
@@ -41,6 +41,9 @@ def _replace(kind: Any, library: str, name: str) -> None:
         strange = [key for key, value in given.items() if key not in _KNOWN and str(value) not in ("None", "False")]
         if strange:
             held.refused(_KEY, f"{name} of {library} does not support {', '.join(strange)}")
+            return object.__new__(cls)
+        if not torch.cuda.is_initialized():  # the library's import would use CUDA
+            held.refused(_KEY, "the program creates its optimizer before it uses CUDA")
             return object.__new__(cls)
         made = getattr(import_module(library), name)(**{key: given[key] for key in _KNOWN if key in given})
         held.took(_KEY, f"{library}.{name} instead of {kind.__name__}")

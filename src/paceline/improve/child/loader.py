@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import draws, held
+from paceline.improve.child import draws, held, pinned
 from paceline.improve.child.streams import Watched
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
@@ -24,9 +24,9 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
     from torch.utils.data import DataLoader
 
     wanted = {key: settings[key] for key in _OF_LOADER if key in settings}
-    if wanted.get("pin_memory") and not torch.cuda.is_available():
-        held.refused("loader.pin_memory", "there is no CUDA device, so pinned memory has no use")
-        del wanted["pin_memory"]
+    if wanted.get("pin_memory"):
+        del wanted["pin_memory"]  # no argument: whether a loop pins is decided when it begins
+        pinned.patch(torch)
     if "threads" in settings:
         from paceline.improve.child import threads
 

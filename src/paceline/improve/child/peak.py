@@ -1,4 +1,4 @@
-"""Peak memory of this process since the last question: allocated on all GPUs together, or resident without a GPU."""
+"""The most memory that this process needed since it was last asked: allocated on its GPUs, else resident."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: the peak of the resident size 
 
 
 def begin(torch: Any) -> None:
-    """Reset the peak, on all devices: the program need not use the current one."""
+    """Begin to look for the largest need."""
     if torch.cuda.is_initialized():
-        with suppress(RuntimeError):  # a pluggable allocator keeps no statistics
+        with suppress(RuntimeError):  # an allocator that the program brings may keep no statistics
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
         return
@@ -20,7 +20,7 @@ def begin(torch: Any) -> None:
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the peak in bytes, with several GPUs the sum; None if kernel or allocator do not tell it."""
+    """Return the most bytes that were needed since then: of GPUs the sum of their peaks; None where nothing tells."""
     if torch.cuda.is_initialized():
         try:
             return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))

@@ -40,13 +40,19 @@ def _shift_seeds(torch: Any, by: int) -> None:
 
 
 def save_states(torch: Any) -> Callable[[], None]:
-    """Save the states of the global generators of torch, Python and numpy; return a function that restores them."""
+    """Save the states of the global generators of torch, Python and numpy; return a function that restores them.
+
+    Of torch these are the generators of the CPU and, once the program uses CUDA, of all its devices.
+    """
     numpy = sys.modules.get("numpy")
     of_torch, of_python = torch.get_rng_state(), random.getstate()
+    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     of_numpy = numpy.random.get_state() if numpy else None
 
     def restore() -> None:
         torch.set_rng_state(of_torch)
+        if of_cuda is not None:
+            torch.cuda.set_rng_state_all(of_cuda)
         random.setstate(of_python)
         if numpy:
             numpy.random.set_state(of_numpy)

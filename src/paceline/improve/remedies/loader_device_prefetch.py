@@ -9,10 +9,15 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-The loader copies the next batch from pinned memory to the GPU on a separate CUDA stream, while the model computes on
-the current batch. The program's own `.to(device)` then has nothing to copy. GPU memory contains one more batch. `tune`
-proposes this change if copies to the device take time. A program that first uses its batches on the CPU fails with this
-setting; `tune` then reports the trial as failed.
+Tensors of the next batch are copied from pinned memory to the GPU on a separate CUDA stream, while the model computes
+on the current batch. The program's own `tensor.to(device)` or `tensor.cuda()` then returns the copy. GPU memory contains
+one more batch. `tune` proposes this change if copies to the device take time.
+
+The first two batches of each loader show which tensors of a batch the program moves, and to which device. Only these
+are copied ahead. Batches stay in host memory: a program that uses a tensor on the host gets what it got before, lengths
+of packed sequences stay on the host, and a loader whose batches are not moved is left alone. A copy is not used if the
+tensor was changed, if its memory was given out (`numpy()`, `data`, `data_ptr()`), if the move also converts, or on
+another stream.
 
 ## Safety class
 
@@ -25,8 +30,9 @@ for samples, because it then draws those for the next batch before the random nu
 
 ## How it is confirmed
 
-Confirmed when the loader returns a batch that was copied ahead of time. Without a CUDA device, the setting has no
-effect.
+Confirmed when the program's own move returned a copy that was made ahead of time. Refused without a CUDA device, for
+pageable batches, for a program that moves its batches after it asks for the next one, and for a `collate_fn` in the
+training process, which may use the memory of a batch again.
 
 ## In the source
 

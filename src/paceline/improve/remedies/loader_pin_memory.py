@@ -23,7 +23,8 @@ Exact: training gets the same batches.
 
 ## How it is confirmed
 
-Confirmed when a loader is created with `pin_memory=True` on a machine with a CUDA device.
+Confirmed when a loop over a loader begins after the program has used CUDA. A loop that begins earlier gets pageable
+memory: pinning would initialise CUDA, and the program could not fork processes that use it any more.
 
 ## In the source
 

@@ -7,7 +7,8 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 `fused=True` makes an optimizer of torch update all parameters in one kernel. `tune` proposes this change if the
-optimizer supports `fused` and the program passes neither `fused` nor `foreach`.
+optimizer supports `fused` and the program passes neither `fused` nor `foreach`. It is left out where torch refuses it:
+for sparse gradients, parameters that are not floating-point numbers, and `differentiable=True`.
 
 ## Safety class
 
