@@ -65,16 +65,17 @@ def _look(model: Any, world: Any, given: Any) -> None:
     off = max([_difference(*pair, part, group) for pair in pairs], default=2.0 if not pairs else 0.0)
     bits = {value.dtype.itemsize for pair in pairs for value in pair} | {p.dtype.itemsize for p in model.parameters()}
     limit = _TOLERANCE_16_BITS if min(bits) < 4 else _TOLERANCE
-    wrong = agreement.largest([int(drew), int(not off <= limit)], [group])
+    wrong = agreement.largest([int(drew), int(not off <= limit), int(min(off, 1e3) * 1e4)], [group])
+    name = type(model).__name__.removeprefix("FSDP")
     if wrong[0]:
         raise UsageError(
-            f"cp: {type(model).__name__} draws random numbers in its forward by something else than dropout, which "
+            f"cp: {name} draws random numbers in its forward by something else than dropout, which "
             "would differ between the parts of a sequence; use shard or tp instead of cp"
         )
     if wrong[1]:
         raise UsageError(
-            f"cp: {type(model).__name__} computes something else of parts of a sequence than of the whole: its output "
-            f"differs by {off:.1%} (rank {world.rank}). A model that counts positions takes them from "
+            f"cp: {name} computes something else of parts of a sequence than of the whole: its output "
+            f"differs by {wrong[2] / 1e4:.2%}. A model that counts positions takes them from "
             "paceline.train.positions(length, device); one that mixes positions other than by "
             "scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of cp"
         )
