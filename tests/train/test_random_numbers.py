@@ -65,7 +65,8 @@ class Numbered(Windows):
 class Attention(nn.Module):
     def forward(self, x):
         kept = nn.functional.dropout(torch.ones(2000), 0.5, self.training)
-        SEEN.append(kept.bool().tolist())
+        if torch.is_grad_enabled():  # not in the comparison that cp makes first
+            SEEN.append(kept.bool().tolist())
         return x + 0 * nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0]
 
 

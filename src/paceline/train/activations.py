@@ -176,6 +176,8 @@ class _Budget:
     def _weighed(self, number: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         import torch
 
+        if not torch.is_grad_enabled():  # nothing is kept then
+            return forward(*args, **kwargs)
         seen: dict[int, int] = {}
 
         def pack(tensor: Any) -> Any:

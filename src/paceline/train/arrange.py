@@ -16,7 +16,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, dp, layers, pp, shard, tp
+from paceline.train.parallel import cp, cp_check, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
@@ -61,6 +61,8 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
     plan = tp.plan_of(model) if layout.tp > 1 else {}
     if layout.pp == 1:
         module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
+        if layout.cp > 1:
+            cp_check.check_first(module, model, world)
         return Arranged(module=module, held=model, set_sync=set_sync, stages=None, check_used=check_used)
     own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
     checks = []

@@ -16,6 +16,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -69,7 +70,7 @@ class Engine:
         self._tried = 0  # steps, skipped ones too
         self._begun = 0  # micro-steps of this step
         self._synced = False
-        self._made_with_state = False
+        self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._arranged: Arranged | None = None
         self._optimizer: Any = None
         self._schedule: Any = None
@@ -215,13 +216,7 @@ class Engine:
         for wanted in self.split(target):
             self._weights.begin()
             self._weights.take(self._weight(wanted) if self._weight else None)
-
-        def loss_of(output: Any, wanted: Any) -> Any:
-            found = self._loss(output, wanted)  # type: ignore[misc]  # it was checked
-            weight = self._weight(wanted) if self._weight else None
-            self._weights.guard_from(weight, output)
-            return self._weights.multiplied(found, weight) * scale
-
+        loss_of = partial(_scaled_loss, self._weights, self._loss, self._weight, scale)
         with self.recipe.precision.context(self.device.type), self.world.drawing("model"):
             losses = stages.run(inputs, target, loss_of)
         for loss in losses:
@@ -229,10 +224,7 @@ class Engine:
         self._begun, self._synced = self._planned, True
 
     def loss(self) -> float:
-        """Return the loss of this step's batch over all ranks; between backward and `step()`, on all ranks.
-
-        With `[asynchronous]` it is that of this rank's part.
-        """
+        """Return the loss of this step's batch over all ranks (with `[asynchronous]` this one's), before `step()`."""
         return float(self._weights.mean(self.world.group("pp")))
 
     def step(self) -> Step:
@@ -302,18 +294,16 @@ class Engine:
         arranged = self._ready()
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
-        state = checkpoints.state(arranged.held, self._optimizer, self._replicas, stepped=self._has_stepped(self.steps))
+        state = checkpoints.state(
+            arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
+        )
         checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress())
 
     def load(self, folder: str | Path) -> None:
-        """Go on from a checkpoint, of this layout or any other; after `setup()`, by all ranks.
-
-        Raises:
-            UsageError: There is no checkpoint of this model.
-        """
+        """Go on from a checkpoint, of any layout; after `setup()`, by all ranks. Raises UsageError: there is none."""
         held, updates = self._ready().held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
-        stepped, same = self._has_stepped(progress["steps"]), progress["drawn_as"] == self.world.drawn_as
+        stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
         state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
         checkpoints.load(Path(folder), {**state, "random": random}, same_ranks=same)
         checkpoints.apply(state, held, *updates, stepped=stepped)
@@ -324,10 +314,6 @@ class Engine:
             self._schedule.load_state_dict(checkpoints.shaped(self._schedule.state_dict(), progress["schedule"]))
         self.world.draw_on(progress["random"], random if same else None)
         self._places.load(progress["loaders"])
-
-    def _has_stepped(self, steps: int) -> bool:
-        """Return whether the optimizer has state after so many steps; some, such as Adagrad, are made with it."""
-        return steps > 0 or self._made_with_state
 
     def _progress(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside model and optimizer."""
@@ -354,3 +340,10 @@ class Engine:
             self._replicas.close()
         if self._owns_group and torch.distributed.is_initialized():
             leave()
+
+
+def _scaled_loss(weights: Any, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
+    """Return the loss of a micro-batch of a pipeline as its backward takes it."""
+    found, own = loss(output, wanted), weight(wanted) if weight else None
+    weights.guard_from(own, output)
+    return weights.multiplied(found, own) * scale

@@ -6,13 +6,16 @@ Before attention keys and values are gathered over the ranks, and their gradient
 all-gather of these in forward and a reduce-scatter in backward. Of causal attention the last rank does most.
 
 torch's own `context_parallel` knows the attention kernels of GPUs only (torch 2.13), and a model that counts positions
-by itself would take its part for the whole; here it asks for its `positions`, and one that counts itself is refused.
+by itself would take its part for the whole; here it asks for its `positions`. One that counts itself, or mixes
+positions in another way, is refused: at the first forward its output is compared with that of whole sequences
+(`cp_check.py`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -78,18 +81,42 @@ def _check_seen(seen: list[bool], model: Any, *_: Any) -> None:
 
 def _run(forward: Callable[..., Any], mesh: Any, seen: list[bool], *args: Any, **kwargs: Any) -> Any:
     """Run a forward whose attention sees the whole sequence."""
-    if hasattr(_here, "part"):
+    if hasattr(_here, "part") or hasattr(_here, "unsplit"):
         return forward(*args, **kwargs)
     _here.part = mesh.get_local_rank()
     try:
-        with _mode(mesh, seen, args[0].shape[1] if args and getattr(args[0], "ndim", 0) > 1 else None):
+        with _mode(mesh, seen):
             return forward(*args, **kwargs)
     finally:
         del _here.part
 
 
-def _mode(mesh: Any, seen: list[bool], length: int | None) -> Any:
-    """Return the context in which attention gathers, and positions are not counted by the model itself."""
+@contextmanager
+def unsplit() -> Iterator[None]:
+    """Have models take what they are given for whole sequences inside, in this thread."""
+    _here.unsplit = True
+    try:
+        yield
+    finally:
+        del _here.unsplit
+
+
+def length_of(given: Any) -> int | None:
+    """Return the length of the sequences in what a model is called with: of its first tensor [batch, length, ...]."""
+    if isinstance(given, Mapping):
+        given = tuple(given.values())
+    if isinstance(given, tuple | list):
+        return next((length for value in given if (length := length_of(value)) is not None), None)
+    return int(given.shape[1]) if getattr(given, "ndim", 0) > 1 else None
+
+
+def is_split(tensor: Any, length: int | None) -> bool:
+    """Return whether a tensor has sequences of this length in dimension 1."""
+    return tensor.ndim > 1 and tensor.shape[1] == length
+
+
+def _mode(mesh: Any, seen: list[bool]) -> Any:
+    """Return the context in which attention gathers."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -101,13 +128,7 @@ def _mode(mesh: Any, seen: list[bool], length: int | None) -> Any:
             if function is torch.nn.functional.scaled_dot_product_attention:
                 seen[:] = [True]
                 return _attend(mesh, *args, **options)
-            result = function(*args, **options)
-            if function is torch.arange and len(result) == length:
-                raise UsageError(
-                    f"cp: the model counts positions itself, torch.arange({length}), and would take its part for the "
-                    "whole; use paceline.train.positions(length, device) there"
-                )
-            return result
+            return function(*args, **options)
 
     return Whole()
 

@@ -1,0 +1,238 @@
+"""Does a model compute with parts of sequences what it computes with whole ones? Asked once, at its first forward.
+
+The first positions of each rank's part, of one sample, go through the model twice: split, and as one sequence on every
+rank. Outputs must be the same but for rounding. Parameters that are constant, such as positions that are learned from
+zero, have noise added meanwhile, as what depends on them would not show; dropout is left out. All is put back after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train import agreement, random_states
+from paceline.train.batches import like
+from paceline.train.parallel import cp
+
+_POSITIONS = 64  # of each rank
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # of the norm of an output
+_NOISE = 0.1
+
+
+def check_first(module: Any, model: Any, world: Any) -> None:
+    """Have the first forward of a module be preceded by the comparison.
+
+    Args:
+        module: What is called: the model, or a replica of it.
+        model: The model with its attention split.
+        world: The ranks.
+    """
+    todo = [True]
+
+    def look(_: Any, args: Any, kwargs: Any) -> None:
+        if todo:
+            todo.clear()
+            _look(model, world, (args, kwargs))
+
+    module.register_forward_pre_hook(look, prepend=True, with_kwargs=True)
+
+
+def _look(model: Any, world: Any, given: Any) -> None:
+    """Run the comparison.
+
+    Raises:
+        UsageError: The outputs differ, on any rank; or they cannot be compared.
+    """
+    import torch
+
+    length = cp.length_of(given)
+    if length is None:
+        raise UsageError("cp: the model was not given a tensor [batch, length, ...]; its sequences cannot be compared")
+    group, part = world.group("cp"), world.position("cp")
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_put_back(model, world))
+        stack.enter_context(_exact(given, world.device))
+        try:
+            own, whole, drew = _both(model, world, _short(given, length, min(length, _POSITIONS)))
+        except UsageError:
+            raise
+        except Exception:  # a model may take sequences of one length only; what else is wrong is raised again
+            own, whole, drew = _both(model, world, given)
+    pairs = list(_pairs(own, whole))
+    off = max([_difference(*pair, part, group) for pair in pairs], default=2.0 if not pairs else 0.0)
+    bits = {value.dtype.itemsize for pair in pairs for value in pair} | {p.dtype.itemsize for p in model.parameters()}
+    limit = _TOLERANCE_16_BITS if min(bits) < 4 else _TOLERANCE
+    wrong = agreement.largest([int(drew), int(not off <= limit), int(min(off, 1e3) * 1e4)], [group])
+    name = type(model).__name__.removeprefix("FSDP")
+    if wrong[0]:
+        raise UsageError(
+            f"cp: {name} draws random numbers in its forward by something else than dropout, which "
+            "would differ between the parts of a sequence; use shard or tp instead of cp"
+        )
+    if wrong[1]:
+        raise UsageError(
+            f"cp: {name} computes something else of parts of a sequence than of the whole: its output "
+            f"differs by {wrong[2] / 1e4:.2%}. A model that counts positions takes them from "
+            "paceline.train.positions(length, device); one that mixes positions other than by "
+            "scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of cp"
+        )
+
+
+def _both(model: Any, world: Any, given: Any) -> tuple[Any, Any, bool]:
+    """Return the outputs of this rank's part and of the whole, and whether random numbers were drawn."""
+    import torch
+
+    before = random_states.of_torch(world.device)
+    own = model(*given[0], **given[1])
+    drew = any(not torch.equal(state, before[kind]) for kind, state in random_states.of_torch(world.device).items())
+    length, group = cp.length_of(given), world.group("cp")
+    args, kwargs = _mapped(lambda tensor: _joined(tensor, group) if cp.is_split(tensor, length) else tensor, given)
+    with cp.unsplit():
+        return own, model(*args, **kwargs), drew
+
+
+def _short(given: Any, length: int, positions: int) -> Any:
+    """Return the first positions of inputs, of one sample where all inputs have samples."""
+    sizes = [tensor.shape[0] for tensor in _tensors(given) if tensor.ndim]
+    one = len(set(sizes)) == 1 and sizes[0] != length
+
+    def cut(tensor: Any) -> Any:
+        tensor = tensor.narrow(1, 0, positions) if cp.is_split(tensor, length) else tensor
+        return tensor[:1] if one and tensor.ndim else tensor
+
+    return _mapped(cut, given)
+
+
+def _joined(tensor: Any, group: Any) -> Any:
+    import torch
+
+    parts = [torch.empty_like(tensor.contiguous()) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, 1)
+
+
+def _pairs(own: Any, whole: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what two outputs have of numbers, one beside the other."""
+    if hasattr(own, "is_floating_point"):
+        if own.is_floating_point():
+            yield own, whole
+    elif isinstance(own, Mapping):
+        for key in own:
+            yield from _pairs(own[key], whole[key])
+    elif isinstance(own, tuple | list):
+        for mine, other in zip(own, whole, strict=True):
+            yield from _pairs(mine, other)
+    elif hasattr(own, "__dict__"):
+        yield from _pairs(vars(own), vars(whole))
+
+
+def _difference(own: Any, whole: Any, part: int, group: Any) -> float:
+    """Return how far this rank's output is from its part of the whole one, of its norm."""
+    import torch
+
+    ranks = torch.distributed.get_world_size(group)
+    if own.ndim == 0:  # a loss: a mean over equal parts
+        own = own.clone()
+        torch.distributed.all_reduce(own, group=group)
+        own = own / ranks
+    elif own.ndim > 1 and whole.ndim == own.ndim and whole.shape[1] == ranks * own.shape[1]:
+        whole = whole.narrow(1, part * own.shape[1], own.shape[1])
+    if own.shape != whole.shape:
+        return 1.0
+    return float((own.double() - whole.double()).norm() / whole.double().norm().clamp(min=1e-12))
+
+
+@contextmanager
+def _exact(given: Any, device: Any) -> Iterator[None]:
+    """Compute without dropout, and in fp32 where inputs allow it."""
+    import torch
+
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    full = all(tensor.element_size() > 2 for tensor in _tensors(given) if tensor.is_floating_point())
+    try:
+        with (
+            torch.autocast(device.type, enabled=not full and torch.is_autocast_enabled(device.type)),
+            _without_dropout(),
+        ):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _without_dropout() -> Any:
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.overrides import TorchFunctionMode
+
+    class NoDropout(TorchFunctionMode):
+        """Leaves dropout out."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            options = dict(kwargs or {})
+            if "dropout" in getattr(function, "__name__", ""):
+                return args[0] if args else options["input"]
+            if function is scaled_dot_product_attention:
+                options, args = (
+                    {**options, **dict(zip(("attn_mask", "dropout_p", "is_causal"), args[3:], strict=False))},
+                    args[:3],
+                )
+                options["dropout_p"] = 0.0
+            return function(*args, **options)
+
+    return NoDropout()
+
+
+@contextmanager
+def _put_back(model: Any, world: Any) -> Iterator[None]:
+    """Put buffers, random numbers and parameters back after; meanwhile constant parameters have noise added."""
+    torch_states, host = random_states.of_torch(world.device), random_states.of_host()
+    streams = {name: stream.state for name, stream in world.streams.items()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    constants = list(_constants(model))
+    for number, (values, _) in enumerate(constants):
+        values.add_(_noise(values, number))
+    try:
+        yield
+    finally:
+        for values, constant in constants:
+            values.fill_(constant)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        random_states.put({**torch_states, **host}, world.device)
+        for name, state in streams.items():
+            world.streams[name].state = state
+
+
+def _constants(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what this rank holds of parameters that are one number everywhere, and that number."""
+    for parameter in model.parameters():
+        values = getattr(parameter, "_local_tensor", parameter).detach()
+        if values.is_floating_point() and values.numel() and bool((values == values.flatten()[0]).all()):
+            yield values, values.flatten()[0].item()
+
+
+def _noise(values: Any, number: int) -> Any:
+    import torch
+
+    drawn = torch.randn(values.shape, generator=torch.Generator().manual_seed(number)) * _NOISE
+    return drawn.to(values)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    found: list[Any] = []
+    _mapped(found.append, value)
+    return iter(found)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return tuples, lists and dicts with their tensors changed."""
+    if hasattr(value, "is_floating_point"):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(change, each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return like(value, [_mapped(change, each) for each in value])
+    return value

@@ -1,0 +1,193 @@
+"""Is a model that would take a part of a sequence for the whole refused under `cp`, and no other?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.train.launching import on_ranks
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn import functional as F
+from paceline.errors import UsageError
+from paceline.train import Engine, positions
+
+OUT = Path(sys.argv[1])
+LENGTH, WIDTH, TOKENS = 16, 8, 11
+DRAWN = torch.Generator().manual_seed(0)
+INPUTS = torch.randint(0, TOKENS, (4, LENGTH), generator=DRAWN)
+
+
+class Block(nn.Module):
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.drop = dropout
+        nn.init.zeros_(self.out.weight)  # as residual branches often begin
+
+    def turned(self, x):
+        return x
+
+    def forward(self, x):
+        q, k, v = (part[:, None] for part in self.qkv(self.norm(x)).chunk(3, -1))
+        q, k = self.turned(q), self.turned(k)
+        found = F.scaled_dot_product_attention(q, k, v, dropout_p=self.drop if self.training else 0.0, is_causal=True)
+        return x + F.dropout(self.out(found[:, 0]), self.drop, self.training)
+
+
+class Net(nn.Module):
+    kind = Block
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.embed, self.at = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(self.kind(dropout) for _ in range(2))
+        self.head = nn.Linear(WIDTH, TOKENS)
+
+    def place(self, x):
+        return x + self.at(positions(x.shape[1]))
+
+    def forward(self, tokens):
+        x = self.place(self.embed(tokens))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Counts(Net):
+    def place(self, x):
+        return x + self.at(torch.arange(x.shape[1]))
+
+
+class Learned(Net):
+    '''Positions that are learned from zero: nothing of them shows at first.'''
+
+    def __init__(self):
+        super().__init__()
+        self.learned = nn.Parameter(torch.zeros(1, LENGTH, WIDTH))
+
+    def place(self, x):
+        return x + self.learned[:, : x.shape[1]]
+
+
+class Turned(Block):
+    '''Rotary positions from a buffer.'''
+
+    def __init__(self, dropout):
+        super().__init__(dropout)
+        angles = torch.arange(LENGTH)[:, None] * 0.1 ** (torch.arange(WIDTH // 2) / WIDTH)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def turned(self, x):
+        cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+        one, other = x.chunk(2, -1)
+        return torch.cat([one * cos - other * sin, one * sin + other * cos], -1)
+
+
+class Rotary(Net):
+    kind = Turned
+
+
+class Convolved(Net):
+    def __init__(self):
+        super().__init__()
+        self.mixes = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def place(self, x):
+        return super().place(x) + self.mixes(x.mT).mT
+
+
+class Pooled(Net):
+    def forward(self, tokens):
+        return super().forward(tokens).mean(1)
+
+
+class Shifted(Net):
+    '''Its loss leaves the last position of each part out.'''
+
+    def forward(self, tokens):
+        output = super().forward(tokens)
+        return {"loss": F.cross_entropy(output[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()), "logits": output}
+
+
+class Loss(Net):
+    def forward(self, tokens, target):
+        output = super().forward(tokens)
+        return {"loss": F.cross_entropy(output.flatten(0, 1), target.flatten()), "logits": output}
+
+
+class Noisy(Net):
+    def place(self, x):
+        return super().place(x) + torch.randn_like(x)
+
+
+def part(engine):
+    return INPUTS.chunk(2, 1)[engine.world.position("cp")]
+
+
+def said(model, layout="cp=2", call=None, **recipe):
+    torch.manual_seed(0)
+    engine = Engine({"layout": layout, **recipe})
+    net = model()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    trained, _ = engine.setup(net, lambda m: torch.optim.SGD(m.parameters(), lr=0.1))
+    drawn = torch.get_rng_state()
+    try:
+        found = call(trained, part(engine)) if call else trained(part(engine))
+    except UsageError as error:
+        return str(error)
+    whole = lambda value: value.full_tensor() if hasattr(value, "full_tensor") else value
+    same = all(torch.equal(whole(value), before[name]) for name, value in net.state_dict().items())
+    return "trains" if same and torch.equal(drawn, torch.get_rng_state()) else "changed something"
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {
+    model.__name__: said(model)
+    for model in (Net, Counts, Learned, Rotary, Convolved, Pooled, Shifted, Noisy)
+}
+found["Counts by keyword"] = said(Counts, call=lambda model, tokens: model(tokens=tokens))
+found["Learned bf16"] = said(Learned, precision={"autocast": "bf16"})
+found["Loss"] = said(Loss, call=lambda model, tokens: model(tokens, target=tokens))
+found["dropout"] = said(lambda: Net(0.5), memory={"activation_budget": 0.5})
+found["bf16"] = said(Net, precision={"autocast": "bf16"})
+if torch.distributed.get_rank() == 0:
+    OUT.write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cp")
+    program, result = folder / "program.py", folder / "result.json"
+    program.write_text(PROGRAM)
+    ran = on_ranks(2, program, result, timeout_s=120)
+    assert result.exists(), ran.stderr[:4000]
+    return json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("name", ["Net", "Loss", "dropout", "bf16"])
+def test_a_model_that_asks_for_its_positions_trains(found, name):
+    """The comparison leaves parameters, buffers and random numbers as they were."""
+    assert found[name] == "trains"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Counts", "Counts by keyword", "Learned", "Learned bf16", "Rotary", "Convolved", "Pooled", "Shifted"],
+)
+def test_a_model_that_takes_its_part_for_the_whole_is_refused(found, name):
+    assert "computes something else of parts of a sequence than of the whole" in found[name]
+    assert "paceline.train.positions(length, device)" in found[name]
+
+
+def test_a_model_that_draws_in_its_forward_is_refused(found):
+    assert "draws random numbers in its forward by something else than dropout" in found["Noisy"]
