@@ -16,21 +16,24 @@ _OFTEN = 3
 PAGE = """
 ## What it means
 
-Synchronous training runs at the speed of its slowest rank. One rank is busy longer than the others, and they wait for
-it in each exchange.
+Synchronous training runs at the speed of its slowest rank. One rank computes for longer than the others, and the other
+ranks wait for it whenever ranks communicate.
 
 ## How it is detected
 
-The busy time of a rank is its step time without communication. The slowest rank's busy time exceeds the median busy
-time of the other ranks by at least 10% of a step. The other ranks spend about that much more time in communication. The
-finding names the phase in which the slowest rank loses most.
+The busy time of a rank is its step time without communication. Paceline reports this finding if the busy time of the
+slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks spend
+about that much more time in communication. The finding names the phase of a step in which the slowest rank loses most
+time.
 
-In profiler captures of several ranks, each collective is matched across the ranks. The rank that arrives last makes the
-others wait. Over all collectives in which one rank is last, this waiting adds up to at least 5% of the time.
+In profiler captures of several ranks, Paceline matches each collective operation across the ranks. The rank that
+arrives last at a collective operation makes the other ranks wait. Paceline reports this finding if the ranks wait for
+the same rank during at least 5% of the time in total.
 
 ## What helps
 
-- `ranks.balance`: find the cause in the phase that the finding names, and give every rank the same work.
+- `ranks.balance`: find out why the slowest rank needs more time in the phase that the finding names, and give every
+  rank the same amount of work.
 """
 
 

@@ -11,18 +11,19 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The program accumulates gradients over several micro-steps (forward and backward passes before one optimizer update).
-Ranks exchange gradients in each micro-step, but only the last exchange is needed.
+The program accumulates gradients over several micro-steps. A micro-step is one forward and one backward pass, and
+several micro-steps precede one optimizer update. The ranks exchange gradients in each micro-step, although one exchange
+after the last micro-step is enough.
 
 ## How it is detected
 
-A step has at least two micro-steps. More than one of them ran with gradient synchronization
-(`DistributedDataParallel.require_backward_grad_sync`). Communication takes at least 2% of step time.
+Paceline reports this finding if a step has at least two micro-steps, if more than one of the micro-steps exchanges
+gradients (`DistributedDataParallel.require_backward_grad_sync`), and if communication takes at least 2% of step time.
 
 ## What helps
 
-- `ddp.no_sync`: run all micro-steps except the last under `model.no_sync()`. The gradients are the same except for the
-  order of additions.
+- `ddp.no_sync`: run all micro-steps except the last under `model.no_sync()`. The gradients stay the same, except that
+  numbers are added in another order.
 """
 
 

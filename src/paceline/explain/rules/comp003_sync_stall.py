@@ -18,30 +18,32 @@ _NOT_BY_WAITING = ("data_wait", "transfer", "checkpoint")
 PAGE = """
 ## What it means
 
-The program reads a value from the GPU in the middle of a step: `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
-`float(tensor)`, printing a tensor, or `torch.cuda.synchronize()`. The host waits until the GPU has finished all queued
-work. Then the GPU waits until the host has queued new work.
+The program reads a value from the GPU in the middle of a step, by `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
+`float(tensor)` or printing a tensor, or it calls `torch.cuda.synchronize()`. The host waits until the GPU has finished
+all queued work. Then the GPU is idle until the host has launched new work.
 
 ## How it is detected
 
-A sampler takes 50 stack samples of the training thread per second. In at least 5% of the samples between the first and
-the last step, and in at least eight samples, the innermost line is a call that reads a value from the GPU.
+Paceline takes 50 stack samples of the training thread per second. Paceline reports this finding if the innermost line
+is a call that reads a value from the GPU in at least eight samples, and in at least 5% of the samples between the first
+and the last step.
 
-Waiting costs nothing while the GPU has work. The lost time is therefore at most the time in which the GPU is idle (1 -
-utilization, read with NVML), except idle time for data, copies and checkpoints. If this idle time is below 5%, there is
-no finding. The expected gain is between a quarter and all of the idle time, because a GPU is also idle for other
-reasons. If the utilization cannot be read, the finding has the severity "info".
+If the host waits while the GPU computes, no time is lost. The lost time is therefore at most the time in which the GPU
+is idle (1 - utilization, read with NVML), without the idle time for data loading, copies and checkpoints. If this idle
+time is below 5%, Paceline does not report the finding. The expected gain is between a quarter of the idle time and all
+of it, because a GPU is also idle for other reasons. If the utilization cannot be read, the finding has the severity
+"info".
 
-In profiler captures, the GPU is idle during at least 5% of the time while the host is in a call such as
-`cudaStreamSynchronize`.
+In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while the host is
+in a call such as `cudaStreamSynchronize`.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `sync.less_often`: add values up on the GPU (`total += loss.detach()`) and read them every n-th step.
-- `sync.non_blocking`: copy the value with `.to("cpu", non_blocking=True)` into pinned memory and read it one step
-  later.
+- `sync.less_often`: add values up on the GPU (`total += loss.detach()`), and read the sum every n-th step.
+- `sync.non_blocking`: copy the value into pinned memory with `.to("cpu", non_blocking=True)`, and read the copy one
+  step later.
 """
 
 

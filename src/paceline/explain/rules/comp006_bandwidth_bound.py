@@ -12,15 +12,16 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Most of the compute time is spent on operations with little arithmetic per number: additions, activations, masks,
-normalizations. Memory bandwidth limits the speed of these operations. A chain of them reads and writes the same tensors
-several times.
+Most of the compute time is spent on operations with little arithmetic per element: additions, activation functions,
+masks and normalizations. Memory bandwidth limits the speed of such operations. A chain of such operations reads and
+writes the same tensors several times.
 
 ## How it is detected
 
-Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. In the profiled steps,
-they take at least half of all operator time and at least 30% of step time. On a GPU, the time of an operator is
-measured on the device with CUDA events. Without device times, there is no finding.
+Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. Paceline reports this
+finding if, in the profiled steps, this time is at least half of all operator time and at least 30% of step time. On a
+GPU, the time of an operator is measured with CUDA events. If the operator times on the GPU are not known, Paceline does
+not report the finding.
 
 ## What helps
 

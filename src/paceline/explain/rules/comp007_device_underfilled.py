@@ -20,19 +20,19 @@ compute units. GPU memory has room for a larger batch.
 
 ## How it is detected
 
-The forward pass, the backward pass and the optimizer take at least 70% of step time. At no time was more than half of
-the GPU's memory allocated. Over at least three readings, the GPU computes less than half of the time, or draws less
-than half of its power limit under load.
+Paceline reports this finding if three conditions hold. The forward pass, the backward pass and the optimizer together
+take at least 70% of step time. The program never allocates more than half of the GPU's memory. Over at least three
+readings, the GPU computes during less than half of the time, or it draws less than half of its power limit under load.
 
-If half of the memory is free, a batch of twice the size fits. At best, the larger batch takes as long as the current
-one, so the expected speed-up is between 1x and 2x.
+If half of the memory is free, a batch of twice the size fits. At best, a step with twice the batch size takes as long
+as a step with the current batch size, so the expected speed-up is between 1x and 2x.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `batch.size`: use a larger batch and adapt the learning rate.
-- `compute.compile`: `torch.compile` fuses small kernels into fewer, larger ones.
+- `batch.size`: use a larger batch, and adapt the learning rate to it.
+- `compute.compile`: `torch.compile` fuses small kernels into fewer, larger kernels.
 """
 
 

@@ -15,13 +15,14 @@ The loss became NaN or infinite. All later training steps are usually useless.
 
 ## How it is detected
 
-At every step, Paceline reads the loss, which is the tensor on which the program calls `backward`, before loss scaling.
-On a GPU, it copies the value asynchronously. The finding names the first step with a NaN or infinite loss. With fp16
-loss scaling, single infinite losses are normal; they are not reported if later losses are finite.
+In every step, Paceline reads the loss, which is the tensor on which the program calls `backward`. If the program scales
+its loss, Paceline reads the loss before scaling. On a GPU, Paceline copies the value asynchronously. The finding names
+the first step with a NaN or infinite loss. With fp16 loss scaling, single infinite losses are normal, so Paceline does
+not report them if later losses are finite.
 
 ## What helps
 
-- `loss.detect_anomaly`: run these steps again under `torch.autograd.set_detect_anomaly(True)`.
+- `loss.detect_anomaly`: run the steps around the first NaN again under `torch.autograd.set_detect_anomaly(True)`.
 - `optimizer.clip`: clip gradients.
 - `optimizer.lower_lr`: lower the learning rate or use a longer warm-up.
 """

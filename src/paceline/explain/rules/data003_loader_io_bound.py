@@ -14,23 +14,23 @@ SATURATED = 0.6  # share of time in which some task waits for storage, above whi
 PAGE = """
 ## What it means
 
-While making a sample, workers spend most of the time neither computing nor waiting for a core. They are blocked by a
-disk, a network file system, an object store, or another call that sleeps.
+While loading a sample, the loader workers spend most of the time neither computing nor waiting for a CPU core. The
+workers are blocked by a disk, a network file system, an object store, or another call that sleeps.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. The loader has workers, and the workers are blocked for at
-least half of the time in which they make batches. Blocked time is measured with Linux's `schedstat` and the CPU time of
-each worker.
+Paceline reports this finding if training waits for data during at least 5% of step time, if the loader has workers, and
+if the workers are blocked for at least half of the time that they need for loading batches. Blocked time is measured
+with Linux's `schedstat` and the CPU time of each worker.
 
 ## What helps
 
-- `loader.workers`: blocked workers use no core, so more workers can read more files at the same time. Paceline proposes
-  the smallest number of workers whose predicted step time is within 3% of the best. It does not propose more workers if
-  the storage itself is saturated (Linux reports I/O pressure above 60%).
-- `loader.threads`: use more threads, if the loader uses threads instead of worker processes.
-- `loader.prefetch`: make a longer queue of batches.
-- `loader.shards`: store the samples in shards, which need a few large reads instead of many small ones.
+- `loader.workers`: blocked workers use no CPU core, so more workers can read more files at the same time. Paceline
+  proposes the smallest number of workers whose predicted step time is within 3% of the best. Paceline does not propose
+  more workers if the storage itself is saturated (Linux reports I/O pressure above 60%).
+- `loader.threads`: if the loader uses threads instead of worker processes, use more threads.
+- `loader.prefetch`: prefetch more batches per worker.
+- `loader.shards`: store the samples in shards, which need a few large reads instead of many small reads.
 - `loader.local_copy`: copy the data to a local disk.
 """
 

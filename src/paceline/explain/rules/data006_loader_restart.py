@@ -15,21 +15,21 @@ from paceline.record import layout
 PAGE = """
 ## What it means
 
-Worker processes stop at the end of each epoch and start again at the beginning of the next one. Each start creates
-processes, sets up the dataset in each of them, and waits for the first batches. If epochs are short, these starts can
-take most of the time.
+Worker processes stop at the end of each epoch and start again at the beginning of the next epoch. At each start, the
+loader creates the processes, sets up the dataset in each of them, and waits for the first batches. If epochs are short,
+starting workers can take most of the time.
 
 ## How it is detected
 
-The loader has workers and stops them after each epoch (`persistent_workers=False`, or a new `DataLoader` in each
-epoch). The first batch of each epoch takes longer than other batches. Over at least two epochs, this extra time is at
-least 5% of step time.
+Paceline reports this finding if the loader stops its workers after each epoch (`persistent_workers=False`, or a new
+`DataLoader` in each epoch), and if the first batch of each epoch takes longer than other batches. Over at least two
+epochs, this extra time must be at least 5% of step time.
 
 ## What helps
 
 - `loader.persistent`: keep the workers between epochs, and create the `DataLoader` once, before the epoch loop. If you
-  change this by hand, the shuffled order changes from the second epoch on, because the training process draws one
-  random number less. `paceline tune` keeps the order.
+  set `persistent_workers=True` by hand, the shuffled order changes from the second epoch on, because the training
+  process draws one random number less per epoch. `paceline tune` keeps the shuffled order.
 """
 
 

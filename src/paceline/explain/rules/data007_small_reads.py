@@ -16,19 +16,19 @@ _SYSTEM_SHARE = 0.4
 PAGE = """
 ## What it means
 
-Each sample is one or more files, or a small piece of a large file. Opening and seeking take longer than reading the
-bytes. On a disk or a network file system, each sample waits for at least one access. Even if the files are in the page
-cache, the work of the operating system takes longer than copying the bytes.
+Each sample is stored in one or more files, or in a small part of a large file, and opening files and seeking take
+longer than reading the bytes. On a disk or a network file system, loading each sample waits for at least one storage
+access. Even if the files are in the page cache, the system calls take longer than copying the bytes.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. Each sample takes at least two read calls of less than 256 KiB
-on average. At least 40% of the time in which batches are made is CPU time in the operating system, or time blocked
-while reading from storage.
+Paceline reports this finding if training waits for data during at least 5% of step time, and if each sample takes at
+least two read calls of less than 256 KiB on average. In addition, at least 40% of the time that the loader needs for
+batches must be CPU time in the operating system, or time in which a read from storage is blocked.
 
 ## What helps
 
-- `loader.shards`: pack the samples into shards once (`paceline data convert SRC DEST`) and read them with
+- `loader.shards`: pack the samples into shards once (`paceline data convert SRC DEST`), and read the shards with
   `paceline.data.Loader`, which reads large blocks in order.
 """
 

@@ -14,25 +14,26 @@ _LEAST_READINGS = 2
 PAGE = """
 ## What it means
 
-The GPU is too hot and lowers its clock until it cools down. Steps then take longer. In a run with several GPUs, the
-other GPUs wait for this one.
+The GPU is too hot and lowers its clock rate until it has cooled down. Steps then take longer. In a run with several
+GPUs, the other GPUs wait for the hot GPU.
 
 ## How it is detected
 
-The driver names heat as the reason for a lower clock (`sw_thermal`, `hw_thermal`) in at least two readings and in at
-least 5% of the readings under load.
+Paceline reports this finding if the driver names heat as the reason for a lower clock rate (`sw_thermal`, `hw_thermal`)
+in at least two readings and in at least 5% of the readings under load.
 
-The lost time is the product of three values: the share of these readings, how much lower the SM clock is than in
-readings without a limit, and the share of computing in a step. With fewer than three readings without a limit, Paceline
-uses the highest clock of the GPU instead. The lower bound of the expected gain is a third of the lost time, because
-memory-bound work hardly depends on the SM clock. The meaning of the readings comes from NVML's documentation.
+The lost time is the product of three values: the share of the readings with heat as the reason, how much lower the SM
+clock rate is in these readings than in readings without a limit, and the share of computing in step time. If there are
+fewer than three readings without a limit, Paceline compares with the highest clock rate of the GPU instead. The lower
+bound of the expected gain is a third of the lost time, because memory-bound operations hardly depend on the SM clock
+rate. The meaning of the readings comes from NVML's documentation.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `gpu.cooling`: increase the air flow, clean the fans, or let the fans start at a lower temperature.
-- `gpu.power_limit`: set a slightly lower power limit, so that the clock is steady instead of rising and falling.
+- `gpu.cooling`: increase the air flow, clean the fans, or set the fans to start at a lower temperature.
+- `gpu.power_limit`: set a slightly lower power limit, so that the clock rate is constant instead of rising and falling.
 """
 
 

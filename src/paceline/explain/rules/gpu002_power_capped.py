@@ -16,27 +16,28 @@ _LOWERED = 0.98
 PAGE = """
 ## What it means
 
-The GPU draws as much power as its limit allows, and lowers its clock to stay below the limit. At the default limit,
-this is normal under full load. It is a problem if somebody lowered the limit, or if the machine's power supply signals
-the GPU to use less power (a power brake).
+The GPU draws as much power as its power limit allows, and lowers its clock rate to stay below this limit. At the
+default power limit, this is normal under full load. It is a problem if the power limit was set below the default, or if
+the machine's power supply signals the GPU to use less power (a power brake).
 
 ## How it is detected
 
-The driver names power as the reason for a lower clock (`power_cap` or `hw_power_brake`) in at least two readings and in
-at least 5% of the readings under load. The SM clock is then at least 5% lower than in readings without a limit. With
-fewer than three readings without a limit, Paceline uses the highest clock of the GPU instead.
+Paceline reports this finding if the driver names power as the reason for a lower clock rate (`power_cap` or
+`hw_power_brake`) in at least two readings and in at least 5% of the readings under load. In these readings, the SM
+clock rate must be at least 5% lower than in readings without a limit. If there are fewer than three readings without a
+limit, Paceline compares with the highest clock rate of the GPU instead.
 
-The finding is a warning if the limit is more than 2% below the default, or if there is a power brake. Otherwise, its
-severity is "info". The lower bound of the expected gain assumes that a third of the lost clock rate matters, because
-memory-bound work hardly depends on the clock.
+The finding is a warning if the power limit is more than 2% below the default, or if there is a power brake. Otherwise,
+the severity of the finding is "info". The lower bound of the expected gain assumes that only a third of the lost clock
+rate affects the step time, because memory-bound operations hardly depend on the clock rate.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `gpu.power_limit`: restore the default limit (`nvidia-smi -pl`).
+- `gpu.power_limit`: restore the default power limit (`nvidia-smi -pl`).
 - `gpu.power_supply`: report the power brake to the operator of the machine.
-- `precision.autocast`: a matrix product in bf16 needs less energy than in fp32.
+- `precision.autocast`: use bf16, because a matrix product needs less energy in bf16 than in fp32.
 """
 
 

@@ -13,17 +13,17 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Training stops while a checkpoint is serialized and written.
+Training stops while the program serializes and writes a checkpoint.
 
 ## How it is detected
 
-`torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors together take at least 5% of
-step time.
+Paceline reports this finding if `torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors
+together take at least 5% of step time.
 
 ## What helps
 
 - `checkpoint.less_often`: save a checkpoint every few minutes instead of every few steps.
-- `checkpoint.async`: copy the state to host memory and write it in the background
+- `checkpoint.async`: copy the training state to host memory, and write it to disk in the background
   (`torch.distributed.checkpoint.async_save`).
 """
 

@@ -17,15 +17,16 @@ _WORTH = 0.10
 PAGE = """
 ## What it means
 
-Most steps are fast and some are far slower, although their data was ready. Possible causes are inputs of changing shape
-(recompilation, autotuning), Python's garbage collector, work that is done only in every n-th step, or another program
-on the machine.
+Most steps are fast, but some steps are far slower, although their data was ready. Possible causes are varying input
+shapes (recompilation, autotuning), Python's garbage collector, work that the program does only in every n-th step, or
+another program on the machine.
 
 ## How it is detected
 
-The rule looks only at the time of the forward pass, the backward pass, the optimizer and copies. A step is slow if it
-takes more than 1.6 times the median and at least 2 ms more than the median. The extra time of slow steps is at least
-10% of all step time. Step times that grow steadily are reported as RUN005 instead.
+This finding uses only a part of the step time: the forward pass, the backward pass, the optimizer, and copies from the
+host to the GPU. A step is slow if this part takes more than 1.6 times the median and at least 2 ms more than the
+median. Paceline reports this finding if the extra time of slow steps is at least 10% of all step time. If step times
+grow steadily, Paceline reports RUN005 instead.
 
 ## What helps
 

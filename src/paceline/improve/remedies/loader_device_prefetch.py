@@ -9,29 +9,30 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-The loader copies the next batch from pinned memory to the GPU on a separate CUDA stream, while the model computes on
-the current batch. The program's own `.to(device)` then has nothing to copy. GPU memory contains one more batch. `tune`
-proposes this change if copies to the device take time. A program that first uses its batches on the CPU fails with this
-setting; `tune` then reports the trial as failed.
+While the model computes on the current batch, the loader copies the next batch from pinned memory to the GPU on a
+separate CUDA stream. The program's own `.to(device)` then has nothing to copy. GPU memory contains one more batch. If
+copies to the GPU take a visible share of step time, `tune` proposes this change. A program that uses its batches on the
+CPU first fails with this setting, and `tune` then reports the trial as failed.
 
 ## Safety class
 
-Exact: training gets the same batches in the same order. Resampled if the training process itself draws random numbers
-for samples, because it then draws those for the next batch before the random numbers of the model.
+The safety class is exact, because training gets the same batches in the same order. If the training process itself
+draws random numbers for samples, the safety class is resampled. In that case, the training process draws the random
+numbers for the next batch before the random numbers that the model uses.
 
 ## What it sets
 
-`loader.device_prefetch = true` and `loader.pin_memory = true`.
+This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 ## How it is confirmed
 
-Confirmed when the loader returns a batch that was copied ahead of time. Without a CUDA device, the setting has no
-effect.
+Paceline records this setting as applied when the loader returns a batch that was copied to the GPU ahead of time.
+Without a CUDA device, the setting has no effect.
 
 ## In the source
 
 Write an iterator around the loader that copies the next batch with `non_blocking=True` under `with
-torch.cuda.stream(side):`. Before the program uses the batch, the iterator calls
+torch.cuda.stream(side):`. Before the program uses the batch, the iterator must call
 `torch.cuda.current_stream().wait_stream(side)` and `tensor.record_stream(torch.cuda.current_stream())`.
 """
 

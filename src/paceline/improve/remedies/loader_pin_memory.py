@@ -9,21 +9,22 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-The loader puts batches into pinned memory, from which a CUDA device copies directly. Only with pinned memory does
-`non_blocking=True` have an effect. `tune` proposes this change if copies to the device take time and the loader returns
-pageable (ordinary) memory.
+The loader puts batches into pinned memory, from which a CUDA device copies directly. In copies to the GPU,
+`non_blocking=True` has an effect only if the batch is in pinned memory. `tune` proposes this change if copies to the
+GPU take a visible share of step time and the loader returns pageable (ordinary) memory.
 
 ## Safety class
 
-Exact: training gets the same batches.
+The safety class is exact, because training gets the same batches.
 
 ## What it sets
 
-`loader.pin_memory = true`.
+This remedy sets `loader.pin_memory = true`.
 
 ## How it is confirmed
 
-Confirmed when a loader is created with `pin_memory=True` on a machine with a CUDA device.
+Paceline records this setting as applied when a loader is created with `pin_memory=True` on a machine with a CUDA
+device.
 
 ## In the source
 
