@@ -48,8 +48,8 @@ def check(facts: Facts) -> Finding | None:
     if share < 0.08:
         return None
     text = (
-        f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time "
-        f"on {len(shares)} ranks"
+        f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time on the "
+        f"{len(shares)} ranks"
     )
     return Finding(
         code="COMM001",

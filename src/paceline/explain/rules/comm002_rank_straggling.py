@@ -54,20 +54,20 @@ def check(facts: Facts) -> Finding | None:
         ranks=[late.rank],
         evidence=[
             Evidence(
-                text=f"rank {late.rank} is busy for {units.seconds(late.own_s)} per step, the other ranks for "
+                text=f"rank {late.rank} is busy for {units.seconds(late.own_s)} per step, and the other ranks for "
                 f"{units.seconds(late.own_s - late.excess_s)} (median)",
                 value=late.excess_s,
                 unit="s",
             ),
             Evidence(
-                text=f"{units.percent(late.phase_share)} of the difference is in the {late.phase} phase of rank "
+                text=f"{units.percent(late.phase_share)} of this difference is in the {late.phase} phase of rank "
                 f"{late.rank}{late.where}",
                 value=late.phase_share,
                 unit="share of the difference",
             ),
             Evidence(
-                text=f"the other ranks spend {units.percent(late.others_waiting)} of a step in communication, rank "
-                f"{late.rank} spends {units.percent(late.waiting)}",
+                text=f"the other ranks spend {units.percent(late.others_waiting)} of a step in communication, and "
+                f"rank {late.rank} spends {units.percent(late.waiting)}",
                 value=late.others_waiting,
                 unit="share of step time",
             ),
@@ -94,9 +94,11 @@ def check_traces(traces: Traces) -> Finding | None:
     if share < _LEAST:
         return None
     gain = gain_of_removing(share, 0.5, 1.0)
-    came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collectives"
+    came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collective operations"
     together = units.seconds(late.caused_ns / 1e9)
-    waited = f"the other ranks wait {together} in total for this rank, {units.percent(late.share)} of all waiting time"
+    waited = (
+        f"the other ranks wait {together} in total for this rank, {units.percent(late.share)} of the total waiting time"
+    )
     return Finding(
         code="COMM002",
         name="rank-straggling",
@@ -113,7 +115,7 @@ def check_traces(traces: Traces) -> Finding | None:
             Remedy(
                 id="ranks.balance",
                 safety="exact",
-                change=f"find out what rank {late.rank} does before it reaches the collectives",
+                change=f"find out what rank {late.rank} does before it reaches the collective operations",
                 gain=gain,
             )
         ],

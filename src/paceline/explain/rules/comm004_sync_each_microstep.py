@@ -46,7 +46,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{synced:.1f} of {micro:.1f} micro-steps per step exchange gradients; one exchange is enough",
+                text=f"{synced:.1f} of the {micro:.1f} micro-steps of a step exchange gradients, but one exchange per "
+                f"step is enough",
                 value=synced,
                 unit="exchanges per step",
             ),
@@ -62,7 +63,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"ranks exchange gradients {synced:.0f} times per step; once is enough",
+        summary=f"ranks exchange gradients {synced:.0f} times per step, but once per step is enough",
     )
 
 

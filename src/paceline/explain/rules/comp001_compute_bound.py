@@ -50,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
             *_mfu(rank.mfu),
         ],
         remedies=[],
-        summary=f"the device computes {units.percent(busy)} of the time",
+        summary=f"the GPU or CPU computes during {units.percent(busy)} of the time",
     )
 
 
@@ -81,7 +81,7 @@ def check_traces(traces: Traces) -> Finding | None:
         ranks=spans.numbers(ranks),
         evidence=[spans.cited(ranks[0], busy, "computing")],
         remedies=[],
-        summary=f"compute kernels run {units.percent(busy)} of the time",
+        summary=f"compute kernels run during {units.percent(busy)} of the time",
     )
 
 

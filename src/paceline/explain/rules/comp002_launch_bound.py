@@ -58,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
-        f"a step issues {window.operators_per_step:,.0f} operators that take {units.seconds(mean)} on "
+        f"a step runs {window.operators_per_step:,.0f} operators, which take {units.seconds(mean)} on "
         f"average ({window.steps} steps profiled)"
     )
     gain = gain_of_removing(share, 0.15, 0.75)
@@ -72,14 +72,14 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(text=text, value=window.operators_per_step, unit="operators per step"),
-            words.share_of_step(share, "issuing small operators, with the Python code between them,"),
+            words.share_of_step(share, "launching small operators, including the Python code between them,"),
             *_lag(rank),
         ],
         remedies=[
             Remedy(
                 id="compute.batch_ops",
                 safety="numeric",
-                change="replace loops of small operations by batched operations",
+                change="replace loops of small operations with batched operations",
                 gain=gain,
             ),
             Remedy(
@@ -89,8 +89,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.1, 0.6),
             ),
         ],
-        summary=f"a step issues {window.operators_per_step:,.0f} small operators, and issuing them takes longer than "
-        f"computing",
+        summary=f"a step runs {window.operators_per_step:,.0f} small operators, and launching them takes longer than "
+        f"computing them",
     )
 
 
@@ -116,7 +116,7 @@ def _lag(rank: RankFacts) -> list[Evidence]:
     lag = (told.get("lag_s") or {}).get("backward")
     if lag is None:
         return []
-    text = f"the GPU finishes {units.seconds(lag)} after the host has issued the backward pass"
+    text = f"the GPU finishes the backward pass only {units.seconds(lag)} after the host has launched it"
     text += f" ({told.get('lag_count')} steps)"
     return [Evidence(text=text, value=float(lag), unit="s")]
 

@@ -70,7 +70,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks if _share(r) >= WORTH],
         evidence=_evidence(rank, share, idle, lines),
         remedies=_remedies(lines[0], gain),
-        summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in "
+        summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in the function "
         f"{lines[0]['function']}",
     )
 
@@ -105,18 +105,18 @@ def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[Jso
     total = sum(int(line["count"]) for line in lines)
     found = [
         Evidence(
-            text=f"the training thread waits for the GPU in {units.percent(share)} of its samples ({total} samples)",
+            text=f"the training thread waited for the GPU in {units.percent(share)} of its {total} stack samples",
             value=share,
             unit=words.SHARE_OF_SAMPLES,
         )
     ]
     for line in lines[:3]:
-        text = f"{line['count']} of these samples are in {line['function']}: `{line['text']}`"
+        text = f"{line['count']} of these stack samples are in the function {line['function']}: `{line['text']}`"
         found.append(Evidence(text=text, value=float(line["count"]), unit="samples"))
     if idle is not None and rank.gpu is not None:
         text = (
-            f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, except while it waits for "
-            f"data or copies"
+            f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, not counting idle time for data "
+            f"and copies"
         )
         text += f" ({rank.gpu.readings} readings)"
         found.append(Evidence(text=text, value=idle, unit="share of time"))
@@ -128,13 +128,13 @@ def _remedies(line: JsonObject, gain: Gain | None) -> list[Remedy]:
         Remedy(
             id="sync.less_often",
             safety="exact",
-            change=f"in {line['function']}, add values up on the GPU and read them every n-th step",
+            change=f"in {line['function']}, add values up on the GPU and read the sum every n-th step",
             gain=gain,
         ),
         Remedy(
             id="sync.non_blocking",
             safety="exact",
-            change="copy the value with non_blocking=True into pinned memory and read it one step later",
+            change="copy the value into pinned memory with non_blocking=True, and read the copy one step later",
             gain=gain,
         ),
     ]
@@ -150,7 +150,7 @@ def check_traces(traces: Traces) -> Finding | None:
     less = Remedy(
         id="sync.less_often",
         safety="exact",
-        change="add values up on the GPU and read them every n-th step",
+        change="add values up on the GPU and read the sum every n-th step",
         gain=gain,
     )
     return Finding(

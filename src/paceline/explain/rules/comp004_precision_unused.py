@@ -63,7 +63,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=_evidence(rank, share),
         remedies=_remedies(rank, share, able, gain),
-        summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU is faster in other formats",
+        summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU multiplies matrices faster "
+        f"in other data types",
     )
 
 
@@ -89,7 +90,7 @@ def _ratio(rank: RankFacts, kind: str) -> float:
 def _evidence(rank: RankFacts, share: float) -> list[Evidence]:
     meta = rank.record.meta
     told = (
-        f"parameters are fp32, autocast is not used, and TF32 is off on {meta.get('device_name')} "
+        f"the parameters are fp32, autocast is not used, and TF32 is off on the {meta.get('device_name')} "
         f"(compute capability {meta.get('capability')})"
     )
     found = [

@@ -75,7 +75,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"{units.percent(part)} of the matrix operations have a dimension that is not a multiple of {multiple}",
+        summary=f"{units.percent(part)} of the FLOPs in matrix products are in products with a dimension that is not "
+        f"a multiple of {multiple}",
     )
 
 
@@ -97,8 +98,8 @@ def _evidence(rank: RankFacts, odd: Sequence[Product], part: float, multiple: in
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(
-            text=f"{units.percent(part)} of the operations in matrix products have a dimension that is not a "
-            f"multiple of {multiple} ({kind}, 1 step profiled)",
+            text=f"{units.percent(part)} of the FLOPs in matrix products are in products with a dimension that is "
+            f"not a multiple of {multiple} ({kind}, 1 step profiled)",
             value=part,
             unit="share of matrix work",
         )

@@ -56,8 +56,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(
-                text=f"{units.percent(part)} of operator time is in element-wise operations and reductions, "
-                f"mostly {top} ({window.steps} steps profiled)",
+                text=f"{units.percent(part)} of operator time is spent in element-wise operations and reductions, "
+                f"mostly in {top} ({window.steps} steps profiled)",
                 value=part,
                 unit="share of operator time",
             ),
@@ -67,17 +67,18 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="compute.compile",
                 safety="numeric",
-                change="torch.compile(model), which fuses chains of element-wise operations",
+                change="use torch.compile(model), which fuses chains of element-wise operations",
                 gain=gain,
             ),
             Remedy(
                 id="precision.autocast",
                 safety="numeric",
-                change="bf16 autocast, which halves the bytes to read and write",
+                change="use bf16 autocast, which halves the bytes that operations read and write",
                 gain=gain_of_removing(share, 0.0, 0.4),
             ),
         ],
-        summary=f"element-wise operations take {units.percent(share)} of the time; memory bandwidth limits them",
+        summary=f"element-wise operations take {units.percent(share)} of the time, and memory bandwidth limits their "
+        f"speed",
     )
 
 

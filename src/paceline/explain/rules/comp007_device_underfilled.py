@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(id="batch.size", safety="semantic", change=_larger(rank), gain=gain),
             Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain),
         ],
-        summary=f"GPU {gpu.index} has too little work: {_how_little(gpu)}",
+        summary=f"the kernels of a step are too small for GPU {gpu.index}: {_how_little(gpu)}",
     )
 
 
@@ -75,19 +75,21 @@ def _is_underfilled(gpu: GpuUse) -> bool:
 
 def _how_little(gpu: GpuUse) -> str:
     if gpu.utilization is not None and gpu.utilization < _HALF:
-        return f"it computes {units.percent(gpu.utilization)} of the time"
-    return f"it draws {units.percent(gpu.power_share)} of its power limit under load"
+        return f"the GPU computes during {units.percent(gpu.utilization)} of the time"
+    return f"the GPU draws {units.percent(gpu.power_share)} of its power limit under load"
 
 
 def _larger(rank: RankFacts) -> str:
     size = rank.breakdown.batch_size
-    return f"a batch of {2 * size:,.0f} instead of {size:,.0f}" if size else "a batch twice as large"
+    return (
+        f"use a batch size of {2 * size:,.0f} instead of {size:,.0f}" if size else "use a batch that is twice as large"
+    )
 
 
 def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
     found = []
     if gpu.utilization is not None:
-        text = f"GPU {gpu.index} ({gpu.name}) computes {units.percent(gpu.utilization)} of the time"
+        text = f"GPU {gpu.index} ({gpu.name}) computes during {units.percent(gpu.utilization)} of the time"
         text += f" ({gpu.readings} readings)"
         found.append(Evidence(text=text, value=gpu.utilization, unit="share of time"))
     if gpu.power_w is not None and gpu.power_share is not None:

@@ -36,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
     bad = loss.first_bad_step
     before = [v for s, v in zip(loss.steps, loss.values, strict=True) if s < bad]
     text = (
-        f"the loss was {before[-1]:.4g} before step {bad} and then not finite"
+        f"the loss was {before[-1]:.4g} before step {bad}, and not finite from step {bad} on"
         if before
         else f"the loss was not finite from step {bad} on"
     )
@@ -53,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="loss.detect_anomaly",
                 safety="exact",
-                change=f"run step {bad} under torch.autograd.set_detect_anomaly(True)",
+                change=f"run step {bad} again under torch.autograd.set_detect_anomaly(True)",
             ),
             Remedy(id="optimizer.clip", safety="semantic", change="clip gradients (torch.nn.utils.clip_grad_norm_)"),
             Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate or use a warm-up"),

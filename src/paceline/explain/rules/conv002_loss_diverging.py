@@ -33,8 +33,8 @@ def check(facts: Facts) -> Finding | None:
     if loss is None or not _diverges(loss):
         return None
     text = (
-        f"the loss rose from {loss.first:.4g} to {loss.last:.4g} (medians of the first and the last tenth "
-        f"of {len(loss.values)} losses)"
+        f"the loss rose from {loss.first:.4g} to {loss.last:.4g} (medians over the first and the last tenth of "
+        f"{len(loss.values)} losses)"
     )
     return Finding(
         code="CONV002",

@@ -62,18 +62,26 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=text, value=float(since), unit="step"),
             Evidence(
-                text=f"{units.percent(share)} of the time was spent after that step", value=share, unit="share of time"
+                text=f"{units.percent(share)} of the training time was spent after step {since}",
+                value=share,
+                unit="share of time",
             ),
         ],
         remedies=[
             Remedy(
-                id="optimizer.schedule", safety="semantic", change="lower the learning rate, or restart its schedule"
+                id="optimizer.schedule",
+                safety="semantic",
+                change="lower the learning rate, or restart the learning-rate schedule",
             ),
             Remedy(
-                id="run.early_stopping", safety="semantic", change="stop when the loss has not improved for some time"
+                id="run.early_stopping",
+                safety="semantic",
+                change="stop training when the loss has not improved for some time",
             ),
         ],
-        summary="the loss has not improved at all" if never else f"the loss has not improved since step {since}",
+        summary="the loss has not improved during the whole run"
+        if never
+        else f"the loss has not improved since step {since}",
     )
 
 

@@ -67,8 +67,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=remedies,
-        summary=f"the training process makes its batches itself, which takes {units.percent(supply.wait_share)} of its "
-        f"time",
+        summary=f"the training process loads its batches itself, without workers, and waits "
+        f"{units.percent(supply.wait_share)} of its time for data",
     )
 
 
@@ -77,14 +77,14 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
         background = Remedy(
             id="loader.background",
             safety="exact",
-            change="make the next batch in a background thread or process during the current step",
+            change="load the next batch in a background thread or process during the current step",
             gain=supply.gain_with(1),
         )
         hot = readers(rank.record)
         cheaper = Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {hot[0].function if hot else 'the reader'} faster",
+            change=f"make {hot[0].function if hot else 'the code that reads the data'} faster",
             gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
         )
         return [background, cheaper]
@@ -111,7 +111,8 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
         return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
     return found + [
         Evidence(
-            text=f"{f.function} takes {units.percent(f.share)} of the time in which batches are made ({f.count} "
+            text=f"{f.function} takes {units.percent(f.share)} of the time that the loader needs for batches "
+            f"({f.count} "
             f"stack samples)",
             value=f.share,
             unit=words.SHARE_OF_SAMPLES,

@@ -64,7 +64,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"{words.makers(rank.loader)} use all cores, and training still waits {units.percent(share)} of "
+        summary=f"{words.makers(rank.loader)} use all CPU cores, and training still waits {units.percent(share)} of "
         f"its time for data",
     )
 
@@ -93,13 +93,13 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         Remedy(
             id="loader.cache",
             safety="exact",
-            change="keep decoded samples in memory, if memory is large enough",
+            change="keep decoded samples in memory, if they fit",
             gain=gain_of_removing(share, 0.3, 0.9),
         ),
         Remedy(
             id="loader.batch_transform",
             safety="numeric",
-            change="transform whole batches instead of samples, or transform them on the device",
+            change="apply transforms to whole batches instead of single samples, or apply them on the GPU",
             gain=gain_of_removing(share, 0.1, 0.7),
         ),
     ]

@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(facts, rank, supply),
         remedies=remedies,
-        summary=f"{words.makers(rank.loader)} wait for storage, the network or a sleeping call; training waits "
+        summary=f"{words.makers(rank.loader)} wait for storage, the network or a call that sleeps, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -67,13 +67,13 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     shards = Remedy(
         id="loader.shards",
         safety="exact",
-        change="paceline data convert SRC DEST, which replaces many small reads by large ones",
+        change="run paceline data convert SRC DEST, which replaces many small reads with a few large reads",
         gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
     )
     if saturated or best <= supply.workers:
         return [shards]
     remedy, change = words.more_makers(rank.loader, best)
-    change, safety = f"{change}; blocked workers use no core", words.safety_of_workers(rank.loader, best)
+    change, safety = f"{change}; blocked workers use no CPU core", words.safety_of_workers(rank.loader, best)
     return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
 
 
@@ -83,7 +83,7 @@ def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
     if facts.host.io_pressure is not None:
         text = (
-            f"at least one task on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
+            f"at least one process on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
             f"the time"
         )
         found.append(Evidence(text=text, value=facts.host.io_pressure, unit="share of time"))

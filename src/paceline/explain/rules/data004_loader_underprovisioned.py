@@ -66,7 +66,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=[_remedy(rank, supply, best)],
-        summary=f"{words.makers(rank.loader)} are too slow and cores are free; training waits "
+        summary=f"{words.makers(rank.loader)} are too slow although CPU cores are free, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -87,7 +87,8 @@ def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
     gain = supply.gain_with(best)
     if rank.loader is None:
         change = (
-            f"make batches in {best} times as many threads (or processes, if the work holds Python's interpreter lock)"
+            f"load batches in {best} times as many threads as now (or processes, if the loading code holds Python's "
+            f"global interpreter lock)"
         )
         return Remedy(id="loader.background", safety="exact", change=change, gain=gain)
     remedy, change = words.more_makers(rank.loader, best)

@@ -49,7 +49,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"collating and handing over batches takes longer than making samples; training waits "
+        summary=f"collating batches and sending them to the training process takes longer than loading samples, and "
+        f"training waits "
         f"{units.percent(share)} of its time for data",
     )
 
@@ -65,13 +66,13 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     types = Remedy(
         id="loader.small_dtype",
         safety="numeric",
-        change="send small data types (uint8) and convert them on the device",
+        change="load small data types (uint8) and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.2, 0.7),
     )
     threads = Remedy(
         id="loader.threads",
         safety="exact",
-        change="make batches in threads, so that batches are not copied between processes",
+        change="load batches in threads, so that batches are not copied between processes",
         gain=gain_of_removing(share, 0.2, 0.85),
     )
     slow_collate = rank.loader is not None and rank.loader.collate >= 0.5

@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
     if not supply.workers or kept or share < WORTH or restarts < 2:
         return None
     gain = gain_of_removing(share, 0.6, 0.98)
-    change = "DataLoader(persistent_workers=True), created once before the first epoch"
+    change = "use DataLoader(persistent_workers=True), and create it once before the first epoch"
     safety = words.safety_of_worker_draws(rank.loader)
     return Finding(
         code="DATA006",
@@ -66,11 +66,11 @@ def _evidence(rank: RankFacts, share: float, restarts: int) -> list[Evidence]:
     first = float(np.median(rank.phases["data_wait"][starts]))
     other = float(np.median(rank.phases["data_wait"][~starts])) if (~starts).any() else 0.0
     text = (
-        f"the first batch of an epoch takes {units.seconds(first)}, a later one {units.seconds(other)} "
-        f"(medians; {restarts} restarts in {len(rank.rows)} steps)"
+        f"the first batch of an epoch takes {units.seconds(first)}, a later batch {units.seconds(other)} (medians; "
+        f"the workers were started again {restarts} times in {len(rank.rows)} steps)"
     )
     return [
-        words.share_of_step(share, "starting workers again"),
+        words.share_of_step(share, "starting the workers again in each epoch"),
         Evidence(text=text, value=first, unit="s"),
     ]
 

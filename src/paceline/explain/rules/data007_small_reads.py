@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"each sample takes {reads.calls_per_sample:.0f} small reads; training waits "
+        summary=f"loading a sample takes {reads.calls_per_sample:.0f} small reads, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -74,10 +74,13 @@ def _is_small(reads: Reads) -> bool:
 
 
 def _evidence(rank: RankFacts, reads: Reads, share: float) -> list[Evidence]:
-    text = f"a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} on average"
+    text = (
+        f"loading a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} "
+        f"on average"
+    )
     system = (
-        f"{units.percent(reads.system_share)} of the time in which batches are made is spent in the operating "
-        f"system kernel"
+        f"{units.percent(reads.system_share)} of the time that the loader needs for batches is spent in the "
+        f"operating system"
     )
     return [
         words.share_of_step(share, "waiting for data"),

@@ -47,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
     text = (
-        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, the 99th percentile is "
+        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, and the 99th percentile is "
         f"{units.seconds(slowest)} ({len(wait)} steps)"
     )
     return Finding(
@@ -72,7 +72,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.3, 0.95),
             ),
         ],
-        summary=f"a few batches take far longer than the rest; training waits for data during {units.percent(share)} "
+        summary=f"a few batches take far longer to load than the others, and training waits for data during "
+        f"{units.percent(share)} "
         f"of step time",
     )
 

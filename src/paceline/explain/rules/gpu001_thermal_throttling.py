@@ -58,10 +58,12 @@ def check(facts: Facts) -> Finding | None:
         remedies=[
             Remedy(id="gpu.cooling", safety="exact", change="improve the cooling of the GPU", gain=gain),
             Remedy(
-                id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, slightly below the current limit"
+                id="gpu.power_limit",
+                safety="exact",
+                change="run nvidia-smi -pl WATTS with a value slightly below the current power limit",
             ),
         ],
-        summary=f"GPU {gpu.index} lowers its clock because of heat during {units.percent(heat.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock rate because of heat during {units.percent(heat.share)} of the time",
     )
 
 
@@ -72,14 +74,17 @@ def _shows(heat: Throttle) -> bool:
 def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"heat lowers the clock of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "
+            text=f"heat lowers the clock rate of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "
             f"{units.percent(heat.share)} of {heat.readings} readings under load",
             value=heat.share,
             unit="share of readings",
         )
     ]
     if heat.clock_mhz and heat.free_clock_mhz:
-        text = f"the SM clock is then {heat.clock_mhz:,.0f} MHz instead of {heat.free_clock_mhz:,.0f} MHz"
+        text = (
+            f"in these readings, the SM clock rate is {heat.clock_mhz:,.0f} MHz instead of "
+            f"{heat.free_clock_mhz:,.0f} MHz"
+        )
         found.append(Evidence(text=text, value=heat.clock_mhz, unit="MHz"))
     if gpu.temperature_c is not None:
         found.append(Evidence(text=f"the GPU reached {gpu.temperature_c:.0f} °C", value=gpu.temperature_c, unit="°C"))

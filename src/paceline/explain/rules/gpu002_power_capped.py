@@ -60,7 +60,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=sorted({r.record.rank for r, _, _ in found}),
         evidence=_evidence(gpu, cut),
         remedies=_remedies(gpu, cut),
-        summary=f"GPU {gpu.index} lowers its clock because of power during {units.percent(cut.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock rate because of its power limit or a power brake during "
+        f"{units.percent(cut.share)} of the time",
     )
 
 
@@ -82,18 +83,20 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     what = "a power brake" if cut is gpu.brake else "the power limit"
     found = [
         Evidence(
-            text=f"{what} lowers the clock of GPU {gpu.index} ({gpu.name}) in {units.percent(cut.share)} of "
+            text=f"{what} lowers the clock rate of GPU {gpu.index} ({gpu.name}) in {units.percent(cut.share)} of "
             f"{cut.readings} readings under load",
             value=cut.share,
             unit="share of readings",
         )
     ]
     if cut.clock_mhz and cut.free_clock_mhz:
-        text = f"the SM clock is then {cut.clock_mhz:,.0f} MHz instead of {cut.free_clock_mhz:,.0f} MHz"
+        text = (
+            f"in these readings, the SM clock rate is {cut.clock_mhz:,.0f} MHz instead of {cut.free_clock_mhz:,.0f} MHz"
+        )
         found.append(Evidence(text=text, value=cut.clock_mhz, unit="MHz"))
     if gpu.power_w is not None and gpu.power_limit_w is not None:
         usual = f", {gpu.power_limit_default_w:.0f} W by default" if gpu.power_limit_default_w else ""
-        text = f"the GPU draws {gpu.power_w:.0f} W under load; the limit is {gpu.power_limit_w:.0f} W{usual}"
+        text = f"the GPU draws {gpu.power_w:.0f} W under load, and its power limit is {gpu.power_limit_w:.0f} W{usual}"
         found.append(Evidence(text=text, value=gpu.power_w, unit="W"))
     return found
 
@@ -108,7 +111,9 @@ def _remedies(gpu: GpuUse, cut: Throttle) -> list[Remedy]:
     if _is_lowered(gpu):
         change = f"nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}"
         return [Remedy(id="gpu.power_limit", safety="exact", change=change)]
-    return [Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet")]
+    return [
+        Remedy(id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet")
+    ]
 
 
 RULE = Rule(code="GPU002", name="power-capped", page=PAGE, check=check)

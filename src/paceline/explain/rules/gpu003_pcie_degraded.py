@@ -92,8 +92,8 @@ def _gain(link: Link, share: float) -> Gain | None:
 def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"the link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "
-            f"{link.lanes} lanes in {link.readings} readings under load; card and slot support PCIe "
+            text=f"the PCIe link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "
+            f"{link.lanes} lanes in {link.readings} readings under load, but the card and the slot support PCIe "
             f"{link.max_generation}.0 with {link.max_lanes} lanes",
             value=float(link.lanes),
             unit="lanes",
@@ -101,7 +101,7 @@ def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
         Evidence(text=f"copies take {units.percent(share)} of step time", value=share, unit="share of step time"),
     ]
     if (link.card_max_generation or 0) > link.max_generation:
-        text = f"the card supports PCIe {link.card_max_generation}.0; the slot limits it"
+        text = f"the card supports PCIe {link.card_max_generation}.0, but the slot supports only an older generation"
         found.append(Evidence(text=text, value=float(link.card_max_generation or 0), unit="generation"))
     return found
 

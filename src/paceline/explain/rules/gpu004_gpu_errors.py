@@ -14,19 +14,19 @@ _PROGRAM: Mapping[int, str] = {
     13: "a kernel raised an exception",
     31: "a kernel accessed invalid memory",
     43: "a kernel was stopped after an error of the program",
-    45: "clean-up after another error",
+    45: "a clean-up after another error",
 }
 _CARD: Mapping[int, str] = {
-    48: "a memory error that ECC could not correct",
+    48: "a memory error that error correction (ECC) could not correct",
     63: "a memory row was retired",
     64: "a memory row could not be retired",
     74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "many memory errors that ECC corrected",
-    94: "a contained memory error",
-    95: "an uncontained memory error",
-    119: "the GPU's own processor does not answer",
-    120: "the GPU's own processor failed",
+    79: "the driver lost contact with the GPU (fallen off the bus)",
+    92: "many memory errors that error correction (ECC) corrected",
+    94: "a memory error that affected only one process",
+    95: "a memory error that affected all processes on the GPU",
+    119: "the system processor (GSP) of the GPU does not answer",
+    120: "the system processor (GSP) of the GPU failed",
 }
 
 PAGE = """
@@ -73,11 +73,9 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _ in found],
         evidence=_evidence(rank, gpu),
         remedies=[
-            Remedy(
-                id="gpu.replace", safety="exact", change=f"take GPU {gpu.index} of {rank.record.host} out of service"
-            )
+            Remedy(id="gpu.replace", safety="exact", change=f"stop using GPU {gpu.index} of {rank.record.host}")
             if card
-            else Remedy(id="gpu.debug", safety="exact", change="run once with CUDA_LAUNCH_BLOCKING=1")
+            else Remedy(id="gpu.debug", safety="exact", change="run the program once with CUDA_LAUNCH_BLOCKING=1")
         ],
         summary=f"GPU {gpu.index} of {rank.record.host} reported errors",
     )

@@ -50,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
-            Evidence(text=f"{threads} compute threads share {cores:g} cores", value=float(threads), unit="threads"),
+            Evidence(text=f"{threads} compute threads share {cores:g} CPU cores", value=float(threads), unit="threads"),
             Evidence(
                 text=f"threads that were ready to run waited for a CPU core during {units.percent(share)} of the time",
                 value=share,
@@ -65,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"{threads} compute threads share {cores:g} cores",
+        summary=f"{threads} compute threads share {cores:g} CPU cores",
     )
 
 

@@ -38,7 +38,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{pages:,.0f} pages per second were read back from swap ({facts.host.samples} readings)",
+                text=f"{pages:,.0f} memory pages per second were read back from swap ({facts.host.samples} readings)",
                 value=pages,
                 unit="pages/s",
             )

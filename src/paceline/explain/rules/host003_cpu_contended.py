@@ -43,8 +43,8 @@ def check(facts: Facts) -> Finding | None:
             unit="share of wanted time",
         ),
         Evidence(
-            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} "
-            f"cores ({host.samples} readings)",
+            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} CPU cores "
+            f"that the program may use ({host.samples} readings)",
             value=others,
             unit="share of cores",
         ),

@@ -64,7 +64,9 @@ def _on_device(facts: Facts) -> Finding | None:
                 safety="exact",
                 change="recompute the activations of the largest blocks (activation checkpointing)",
             ),
-            Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet"),
+            Remedy(
+                id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet"
+            ),
             Remedy(
                 id="batch.size",
                 safety="semantic",
@@ -85,7 +87,7 @@ def _evidence(rank: RankFacts) -> list[Evidence]:
     )
     found = [Evidence(text=text, value=memory.peak_allocated, unit="bytes")]
     if memory.retries:
-        text = f"the allocator freed its cache and tried again {memory.retries} times"
+        text = f"torch's memory allocator freed its cache and retried an allocation {memory.retries} times"
         found.append(Evidence(text=text, value=float(memory.retries), unit="retries"))
     return found
 
@@ -95,7 +97,7 @@ def _on_host(facts: Facts) -> Finding | None:
     held, limit, left = host.own_rss_bytes, host.memory_limit_bytes, host.available_bytes
     if held is None or not limit or held < _NEAR * limit or (left is not None and left > (1 - _NEAR) * limit):
         return None
-    text = f"the run's processes hold at most {units.size(held)} of {units.size(limit)} ({host.samples} readings)"
+    text = f"the processes of the run use at most {units.size(held)} of {units.size(limit)} ({host.samples} readings)"
     return Finding(
         code="MEM001",
         name="memory-near-limit",
@@ -112,7 +114,7 @@ def _on_host(facts: Facts) -> Finding | None:
                 change="use fewer workers, a smaller prefetch factor and smaller caches",
             )
         ],
-        summary=f"the run holds {units.percent(min(1.0, held / limit))} of the host's memory",
+        summary=f"the run uses {units.percent(min(1.0, held / limit))} of the host's memory",
     )
 
 

@@ -57,7 +57,9 @@ def check(facts: Facts) -> Finding | None:
     if limit and per_step > 0:
         left = (float(limit) - begin - grown) / per_step
         evidence.append(
-            Evidence(text=f"at this rate, memory is full after {left:,.0f} more steps", value=left, unit="steps")
+            Evidence(
+                text=f"if memory grows at this rate, it is full after {left:,.0f} more steps", value=left, unit="steps"
+            )
         )
     return Finding(
         code="MEM002",
@@ -72,7 +74,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="memory.detach",
                 safety="exact",
-                change="store numbers instead of graphs: loss.item() or loss.detach()",
+                change="store numbers instead of tensors with autograd graphs: use loss.item() or loss.detach()",
             ),
             Remedy(id="run.bound_state", safety="exact", change="limit the size of caches and histories"),
         ],

@@ -61,7 +61,7 @@ def check(facts: Facts) -> Finding | None:
             ),
             Remedy(id="shapes.bucket", safety="semantic", change="use batches with only a few different lengths"),
         ],
-        summary=f"{units.size(waste)} of GPU memory were reserved but never used",
+        summary=f"{units.size(waste)} of GPU memory were reserved but not used at any time",
     )
 
 
@@ -77,7 +77,7 @@ def _evidence(memory: DeviceMemory) -> list[Evidence]:
     )
     found = [Evidence(text=text, value=memory.reserved, unit="bytes")]
     if memory.retries:
-        text = f"the allocator freed its cache and tried again {memory.retries} times"
+        text = f"torch's memory allocator freed its cache and retried an allocation {memory.retries} times"
         found.append(Evidence(text=text, value=float(memory.retries), unit="retries"))
     return found
 

@@ -36,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
     rank = facts.first
     slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
     text = (
-        f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; the median save took "
+        f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; saving a checkpoint took (median) "
         f"{units.seconds(float(np.median(slow)) if len(slow) else None)}"
     )
     return Finding(
@@ -65,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
         ],
-        summary=f"saving checkpoints stops training during {units.percent(share)} of the time",
+        summary=f"saving checkpoints stops training for {units.percent(share)} of the time",
     )
 
 

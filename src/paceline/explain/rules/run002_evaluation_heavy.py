@@ -35,7 +35,7 @@ def check(facts: Facts) -> Finding | None:
     rank = facts.first
     steps = int((rank.phases["evaluation"] > 0).sum())
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
-    text = f"an evaluation followed {steps} of {len(rank.rows)} steps; it read {fetches} batches in total"
+    text = f"the program evaluated after {steps} of {len(rank.rows)} training steps, on {fetches} batches in total"
     return Finding(
         code="RUN002",
         name="evaluation-heavy",
@@ -52,7 +52,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="evaluation.less_often",
                 safety="exact",
-                change="evaluate less often, or on a fixed part of the data",
+                change="evaluate less often, or on a fixed part of the validation data",
                 gain=gain_of_removing(share, 0.5, 0.9),
             ),
             Remedy(

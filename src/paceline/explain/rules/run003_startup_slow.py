@@ -59,13 +59,13 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="startup.cache",
                 safety="exact",
-                change="store the results of the startup work on disk and load them",
+                change="store the results of the startup work on disk, and load them from disk in the next run",
                 gain=gain,
             ),
             Remedy(
                 id="startup.lazy",
                 safety="exact",
-                change="do the startup work when its result is needed, or in the loader's workers",
+                change="do startup work only when its result is needed, or in the loader workers",
                 gain=gain,
             ),
         ],

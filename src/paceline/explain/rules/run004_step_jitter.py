@@ -47,8 +47,8 @@ def check(facts: Facts) -> Finding | None:
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
     text = (
-        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median of "
-        f"{units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))}"
+        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median step "
+        f"({units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))})"
     )
     gain = gain_of_removing(excess, 0.3, 0.95)
     return Finding(
@@ -65,11 +65,12 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.gc",
                 safety="exact",
-                change="freeze Python's garbage collector after setup and run it between steps",
+                change="turn Python's automatic garbage collection off after the setup, and collect garbage between "
+                "steps",
                 gain=gain,
             ),
         ],
-        summary=f"some steps compute for much longer than the rest, which costs {units.percent(excess)} of the time",
+        summary=f"some steps compute for much longer than the others, which costs {units.percent(excess)} of the time",
     )
 
 
@@ -80,7 +81,7 @@ def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray)
     share = lost[phase] / max(float((busy[slow] - np.median(busy)).sum()), 1e-9)
     return [
         Evidence(
-            text=f"the slow steps lose {units.percent(share)} of this time in the {phase} phase",
+            text=f"the slow steps spend {units.percent(share)} of this additional time in the {phase} phase",
             value=share,
             unit="share of lost time",
         )

@@ -57,8 +57,8 @@ def check(facts: Facts) -> Finding | None:
     begin = float(np.median(rank.walls[:quarter]))
     gain = float(rank.walls.mean()) / begin
     text = (
-        f"the median step time grew from {units.seconds(begin)} in the first quarter to "
-        f"{units.seconds(begin * ratio)} in the last ({len(rank.rows)} steps)"
+        f"the median step time grew from {units.seconds(begin)} in the first quarter of the run to "
+        f"{units.seconds(begin * ratio)} in the last quarter of the run ({len(rank.rows)} steps)"
     )
     return Finding(
         code="RUN005",
@@ -73,7 +73,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="run.bound_state",
                 safety="exact",
-                change="limit the size of the lists, caches or files that grow with each step",
+                change="limit the size of lists, caches or files that grow with each step",
                 gain=None,
             )
         ],

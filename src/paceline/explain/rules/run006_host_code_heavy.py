@@ -47,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         gain=gain_of_removing(share, 0.5, 0.95),
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
-            words.share_of_step(share, "the program's own code between phases"),
+            words.share_of_step(share, "the program's own Python code between the phases of a step"),
             *(
                 Evidence(
                     text=f"{f.function} takes {units.percent(f.share)} of this time ({f.count} stack samples)",
@@ -61,17 +61,18 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.less_often",
                 safety="exact",
-                change=f"run the code{where} every n-th step",
+                change=f"run this code{where} only every n-th step",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
             Remedy(
                 id="host.vectorize",
                 safety="numeric",
-                change=f"replace Python loops{where} by tensor operations",
+                change=f"replace Python loops{where} with tensor operations",
                 gain=gain_of_removing(share, 0.3, 0.9),
             ),
         ],
-        summary=f"the program's own code between phases{where} takes {units.percent(share)} of the time",
+        summary=f"the program's own Python code between the phases of a step{where} takes {units.percent(share)} of "
+        f"the time",
     )
 
 

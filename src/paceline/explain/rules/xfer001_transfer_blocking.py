@@ -81,19 +81,19 @@ def _remedies_for(pins: bool, share: float) -> list[Remedy]:
     pin = Remedy(
         id="loader.pin_memory",
         safety="exact",
-        change="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True)",
+        change="use DataLoader(pin_memory=True) and batch.to(device, non_blocking=True)",
         gain=gain_of_removing(share, 1 / 3, 0.95),
     )
     prefetch = Remedy(
         id="loader.device_prefetch",
         safety="exact",
-        change="copy the next batch on a separate CUDA stream, from pinned memory with non_blocking=True",
+        change="copy the next batch from pinned memory on a separate CUDA stream, with non_blocking=True",
         gain=gain_of_removing(share, 0.5, 0.95),
     )
     smaller = Remedy(
         id="loader.small_dtype",
         safety="numeric",
-        change="send uint8 values and convert them to floating point on the GPU",
+        change="load uint8 values and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.0, 0.75),
     )
     return [prefetch, smaller] if pins else [pin, prefetch, smaller]
