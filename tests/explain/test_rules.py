@@ -143,7 +143,9 @@ def test_samples_that_wait_and_samples_that_burn_are_told_apart(tmp_path):
     assert {code for code in waits if code.startswith("DATA")} == {"DATA003"}
     assert {code for code in burns if code.startswith("DATA")} == {"DATA002"}
     assert remedies(waits["DATA003"])[0] == "loader.workers"
-    assert waits["DATA003"].remedies[0].change == "use DataLoader(num_workers=4) instead of 2 workers; blocked workers use no CPU core"
+    assert waits["DATA003"].remedies[0].change == (
+        "use DataLoader(num_workers=4) instead of 2 workers; blocked workers use no CPU core"
+    )
     assert waits["DATA003"].gain.high == pytest.approx(2.0, rel=0.01)
     assert "loader.workers" not in remedies(burns["DATA002"])
     assert all("num_workers" not in remedy.change for remedy in burns["DATA002"].remedies)

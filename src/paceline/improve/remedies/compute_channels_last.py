@@ -41,7 +41,7 @@ REMEDY = Remedy(
         "compute.channels_last",
         "compute.channels_last",
         True,
-        why="convolution kernels prefer the channels-last format",
+        why="convolution kernels are faster with the channels-last format",
         when=_convolves,
     ),
 )

@@ -61,7 +61,7 @@ def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
     if small := situation.finding("COMP002"):
         return 1, None, small.summary
     if situation.finding("COMP001") and 0 < now < cores:
-        return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} cores compute"
+        return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} CPU cores compute"
     return now, None, ""
 
 

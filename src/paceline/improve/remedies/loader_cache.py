@@ -55,7 +55,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "cache": True}},
             safety="exact",
             predicted=_predicted(situation.supply),
-            why="making a sample draws no random numbers, so samples can be kept in memory",
+            why="loading a sample draws no random numbers, so samples can be kept in memory",
             warmup_steps=situation.epoch_steps,
         )
     ]

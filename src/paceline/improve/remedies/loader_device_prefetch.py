@@ -47,7 +47,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True, "device_prefetch": True}},
             safety="resampled" if loader.draws_random and not loader.workers else "exact",
             predicted=predicted,
-            why=f"copies to the device take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
         )
     ]
 

@@ -42,7 +42,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True}},
             safety="exact",
             predicted=predicted,
-            why=f"copies to the device take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
         )
     ]
 

@@ -59,7 +59,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
             predicted=_predicted(situation, loader, threads),
-            why="threads do not copy batches between processes",
+            why="with threads, batches are not copied between processes",
         )
         for threads in wanted
     ]

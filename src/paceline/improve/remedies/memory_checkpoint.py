@@ -50,7 +50,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"memory": settings},
             safety="exact",
             predicted=None,
-            why="recomputed activations need no memory until the backward pass",
+            why="activations that are recomputed need no memory until the backward pass",
             aims=("memory",),
         )
         for settings in _TRIED
