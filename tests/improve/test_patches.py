@@ -611,7 +611,7 @@ def test_the_patch_is_written_and_no_copy_is_lost(place):
     (place / "train.py.orig").write_text("kept from before")
     done = tune(place, "--write", "--from", "recipe.toml", "train.py")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote train.py; the old file is train.py.orig2" in done.stderr
+    assert "wrote train.py; the old version of the file is train.py.orig2" in done.stderr
     assert (place / "train.py").read_text() == WANTED
     assert (place / "train.py.orig").read_text() == "kept from before"
     assert (place / "train.py.orig2").read_text() == SCRIPT
@@ -640,7 +640,7 @@ def test_all_files_are_written_or_none(place):
         (("--from", "recipe.toml", "train.py"), "import sys; sys.modules['libcst'] = None", "pip install paceline[pat"),
         (("--diff", "--", "bash", "run.sh"), "pass", "found no Python script of your program in `bash run.sh`"),
         (("--from", "none.toml", "train.py"), "pass", "no recipe none.toml"),
-        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "--from makes no trials"),
+        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "with --from there are no trials"),
     ],
     ids=["libcst", "libcst-from", "no-script", "no-recipe", "json"],
 )

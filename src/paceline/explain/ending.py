@@ -28,7 +28,7 @@ def _silence(run: Run) -> str:
     if not silent or len(silent) < len(run.ranks):
         return ""
     who = "the training process ended" if len(silent) == 1 else f"all {len(silent)} ranks ended"
-    return f"{who} without an error message (killed, or ended by os._exit)"
+    return f"{who} without a message (killed, or ended by os._exit)"
 
 
 def _memory(launch: Launch) -> str:

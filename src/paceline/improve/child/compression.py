@@ -38,7 +38,7 @@ class _Compression:
         if self._name == "powersgd" and backend != "nccl":
             held.refused(
                 _KEY,
-                f"PowerSGD needs the NCCL backend, because {backend} confuses the messages of several gradient buckets",
+                f"PowerSGD needs NCCL, because {backend} confuses the messages of several gradient buckets",
             )
             return
         try:
