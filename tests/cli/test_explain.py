@@ -58,7 +58,7 @@ def test_a_finding_lists_its_remedies_and_a_remedy_the_findings_that_name_it() -
     assert "- DATA006 loader-restart" in explain("loader.persistent")
     assert "](" not in text.partition("## Remedies")[2]  # links are for the files in docs/
     assert "(docs/how-to/data.md)" in explain("loader.shards")
-    assert "The page docs/reference/devices.md says on which hardware" in explain("GPU001")
+    assert "The page docs/reference/devices.md lists the hardware" in explain("GPU001")
     assert all("](../" not in explain(remedy) for remedy in REMEDIES)
 
 

@@ -80,7 +80,7 @@ def test_without_a_browser_one_line_says_so(paceline: Paceline) -> None:
     done = paceline("compare", "slow", "fast", "--html", "seen.html", "--open", **NONE)
     assert done.returncode == 0
     assert [line for line in done.stderr.splitlines() if "browser" in line] == [
-        "paceline: no browser could be started here; the page is seen.html"
+        "paceline: no web browser could be started here; the HTML report is in seen.html"
     ]
 
 

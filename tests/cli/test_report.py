@@ -116,8 +116,8 @@ def test_page_that_cannot_be_written_stops_nothing(paceline: Paceline, place: Pa
         (["crash-2"], "did you mean crashed?"),
         (["zzzzzz"], "`paceline report` lists all 3 runs"),
         (["train.py"], "train.py is a file"),
-        (["."], "holds no run"),
-        (["slow", "--dir", "nowhere"], "make one with `paceline run train.py`"),
+        (["."], "contains no run"),
+        (["slow", "--dir", "nowhere"], "make a run with `paceline run train.py`"),
         (["--json", "run.json"], "paceline report last --json"),
     ],
 )
@@ -158,7 +158,7 @@ def test_run_cut_off_in_the_middle_is_readable(paceline: Paceline, place: Path) 
         file.write_bytes(file.read_bytes()[:-9])
     done = paceline("report", "slow")
     assert done.returncode == 0
-    assert "paceline itself was killed" in done.stdout
+    assert "Paceline itself was killed" in done.stdout
     assert "verdict: loader-serial" in done.stdout
     assert "interrupted" in paceline("report").stdout
 

@@ -25,7 +25,7 @@ def little_room():
 def test_a_result_that_does_not_fit_leaves_the_one_before(tmp_path, little_room):
     path = tmp_path / "result.json"
     write_text(path, "before")
-    with pytest.raises(EnvironmentFault, match="name a file elsewhere"):
+    with pytest.raises(EnvironmentFault, match="give a file in another folder"):
         write_text(path, "x" * 10_000)
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["result.json"]

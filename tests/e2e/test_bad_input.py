@@ -29,7 +29,7 @@ def assert_own_failure(result: Result, code: int, *words: str) -> None:
     assert [word for word in words if word not in "\n".join(result.theirs)] == [], result.err
     (line,) = result.ours
     assert line.startswith(f"paceline: the program ended with code {code}")
-    assert line.endswith("; there is no verdict, and the run was not kept")
+    assert line.endswith("; there is no verdict, and the record of the run was not kept")
     assert result.folder is None
 
 
@@ -233,4 +233,4 @@ def test_a_record_of_a_newer_schema(recorded, tmp_path, pattern):
 def test_no_record_at_all(tmp_path):
     assert_refused(report(tmp_path / "nothing", tmp_path), "no run")
     (tmp_path / "hollow").mkdir()
-    assert_refused(report(tmp_path / "hollow", tmp_path), "holds no run")
+    assert_refused(report(tmp_path / "hollow", tmp_path), "contains no run")

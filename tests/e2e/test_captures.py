@@ -176,7 +176,7 @@ def test_a_program_that_ends_within_them(tmp_path):
 def test_a_program_that_ends_before_them(tmp_path):
     result = watched([program(tmp_path, TRAINS), "5", "0"], tmp_path, ["--profile", "10:13"])
     assert result.code == 0
-    assert "steps 10:13 were not captured: the program ended before the first of these steps" in result.err
+    assert "steps 10:13 were not captured: the program ended before the first step to capture" in result.err
 
 
 def test_a_step_of_two_optimizers_is_one(tmp_path):

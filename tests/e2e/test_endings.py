@@ -138,7 +138,7 @@ def test_kill_9_of_paceline_itself(going):
     run.process.wait()
     assert gone(run.cwd), run.processes()
     result = Result(137, run.output(), run.errors(), next((run.cwd / "runs").iterdir()))
-    assert "paceline itself was killed" in result.diagnosis.ended
+    assert "Paceline itself was killed" in result.diagnosis.ended
     assert_steps_kept(result, run.cwd)
 
 

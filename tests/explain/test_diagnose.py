@@ -100,7 +100,7 @@ def ended_by(tmp_path, exit_code: int, **record) -> str:
             137,
             {"signal": "SIGKILL", "oom_kills": 1},
             "killed (SIGKILL); likely out of memory: "
-            "during the run, the kernel killed a process on this host because memory was full",
+            "during the run, the operating system killed a process on this host because memory was full",
         ),
         (137, {"signal": "SIGKILL", "oom_kills": 0}, "killed (SIGKILL)"),
         (130, {"signal": "SIGINT"}, "interrupted (SIGINT)"),

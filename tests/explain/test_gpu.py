@@ -150,16 +150,16 @@ def test_convolutions_use_tf32_by_default(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"meta": {"device_name": "NVIDIA Unknown 1"}}, "not in the table"),
+        ({"meta": {"device_name": "NVIDIA Unknown 1"}}, "not known to Paceline"),
         ({"meta": {"cuda_graphs": True}}, "CUDA graph"),
         ({"notes": []}, "no step was profiled"),
         ({"notes": [window(uncounted=["compiled code"])]}, "compiled code"),
         ({"notes": [window(flops={"matmul": 0})]}, "no matrix products"),
-        ({"notes": [window(flops={"matmul": 1e15})]}, "exceed the peak"),
-        ({"summary": {"optimizers": []}, "meta": {"autocast": None}}, "number format"),
+        ({"notes": [window(flops={"matmul": 1e15})]}, "exceeds the peak"),
+        ({"summary": {"optimizers": []}, "meta": {"autocast": None}}, "data type"),
         (
             {"meta": {"device_name": "NVIDIA B200", "autocast": "float8"}, "summary": {"optimizers": []}},
-            "number format",
+            "data type",
         ),
         ({"meta": {"device": "cpu"}}, "this CPU"),
     ],

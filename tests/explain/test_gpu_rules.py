@@ -397,7 +397,7 @@ def test_comp007_not_while_data_is_missing(tmp_path):
 
 def test_comp007_doubles_the_batch(tmp_path):
     finding = on_gpu(tmp_path, readings={"power_w": 200.0}, memory=(30, 30, 0))["COMP007"]
-    assert finding.remedies[0].change == "a batch of 16 instead of 8"
+    assert finding.remedies[0].change == "use a batch size of 16 instead of 8"
     assert (finding.gain.low, finding.gain.high) == (1.0, 2.0)
 
 

@@ -143,7 +143,9 @@ def test_samples_that_wait_and_samples_that_burn_are_told_apart(tmp_path):
     assert {code for code in waits if code.startswith("DATA")} == {"DATA003"}
     assert {code for code in burns if code.startswith("DATA")} == {"DATA002"}
     assert remedies(waits["DATA003"])[0] == "loader.workers"
-    assert waits["DATA003"].remedies[0].change == "DataLoader(num_workers=4) instead of 2; blocked workers use no core"
+    assert waits["DATA003"].remedies[0].change == (
+        "use DataLoader(num_workers=4) instead of 2 workers; blocked workers use no CPU core"
+    )
     assert waits["DATA003"].gain.high == pytest.approx(2.0, rel=0.01)
     assert "loader.workers" not in remedies(burns["DATA002"])
     assert all("num_workers" not in remedy.change for remedy in burns["DATA002"].remedies)
@@ -159,7 +161,7 @@ def test_data002_becomes_data004_where_cores_are_free(tmp_path, cores, code):
 def test_data004_proposes_the_fewest_workers_that_do(tmp_path):
     finding = burn(tmp_path, header={"allowed_cores": 16.0})["DATA004"]
     assert remedies(finding) == ["loader.workers"]
-    assert finding.remedies[0].change == "DataLoader(num_workers=4) instead of 2"
+    assert finding.remedies[0].change == "use DataLoader(num_workers=4) instead of 2 workers"
     assert finding.time_share == pytest.approx(0.6)
 
 
@@ -180,7 +182,7 @@ def test_data003_proposes_no_workers_where_storage_is_saturated(tmp_path, pressu
 @pytest.mark.parametrize("code, make", [("DATA002", burn), ("DATA003", sleep)])
 def test_evidence_says_how_workers_spend_their_time(tmp_path, code, make):
     text = " ".join(e.text for e in make(tmp_path)[code].evidence)
-    assert "of the time computing" in text
+    assert "of the loading time was spent computing" in text
     assert "blocked" in text
 
 
@@ -219,7 +221,7 @@ def test_data006_loader_restart(tmp_path, first_ms, there):
     assert ("DATA006" in findings) == there
     assert not {"DATA002", "DATA003", "DATA004", "DATA008"} & set(findings)
     if there:
-        assert "11 restarts" in findings["DATA006"].evidence[1].text
+        assert "11 times" in findings["DATA006"].evidence[1].text
 
 
 def test_data006_is_not_said_of_workers_that_are_kept(tmp_path):
@@ -633,7 +635,7 @@ def test_host001_counts_the_ranks_of_a_host(tmp_path):
     for number in range(2):
         folder.rank(plain(60), number, meta={"world": 2, "distributed": True, "threads": 4}, contention=0.5)
     finding = found(folder.gauges(header={"allowed_cores": 4.0}).facts())["HOST001"]
-    assert finding.summary == "8 compute threads share 4 cores"
+    assert finding.summary == "8 compute threads share 4 CPU cores"
     assert "set_num_threads(2)" in finding.remedies[0].change
 
 
@@ -733,7 +735,7 @@ def test_conv003_is_not_said(tmp_path, values):
 
 def test_conv003_of_a_loss_that_never_fell(tmp_path):
     found = losing(tmp_path, [2.0 + 0.2 * math.sin(n) for n in range(200)])["CONV003"]
-    assert (found.confidence, found.summary) == ("low", "the loss has not improved at all")
+    assert (found.confidence, found.summary) == ("low", "the loss has not improved during the whole run")
 
 
 def test_conv003_of_a_loss_that_never_changes(tmp_path):

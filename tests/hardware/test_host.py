@@ -43,7 +43,7 @@ def test_the_memory_limit(tmp_path, limit, expected):
 def test_an_arm_host_without_a_model_says_so(tmp_path):
     host = this_host(plant(tmp_path, {"/proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 50\n"}))
     assert host.cpu_model is None
-    assert host.unavailable["cpu_model"] == "/proc/cpuinfo names no model"
+    assert host.unavailable["cpu_model"] == "/proc/cpuinfo does not name the CPU model"
     assert host.memory_limit_bytes is None
     assert "memory_limit_bytes" in host.unavailable
 

@@ -72,7 +72,9 @@ def test_only_the_last_backward_of_a_step_exchanges_and_in_half_precision(ran_on
     assert first == pytest.approx(bare[0][0], rel=2e-3)
     assert first != bare[0][0]
     assert changed[0].held["ddp.no_sync"] == "of the 3 backward passes of a step, only the last one exchanges gradients"
-    assert changed[0].held["ddp.comm_hook"] == "gradients of Sequential are compressed with fp16"
+    assert changed[0].held["ddp.comm_hook"] == (
+        "DDP compresses the gradients of Sequential with the communication hook fp16"
+    )
 
 
 OWN_CHOICE = """

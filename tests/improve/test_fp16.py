@@ -70,8 +70,8 @@ def test_a_step_whose_gradients_overflow_is_skipped_and_counted(ran):
     changed = ran(LARGE, HALF)
     assert changed.code == 0, changed.err
     assert changed.out.splitlines() == 2 * (7 * ["True True"] + 2 * ["False True"])
-    assert (
-        changed.held["precision.autocast"] == "14 of 16 steps were skipped, because gradients were not finite in fp16"
+    assert changed.held["precision.autocast"] == (
+        "14 of 16 optimizer steps were skipped, because gradients were NaN or infinite in fp16"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_written_is_told_once(tmp_path):
     ledger.add(MEASURED, HERE)
     ledger.add(MEASURED, HERE)
     assert len(told) == 1
-    assert "set PACELINE_HISTORY to another file, or to off" in told[0]
+    assert "set the environment variable PACELINE_HISTORY to another file, or to off" in told[0]
 
 
 def test_switched_off_nothing_is_known_and_nothing_written(tmp_path, monkeypatch):

@@ -88,7 +88,7 @@ def test_autocast_and_checkpoints_together(ran):
 def test_a_model_without_blocks_says_so(ran):
     source = SMALL.replace("model = Net()", "model = nn.Linear(8, 3)")
     assert ran(source, {"memory": {"checkpoint_every": 1}}).refused == {
-        "memory.checkpoint_every": "Linear has no repeated blocks (at least two of the same class)"
+        "memory.checkpoint_every": "Linear has no repeated blocks (at least two blocks of the same class)"
     }
 
 
@@ -157,7 +157,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(ran, parts):
 @pytest.mark.parametrize(
     "after, why",
     [
-        ("model.norm = nn.BatchNorm1d(4)", "BatchNorm computes statistics of the whole batch"),
+        ("model.norm = nn.BatchNorm1d(4)", "BatchNorm needs statistics of the whole batch"),
         ("model.out.register_forward_hook(lambda m, i, o: o.mean())", "it probably computes the loss itself"),
     ],
 )

@@ -53,7 +53,7 @@ def test_without_a_win_the_command_that_allows_more_comes_first():
 def test_a_budget_that_was_too_small_is_said_with_a_larger_one():
     (step,) = steps_of(out_of_budget=True, budget_s=40.0, wall_s=44.0)
     assert (step.text, step.command) == (
-        "the budget was too small for a result",
+        "the time budget was too small for a result",
         f"paceline tune --budget 88s {PROGRAM}",
     )
 
@@ -73,7 +73,7 @@ def test_a_change_that_surely_gains_nothing_asks_for_nothing(low, high):
 
 def test_a_program_that_is_too_short_is_said_with_the_steps_it_needs():
     before = sample.diagnosis(step_s=sample.around(0.01, 30))
-    (step,) = steps_of(stopped="too short to tune: 25 steps in all", before=before)
+    (step,) = steps_of(stopped="too short to tune: the program has only 25 steps", before=before)
     assert step.command is None
     assert "about 6,000 steps" in step.text
 
@@ -94,5 +94,5 @@ def test_a_busy_machine_is_said():
 
 @pytest.mark.parametrize("allowed, option", [(("exact",), " --allow exact"), (("exact", "resampled"), "")])
 def test_a_search_that_was_interrupted_is_made_again(allowed, option):
-    step = steps_of(stopped="interrupted; the changes that were kept so far are the result", allowed=allowed)[0]
+    step = steps_of(stopped="interrupted; the result contains the changes kept so far", allowed=allowed)[0]
     assert step.command == f"paceline tune{option} {PROGRAM}"

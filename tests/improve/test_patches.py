@@ -405,29 +405,29 @@ def test_a_model_of_an_object_is_found_in_another_method():
 @pytest.mark.parametrize(
     "line, recipe, words",
     [
-        ("DataLoader(numbers, **given)", {"loader": {"num_workers": 2}}, "train.py:8 gives its arguments by * or **"),
-        ("DataLoader(numbers)", {"loader": {"threads": 2, "num_workers": 0}}, "threads take the place"),
-        ("DataLoader(numbers)", {"loader": {"batch_size": 64}}, "it changes what is learned"),
-        ("DataLoader(numbers)", {"loader": {"persistent_workers": True}}, "no DataLoader(...) that it applies to"),
+        ("DataLoader(numbers, **given)", {"loader": {"num_workers": 2}}, "passes its arguments with * or **"),
+        ("DataLoader(numbers)", {"loader": {"threads": 2, "num_workers": 0}}, "no argument for loader threads"),
+        ("DataLoader(numbers)", {"loader": {"batch_size": 64}}, "it changes the training algorithm"),
+        ("DataLoader(numbers)", {"loader": {"persistent_workers": True}}, "no DataLoader to which the setting applies"),
         ("DataLoader(numbers, num_workers=2)", {"loader": {"cache": True}}, "train.py:8 has workers"),
         ("DataLoader(numbers, num_workers=len(a))", {"loader": {"prefetch_factor": 4}}, "num_workers in the recipe"),
-        ("DataLoader(Stream())", {"loader": {"num_workers": 2}}, "train.py:8 reads a stream"),
-        ("DataLoader(Stream(), num_workers=2)", {"loader": {"num_workers": 0}}, "train.py:8 reads a stream"),
+        ("DataLoader(Stream())", {"loader": {"num_workers": 2}}, "train.py:8 reads an IterableDataset"),
+        ("DataLoader(Stream(), num_workers=2)", {"loader": {"num_workers": 0}}, "train.py:8 reads an IterableDataset"),
         ("AdamW(p, foreach=True)", {"optimizer": {"fused": True}}, "train.py:8 has foreach=True"),
-        ("AdamW(p, **given)", {"optimizer": {"fused": True}}, "train.py:8 gives its arguments by * or **"),
+        ("AdamW(p, **given)", {"optimizer": {"fused": True}}, "train.py:8 passes its arguments with * or **"),
         ("DataLoader(d, num_workers=2, persistent_workers=w > 0)", {"loader": {"num_workers": 0}}, "shuffle otherwise"),
         ("DataLoader(d, num_workers=1, persistent_workers=k)", {"loader": {"persistent_workers": True}}, "=k: with"),
         ("Mine(d, num_workers=2)", {"loader": {"persistent_workers": True}}, "persistent_workers=False: with"),
-        ("Built(d)", {"loader": {"num_workers": 2}}, "train.py:8 makes a Built, which has an __init__ of its own"),
+        ("Built(d)", {"loader": {"num_workers": 2}}, "train.py:8 creates a Built, which defines its own __init__"),
         ("torch.optim.LBFGS(p)", {"optimizer": {"fused": True}}, "no optimizer of torch.optim"),
-        ("AdamW(p)", {"compute": {"compile": "default"}}, "no optimizer is made from the parameters of a model"),
+        ("AdamW(p)", {"compute": {"compile": "default"}}, "creates no optimizer from the parameters of a model"),
         ("m = torch.compile(net); o = AdamW(m.parameters())", {"compute": {"compile": "default"}}, "train.py:8"),
-        ("autocast('cpu'); o = AdamW(net.parameters())", {"precision": {"autocast": "bf16"}}, "chooses the precision"),
+        ("autocast('cpu'); o = AdamW(net.parameters())", {"precision": {"autocast": "bf16"}}, "chooses a precision"),
         ("torch.backends.cuda.matmul.allow_tf32 = False", {"precision": {"tf32": True}}, "train.py:8 has torch.back"),
         ("AdamW(p)", {"precision": {"autocast": "fp16"}}, "GradScaler"),
-        ("AdamW(p)", {"memory": {"micro_batches": 2}}, "there is no patch for it"),
-        ("AdamW(p)", {"ddp": {"static_graph": True}}, "DistributedDataParallel is not called"),
-        ("DDP(m, bucket_cap_mb=50)", {"ddp": {"bucket_cap_mb": 7}}, "train.py:8 gives bucket_cap_mb=50 itself"),
+        ("AdamW(p)", {"memory": {"micro_batches": 2}}, "Paceline cannot write this setting into the source"),
+        ("AdamW(p)", {"ddp": {"static_graph": True}}, "does not call DistributedDataParallel"),
+        ("DDP(m, bucket_cap_mb=50)", {"ddp": {"bucket_cap_mb": 7}}, "train.py:8 already passes bucket_cap_mb=50"),
     ],
 )  # fmt: skip
 def test_what_has_no_patch_is_told_with_the_place(line, recipe, words):
@@ -477,9 +477,9 @@ def test_the_loaders_of_transformers_trainer_are_changed_where_its_arguments_are
         (
             "TrainingArguments('out', **given)",
             {"loader": {"num_workers": 3}},
-            "train.py:2 gives its arguments by * or **",
+            "train.py:2 passes its arguments with * or **",
         ),
-        ("TrainingArguments('out')", {"loader": {"persistent_workers": True}}, "dropout would draw other numbers"),
+        ("TrainingArguments('out')", {"loader": {"persistent_workers": True}}, "draw other random numbers"),
         ("TrainingArguments('out')", {"loader": {"prefetch_factor": 4}}, "set num_workers in the recipe too"),
         ("TrainingArguments('out')", {"loader": {"num_workers": 0, "cache": True}}, "wrap the dataset"),
         ("HfArgumentParser((Mine, TrainingArguments))", {"loader": {"num_workers": 3}}, "--dataloader_num_workers 3"),
@@ -542,7 +542,7 @@ def test_the_script_of_any_command(tmp_path, command, found):
 @pytest.mark.parametrize("command", ["bash run.sh", "python -c pass", "python -m torch.distributed.run"])
 def test_a_command_without_a_script_is_told(tmp_path, command):
     (tmp_path / "run.sh").write_text("python train.py\n")
-    with pytest.raises(UsageError, match="no Python script of yours"):
+    with pytest.raises(UsageError, match="found no Python script of your program"):
         sources_of(command.split(), tmp_path, {})
 
 
@@ -600,7 +600,7 @@ def test_from_a_recipe_to_a_diff_without_a_trial(place):
         "+loader = torch.utils.data.DataLoader(n, num_workers=2)",
     ]
     assert done.stderr.splitlines() == [
-        "paceline: not in the patch: memory.micro_batches: there is no patch for it",
+        "paceline: not in the patch: memory.micro_batches: Paceline cannot write this setting into the source",
         "paceline: next: paceline tune --write --from recipe.toml train.py --epochs 3",
     ]
     assert sorted(path.name for path in place.iterdir()) == ["recipe.toml", "train.py"]
@@ -611,7 +611,7 @@ def test_the_patch_is_written_and_no_copy_is_lost(place):
     (place / "train.py.orig").write_text("kept from before")
     done = tune(place, "--write", "--from", "recipe.toml", "train.py")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote train.py; the old file is train.py.orig2" in done.stderr
+    assert "wrote train.py; the old version of the file is train.py.orig2" in done.stderr
     assert (place / "train.py").read_text() == WANTED
     assert (place / "train.py.orig").read_text() == "kept from before"
     assert (place / "train.py.orig2").read_text() == SCRIPT
@@ -628,7 +628,7 @@ def test_all_files_are_written_or_none(place):
     patch = patched(sources_of(["python", "train.py"], place, {}), {"loader": {"num_workers": 2}})
     (place / "near.py").write_text(f"{SCRIPT}# edited meanwhile\n")
     before = {path.name: path.read_text() for path in place.iterdir()}
-    with pytest.raises(Exception, match="near.py has changed meanwhile"):
+    with pytest.raises(Exception, match="near.py was changed while the patch was made"):
         write(patch, place)
     assert {path.name: path.read_text() for path in place.iterdir()} == before
 
@@ -638,9 +638,9 @@ def test_all_files_are_written_or_none(place):
     [
         (("--diff", "train.py"), "import sys; sys.modules['libcst'] = None", "pip install paceline[patch]"),
         (("--from", "recipe.toml", "train.py"), "import sys; sys.modules['libcst'] = None", "pip install paceline[pat"),
-        (("--diff", "--", "bash", "run.sh"), "pass", "no Python script of yours in `bash run.sh`"),
+        (("--diff", "--", "bash", "run.sh"), "pass", "found no Python script of your program in `bash run.sh`"),
         (("--from", "none.toml", "train.py"), "pass", "no recipe none.toml"),
-        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "--from makes no trials"),
+        (("--from", "recipe.toml", "--json", "out.json", "train.py"), "pass", "with --from there are no trials"),
     ],
     ids=["libcst", "libcst-from", "no-script", "no-recipe", "json"],
 )

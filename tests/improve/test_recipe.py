@@ -38,12 +38,12 @@ def test_what_is_written_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("[loder]\nnum_workers = 2", ["no table [loder]", "did you mean loader?"]),
+        ("[loder]\nnum_workers = 2", ["no section [loder]", "did you mean loader?"]),
         ("[loader]\nnum_worker = 2", ["no setting loader.num_worker", "did you mean loader.num_workers?"]),
         ("[loader]\nnum_workers = 999", ["loader.num_workers = 999", "a whole number from 0 to 256"]),
         ("[loader]\nnum_workers = true", ["True is not allowed"]),
         ('[precision]\nautocast = "fp8"', ["'fp8' is not allowed", "'bf16'"]),
-        ("loader = 3", ["'loader' must be a table"]),
+        ("loader = 3", ["'loader' must be a section"]),
         ("[loader", ["is not a recipe"]),
     ],
 )

@@ -86,7 +86,7 @@ def test_draws_of_the_global_generators_can_be_fixed(tmp_path, kind):
     found = proven(tmp_path, kind)
     assert failed(found) == set()
     said = {check.name: check.text for check in found}
-    assert "to the bit" in said["samples"]
+    assert "bitwise identical" in said["samples"]
     assert said["draws"] == "2 workers, each with its own random state"
 
 

@@ -106,7 +106,7 @@ def test_it_ends_where_more_rounds_say_nothing(searched):
     tuned, seen = searched({FUSED: 1.06}, rounds=99)
     assert len([key for key, _ in seen if key == FUSED]) == 9
     assert not tuned.best
-    assert tuned.stopped == "no change is left that could gain 2% or more"
+    assert tuned.stopped == "no untried change could give a speed-up of 2% or more"
 
 
 def test_nothing_is_begun_when_what_was_kept_took_more_than_the_budget(search, monkeypatch):
@@ -116,7 +116,7 @@ def test_nothing_is_begun_when_what_was_kept_took_more_than_the_budget(search, m
     monkeypatch.setattr(Workshop, "watch", lambda self, recipe: watched.append(recipe) or watch(self, recipe))
     tuned = search(PROGRAM, lambda self, contest, until, earlier=(): raced(1.5, "win"))
     assert [trial.status for trial in tuned.trials if trial.status == "kept"] == ["kept"]
-    assert tuned.stopped == "the budget of 60 s is spent"
+    assert tuned.stopped == "the time budget of 60 s is spent"
     assert (watched, tuned.after, tuned.speedup.value) == ([{}], None, 1.5)
 
 
@@ -180,7 +180,7 @@ def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(se
     first, second = [trial for trial in tuned.trials if trial.status == "kept"]
     assert (first.reason, second.reason) == (
         "gain proven",
-        "the fastest value of a setting whose gain is proven",
+        "the fastest value of a setting with a proven gain",
     )
     assert second.checks
 

@@ -66,7 +66,10 @@ def test_one_worker_reads_a_stream_in_its_order_and_knows_the_epoch(ran):
 def test_a_stream_that_remembers_is_not_left_to_a_worker(ran, body, source):
     changed = ran(program(body, source), ONE_WORKER)
     assert changed.refused == {
-        "loader.num_workers": "Stream keeps its position, but a worker's copy would start again in each epoch"
+        "loader.num_workers": (
+            "Stream keeps its read position between epochs, but the copy in a worker would start again from the "
+            "beginning in each epoch"
+        )
     }
 
 

@@ -92,7 +92,7 @@ def test_compiling_for_ever_other_shapes_comes_to_an_end_and_is_told(ran, tmp_pa
     assert (changed.code, changed.out.strip(), changed.err) == (0, "8 True", "")
     assert changed.held["compute.compile"] == "Sequential is compiled (default)"
     assert (
-        "so the shapes keep changing"
+        "so the input shapes keep changing"
         in missing({"compute": {"compile": "default"}}, tmp_path / "run")["compute.compile"]
     )
 

@@ -252,7 +252,7 @@ threading.Thread(target=train).start()
 def test_a_candidate_whose_faults_are_swallowed_has_made_no_step(tmp_path):
     with (
         player_of(tmp_path, SWALLOWS, {"planted": {"breaks": True}}) as player,
-        pytest.raises(ProgramOver, match="without a step of a torch optimizer"),
+        pytest.raises(ProgramOver, match="before the first step of a torch optimizer"),
     ):
         player.begin()
 

@@ -88,7 +88,7 @@ def test_few_bits_are_not_planned_on_axes_that_split_products():
     for plan in best(small, "8xA100-80GB-SXM"):
         layout = plan.case.layout
         assert (layout.tp, layout.pp, layout.cp) == (1, 1, 1)
-    with pytest.raises(UsageError, match="layout tp=8: frozen weights below 16 bits"):
+    with pytest.raises(UsageError, match="layout tp=8: frozen weights with fewer than 16 bits"):
         best(small, "8xA100-80GB-SXM", layout=parse_layout("tp=8"))
 
 

@@ -95,7 +95,7 @@ def test_a_program_that_trains_nothing_is_said(tmp_path, capsys):
 def test_without_a_profile_the_way_to_one_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert plan("--here", str(ROOT / "examples" / "gpt.py")) == 2
-    assert "no profile at" in capsys.readouterr().err
+    assert "no machine profile at" in capsys.readouterr().err
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path):

@@ -135,7 +135,7 @@ def test_a_short_table_of_prices_will_do_and_offers_have_intervals(tmp_path, cap
     assert run("llama-3-8b", "--catalogue", "--prices", str(prices), *TARGET, "--json", str(record)) == 0
     out = capsys.readouterr().out
     assert " x own/box " in out
-    assert "a table of your own that names no source" in out
+    assert "your own price table, which names no source" in out
     assert "GPU without bf16" in out
     offer = json.loads(record.read_text(encoding="utf-8"))["offers"][0]
     assert offer["usd_low"] < offer["usd"] < offer["usd_high"]

@@ -73,7 +73,7 @@ def test_convolutional_networks_have_their_published_size(name, millions, gmacs)
 
 
 def test_an_unknown_network_names_the_known_ones():
-    with pytest.raises(UsageError, match="known: ResNet"):
+    with pytest.raises(UsageError, match="the known networks are ResNet"):
         convnet("VGG-16")
 
 

@@ -128,4 +128,4 @@ def test_a_program_that_trains_another_part_is_refused_with_the_reason(tmp_path,
 
 def test_no_recipe_is_written_of_a_program_with_adapters(tmp_path, capsys):
     assert planned(tmp_path, QV, "--recipe", str(tmp_path / "recipe.toml")) == 2
-    assert "the program trains LoRA adapters, which a recipe cannot describe" in capsys.readouterr().err
+    assert "the program trains LoRA adapters, and a recipe cannot describe LoRA adapters" in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_plans_of_a_network_divide_the_batch_and_surely_fit():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"layout": parse_layout("tp=8")}, "a replica on each GPU"), ({"batch": 2047}, "--batch 2040")],
+    [({"layout": parse_layout("tp=8")}, "one replica per GPU"), ({"batch": 2047}, "--batch 2040")],
 )
 def test_what_cannot_be_replicated_is_said(change, message):
     with pytest.raises(UsageError, match=message):

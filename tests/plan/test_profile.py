@@ -22,11 +22,11 @@ def test_a_profile_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not a profile, or is damaged"),
-        ('{"schema": "paceline.profile/1", "made"', "is not a profile, or is damaged"),
-        ('{"schema": "paceline.profile/1", "made": 3}', "is not a profile, or is damaged"),
+        ("", "is not a machine profile, or is damaged"),
+        ('{"schema": "paceline.profile/1", "made"', "is not a machine profile, or is damaged"),
+        ('{"schema": "paceline.profile/1", "made": 3}', "is not a machine profile, or is damaged"),
         ('{"schema": "paceline.profile/9"}', "reads 'paceline.profile/1'"),
-        ('{"name": "somebody else\'s"}', "is not a profile, or is damaged"),
+        ('{"name": "somebody else\'s"}', "is not a machine profile, or is damaged"),
     ],
 )
 def test_what_is_no_profile_is_said_with_the_way_out(tmp_path, text, message):
@@ -46,7 +46,7 @@ def test_half_a_file_is_no_profile(tmp_path):
 
 
 def test_one_that_is_not_there_and_one_that_cannot_be_written(tmp_path):
-    with pytest.raises(UsageError, match="no profile at"):
+    with pytest.raises(UsageError, match="no machine profile at"):
         read_profile(tmp_path / "none.json")
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentFault, match="cannot write"):

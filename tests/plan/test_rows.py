@@ -79,7 +79,7 @@ def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
     ("changes", "reason"),
     [
         ({"gpu": "Voodoo 2"}, "no GPU is called"),
-        ({"gpu": ""}, "gpu is not given"),
+        ({"gpu": ""}, "the row does not name the GPU"),
         ({"n_gpus": "-8"}, "n_gpus is '-8'"),
         ({"n_gpus": "12.5"}, "must be a whole number"),
         ({"n_gpus": "130"}, "cannot be split evenly by tp=4"),
@@ -87,7 +87,10 @@ def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
         ({"layers": "", "hidden": "", "params_b": ""}, "give --layers --hidden"),
         ({"micro_batch": "", "global_batch": ""}, "neither a micro-batch"),
         ({"micro_batch": "nonsense"}, "micro_batch"),
-        ({"tp": "", "n_gpus": "128", "params_b": "52", "layers": "64", "hidden": "8192"}, "gives no layout"),
+        (
+            {"tp": "", "n_gpus": "128", "params_b": "52", "layers": "64", "hidden": "8192"},
+            "contains no parallel layout",
+        ),
         ({"model": "Mystery", "arch": "moe"}, "is unknown"),
         ({"gpu": "T4", "precision": "fp8"}, "T4 has no fp8"),
         ({"iter_time_s": "inf"}, "iter_time_s"),

@@ -114,9 +114,9 @@ def test_nothing_that_fits_names_the_nearest():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch": 3, "layout": parse_layout("dp=16")}, "no layout splits"),
+        ({"batch": 3, "layout": parse_layout("dp=16")}, "no parallel layout splits"),
         ({"layout": parse_layout("tp=2")}, "needs 2 GPUs"),
-        ({"layout": parse_layout("pp=16"), "batch": 8}, "fewer micro-batches than stages"),
+        ({"layout": parse_layout("pp=16"), "batch": 8}, "fewer micro-batches than pipeline stages"),
         ({"layout": parse_layout("dp=4,cp=2,tp=2"), "by_engine": True}, "cp and tp do not go together"),
         ({"layout": parse_layout("dp=16"), "micro_batch": 3}, "not a multiple of the micro-batch 3"),
     ],

@@ -32,7 +32,7 @@ def test_messages_have_a_latency_and_a_bandwidth():
 
 
 def test_one_size_of_message_is_no_line():
-    with pytest.raises(ValueError, match="measure two sizes"):
+    with pytest.raises(ValueError, match="measure at least two message sizes"):
         line([(1e3, 1e-5), (1e3, 2e-5)])
 
 

@@ -106,7 +106,7 @@ def test_gains_that_were_measured_one_after_the_other_are_said_to_be() -> None:
 
 
 def test_where_the_program_was_not_watched_again_the_reason_is_told() -> None:
-    why = "not measured with the recipe: the budget of 60 s is spent"
+    why = "not measured with the recipe: the time budget of 60 s is spent"
     assert why in page_of("in_turn")
     assert "not measured with" not in page_of("tuned") + page_of("no_win")
     assert tuned_json(tune_sample.SCENES["in_turn"](), None)["unavailable"] == {"after": why}

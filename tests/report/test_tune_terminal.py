@@ -89,7 +89,7 @@ def test_ascii_terminals_get_ascii(scene: str) -> None:
 
 
 def test_where_the_program_was_not_watched_again_the_reason_is_told() -> None:
-    assert "after: not measured with the recipe: the budget of 60 s is spent" in " ".join(
+    assert "after: not measured with the recipe: the time budget of 60 s is spent" in " ".join(
         printed("in_turn", 200).split()
     )
 

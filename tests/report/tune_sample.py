@@ -29,7 +29,7 @@ DIFF = """\
 """
 PROOF = (
     Check(name="steps", passed=True, text="25 optimizer steps applied, 25 in the baseline"),
-    Check(name="samples", passed=True, text="the same inputs in 25 forward passes, to the bit"),
+    Check(name="samples", passed=True, text="the same inputs in 25 forward passes, bitwise identical"),
     Check(name="losses", passed=True, text="the same losses, to the bit"),
     Check(name="parameters", passed=True, text="the same parameters, to the bit"),
 )
@@ -178,7 +178,7 @@ def tuned(**changes: object) -> Tuned:
         "scatter": 0.021,
         "compared": 3,
         "wall_s": 257.0,
-        "stopped": "no change is left that could gain 2% or more",
+        "stopped": "no untried change could give a speed-up of 2% or more",
         "out_of_budget": False,
         "budget_s": 600.0,
         "allowed": ("exact", "resampled", "numeric"),
@@ -198,16 +198,20 @@ def no_win() -> Tuned:
 
 def one_kept() -> Tuned:
     return tuned(
-        trials=TRIALS[:1], best=WORKERS, speedup=TRIALS[0].speedup, stopped="the budget of 60 s is spent", saving=None
+        trials=TRIALS[:1],
+        best=WORKERS,
+        speedup=TRIALS[0].speedup,
+        stopped="the time budget of 60 s is spent",
+        saving=None,
     )
 
 
 def interrupted() -> Tuned:
-    return tuned(speedup=None, saving=None, stopped="interrupted; the changes that were kept so far are the result")
+    return tuned(speedup=None, saving=None, stopped="interrupted; the result contains the changes kept so far")
 
 
 def in_turn() -> Tuned:
-    stopped = "the budget of 60 s is spent"
+    stopped = "the time budget of 60 s is spent"
     return tuned(speedup=factor(8.83, 4.9, 16.1, 4), saving=None, in_turn=True, after=None, stopped=stopped)
 
 
@@ -221,7 +225,7 @@ def too_short() -> Tuned:
         speedup=None,
         saving=None,
         checks=(),
-        stopped="too short to tune: 6 steps in all",
+        stopped="too short to tune: the program has only 6 steps",
     )
 
 
@@ -280,7 +284,7 @@ def for_money() -> Tuned:
     study = BatchStudy(
         noise=Interval(value=154.0, low=61.0, high=402.0, count=18),
         why="measured on steps 1 to 72",
-        rule="SGD: learning rate times c for c times the samples",
+        rule="SGD: the learning rate is multiplied by c if the batch size is multiplied by c",
         sizes=sizes,
     )
     seeds = (

@@ -42,7 +42,8 @@ def test_kinds_and_groups_are_matched_apart_and_what_is_short_is_told():
     found = matched({0: first, 1: second})
     assert [(one.kind, one.number) for one in found.collectives] == [("all_reduce", 0), ("all_gather", 0)]
     assert found.problems == [
-        "all_reduce of group 0: ranks recorded between 1 and 2 of them; those that end together are matched"
+        "all_reduce of group 0: the ranks recorded different numbers of these collectives (between 1 and 2); "
+        "collectives that end at the same time are matched"
     ]
 
 

@@ -43,7 +43,7 @@ def test_windows_as_they_are_written(text, expected):
 
 @pytest.mark.parametrize("text", ["", "10:12", "5ms", "20ms:5ms", "#a:#b", "1ms:2ms:3ms", "1.2.3ms:4ms"])
 def test_what_is_no_window(text):
-    with pytest.raises(UsageError, match="is not a window"):
+    with pytest.raises(UsageError, match="is not a range of steps or times"):
         between_of(text)
 
 
@@ -97,7 +97,7 @@ def test_steps_that_are_not_there(path):
 
 
 def test_a_window_with_nothing_in_it(path):
-    with pytest.raises(UsageError, match="no event lies in the window"):
+    with pytest.raises(UsageError, match="the captures contain no event in the range"):
         kept(path, Between(times_us=(5000.0, 6000.0)))
 
 

@@ -81,10 +81,10 @@ def test_a_host_that_does_not_wait_for_results(tmp_path):
 @pytest.mark.parametrize(
     "asked, said",
     [
-        ("network=2", "unknown part; known: loader, host"),
+        ("network=2", "unknown part of the time; the known parts are loader, host"),
         ("communication=0", "is not a factor"),
         ("communication=fast", "is not a factor"),
-        ("waits=2", "waits takes only =gone"),
+        ("waits=2", "the part waits can only be given as waits=gone"),
         ("communication", "unknown part"),
         ("kernel:=2", "unknown part"),
     ],
@@ -103,7 +103,7 @@ def test_a_kernel_that_some_rank_has_is_asked_of_all(tmp_path):
     (without,), (with_it,) = (rank.path.what_if for rank in traces.ranks)
     assert without.after_ns == without.before_ns
     assert with_it.after_ns == with_it.before_ns - 10_000
-    with pytest.raises(UsageError, match="no kernel has 'norm' in its name"):
+    with pytest.raises(UsageError, match="no kernel name contains 'norm'"):
         read_all(files, Wanted(path=True, what_if=("kernel:norm=2",)), 1)
 
 

@@ -13,16 +13,16 @@ from paceline.cli.lazy_group import ClosedOutput, LazyGroup
 from paceline.errors import PacelineError
 
 VERBS = {
-    "run": "Watch a training program, unchanged, and name its bottleneck.",
-    "tune": "Try changes on a training program and keep those that make it faster.",
-    "trace": "Break down profiler captures of one or many ranks.",
-    "plan": "Predict whether a model fits, how fast it trains and what that costs.",
+    "run": "Watch a training program without changing it, and name its bottleneck.",
+    "tune": "Try changes to a training program, and keep the changes that make it faster.",
+    "trace": "Show where the time goes in profiler captures of one or many ranks.",
+    "plan": "Predict whether a model fits in GPU memory, how fast it trains, and what the training costs.",
     "data": "Convert data sets into shards that load fast, and check them.",
     "report": "Show the report of a run, or list all runs.",
-    "profile": "Profile a few more steps of a run that is still going.",
-    "compare": "Show what became slower or faster between two runs, and why.",
+    "profile": "Profile a few more steps of a run that is still running.",
+    "compare": "Show what became slower or faster from one run to another, and why.",
     "explain": "Print the page of a finding or a remedy.",
-    "config": "Show the current settings and where each one comes from.",
+    "config": "Show the current settings, and where each setting comes from.",
 }
 
 
@@ -84,14 +84,16 @@ def _fail_on_system_error(error: OSError) -> None:
     if _debug():
         raise error
     where = f"{error.filename}: " if error.filename else ""
-    _fail(f"{where}{error.strerror or error}; PACELINE_DEBUG=1 shows where this happened", 2)
+    _fail(f"{where}{error.strerror or error}; to see the traceback, set PACELINE_DEBUG=1", 2)
 
 
 def _fail_on_internal_error(error: Exception) -> None:
     if _debug():
         raise error
     _fail(
-        f"internal error: {type(error).__name__}: {error}; please report it. PACELINE_DEBUG=1 prints the traceback", 3
+        f"internal error: {type(error).__name__}: {error}; please report this error. To see the traceback, set "
+        f"PACELINE_DEBUG=1",
+        3,
     )
 
 

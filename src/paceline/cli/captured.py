@@ -11,7 +11,7 @@ from paceline.errors import PacelineError
 from paceline.record import layout
 
 PAGE = "trace.html"  # in the run's folder
-_ONLY_HOST = "; the captures contain no GPU events, but ui.perfetto.dev shows what the host did"
+_ONLY_HOST = "; the captures contain no GPU events, but ui.perfetto.dev can show the activity of the host"
 
 
 def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
@@ -59,4 +59,4 @@ def _why(folder: Path) -> str:
         for note in rank.noted("capture"):
             if note.get("failed"):
                 return str(note["failed"])
-    return "the program ended before the first of these steps"
+    return "the program ended before the first step to capture"

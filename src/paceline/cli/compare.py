@@ -28,9 +28,9 @@ class Fraction(click.ParamType[float]):
         try:
             fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            self.fail(f"{value!r} is not a share; write a value such as 5% or 0.05", param, ctx)
+            self.fail(f"{value!r} is not a percentage or fraction; write a value such as 5% or 0.05", param, ctx)
         if not (0 <= fraction < 1 or (text.endswith("%") and fraction >= 0)):
-            self.fail(f"{value!r} is out of range; write a share of at least 0, such as 5% or 0.05", param, ctx)
+            self.fail(f"{value!r} is negative; write a value of at least 0, such as 5% or 0.05", param, ctx)
         return fraction
 
 
@@ -42,14 +42,19 @@ class Fraction(click.ParamType[float]):
         "paceline compare main-run last --tolerance 3% --json compare.json",
     ),
     groups={"When to fail": ("--tolerance", "--strict"), "Which runs": ("--dir",)},
-    exit_codes={"1": "a regression: AFTER is slower than the tolerance allows, by more than noise can explain"},
+    exit_codes={
+        "1": "a regression: AFTER is slower than BEFORE by more than the tolerance, and noise cannot explain "
+        "the difference"
+    },
 )
 @click.option(
     "--tolerance", type=Fraction(), default="5%", show_default=True, metavar="SHARE",
-    help="Largest slow-down of a step to accept, such as 5% or 0.05.",
+    help="Largest increase of the step time that does not count as a regression, such as 5% or 0.05.",
 )  # fmt: skip
 @click.option(
-    "--strict", is_flag=True, help="Also exit with code 1 if noise makes it unclear whether there is a regression."
+    "--strict",
+    is_flag=True,
+    help="Also exit with code 1 if, because of noise, it is unclear whether there is a regression.",
 )
 @to_json
 @to_markdown

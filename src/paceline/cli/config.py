@@ -21,8 +21,8 @@ from paceline.errors import UsageError
 _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",
     "PACELINE_DEBUG": "1: errors show a traceback",
-    "PACELINE_HISTORY": "off, or the file where `paceline tune` keeps the results of trials",
-    "PACELINE_CACHE": "off, or the folder that caches data sets from object storage",
+    "PACELINE_HISTORY": "off, or the file in which `paceline tune` stores the results of trials",
+    "PACELINE_CACHE": "off, or the folder in which data sets from object storage are cached",
     "NO_COLOR": "any value: no colours",
 }
 
@@ -55,7 +55,7 @@ class Setting:
     "--all",
     "everything",
     is_flag=True,
-    help="Show all settings of all verbs, including those that have their default value.",
+    help="Show all settings of all commands, including settings that have their default value.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[VERB [FLAGS]...]")
 @click.pass_context
@@ -78,7 +78,10 @@ def command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> int
         _print_switches()
     if not path and not everything:
         names = ", ".join(" ".join(each) for each in verbs)
-        click.echo(f"all other settings have their default values; `paceline config VERB` shows them. Verbs: {names}")
+        click.echo(
+            f"all other settings have their default values; `paceline config VERB` shows the settings of a "
+            f"command. Commands: {names}"
+        )
     _warn_of_unknown(tables, verbs)
     return 0
 
@@ -135,7 +138,9 @@ def _split(words: Sequence[str], verbs: dict[tuple[str, ...], Any]) -> tuple[tup
     known = [" ".join(path) for path in verbs]
     near = get_close_matches(" ".join(words[:2]), known, n=1) or get_close_matches(words[0], known, n=1)
     meant = f"; did you mean `paceline config {near[0]}`?" if near else "."
-    raise UsageError(f"no settings belong to {words[0]!r}{meant} The verbs with settings are {', '.join(known)}")
+    raise UsageError(
+        f"no command with settings is called {words[0]!r}{meant} The commands with settings are {', '.join(known)}"
+    )
 
 
 def _origin(source: ParameterSource, option: click.Option, key: str) -> str:
@@ -176,4 +181,4 @@ def _warn_of_unknown(tables: dict[str, Any], verbs: dict[tuple[str, ...], Any]) 
         if (name,) not in verbs and not inner:
             unknown = [name]
         for each in unknown:
-            click.echo(f"paceline: [{each}] in the settings file belongs to no verb and has no effect", err=True)
+            click.echo(f"paceline: [{each}] in the settings file belongs to no command and has no effect", err=True)

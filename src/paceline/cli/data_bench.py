@@ -50,22 +50,22 @@ SCHEMA = "paceline.data-bench/1"
     default=224,
     show_default=True,
     metavar="PIXELS",
-    help="Width and height of the image crops in pixels.",
+    help="Width and height of the image crops, in pixels.",
 )
 @click.option(
     "--length", type=click.IntRange(1), default=1024, show_default=True, metavar="N",
-    help="For text: number of tokens in a sample.",
+    help="Number of tokens in a sample (only for text).",
 )  # fmt: skip
 @click.option(
     "--threads",
     type=click.IntRange(0),
     metavar="N",
-    help="Number of loader threads; 0 means none. Default: chosen by measurement.",
+    help="Number of loader threads; 0 loads without threads. Default: the fastest number that was measured.",
 )
 @click.option(
     "--decoded-cache",
     metavar="ram|DIR",
-    help="Cache decoded images in memory or in DIR; the cache is filled before the measurement.",
+    help="Cache decoded images in memory (ram) or in the folder DIR; the cache is filled before the measurement.",
 )
 @click.option(
     "--samples",
@@ -73,7 +73,7 @@ SCHEMA = "paceline.data-bench/1"
     default=4096,
     show_default=True,
     metavar="N",
-    help="Maximum number of samples in a round.",
+    help="Maximum number of samples in one round of the measurement.",
 )
 @click.option(
     "--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="Number of rounds to measure."
@@ -134,7 +134,8 @@ def _lines(found: Measured) -> list[str]:
     for stage in found.stages:
         share = units.percent(stage.cpu_s / whole) if whole else units.MISSING
         each = (
-            f"{units.seconds(stage.cpu_s)} of CPU time per sample ({share}), {units.seconds(stage.wall_s)} in a thread"
+            f"{units.seconds(stage.cpu_s)} of CPU time per sample ({share}), {units.seconds(stage.wall_s)} of wall "
+            f"time per sample in a thread"
         )
         lines.append(f"{stage.name}: {each}; {stage.samples:,} samples timed")
     return [*lines, *_of_cache(found)]
@@ -144,7 +145,7 @@ def _of_cache(found: Measured) -> list[str]:
     """Say what a cache holds, or what one would cost and save."""
     use, offer = found.cache, found.offer
     if use is not None:
-        trouble = f"; no more images are kept: {use.trouble}" if use.trouble else ""
+        trouble = f"; no more images are cached: {use.trouble}" if use.trouble else ""
         return [f"cache in {use.where}: {use.samples:,} decoded images, {units.size(use.bytes)}{trouble}"]
     if offer is None:
         return []
@@ -163,7 +164,9 @@ def _where(offer: CacheOffer) -> list[str]:
         "disk": f'{disk}: Loader(..., decoded_cache="DIR")',
     }
     fitting = [f"  {ways[name]}; {units.size(free[name] or 0)} are free" for name in offer.fits]
-    return fitting or ["  it does not fit: it would take more than 40% of the free memory and of the free disk space"]
+    return fitting or [
+        "  the cache does not fit: it would take more than 40% of the free memory and of the free disk space"
+    ]
 
 
 def _store(counts: Counts) -> str:

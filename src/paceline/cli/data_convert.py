@@ -37,16 +37,22 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     },
 )
 @click.option(
-    "--format", "kind", type=click.Choice(FORMATS), help="Format of SRC; default: recognized from the name of SRC."
+    "--format", "kind", type=click.Choice(FORMATS), help="Format of SRC. Default: derived from the name of SRC."
 )
 @click.option(
     "--dataset",
     metavar="MODULE:NAME",
-    help="Convert this Python Dataset, or the Dataset that this function returns; give no SRC then.",
+    help="Convert this Python Dataset, or the Dataset that this function returns, instead of SRC.",
 )
-@click.option("--columns", metavar="A,B,...", help="With --dataset: names for the parts of each sample.")
 @click.option(
-    "--tokenizer", metavar="bytes|FILE", help="For text: use bytes as tokens, or use the tokenizer.json in FILE."
+    "--columns",
+    metavar="A,B,...",
+    help="Names for the parts of each sample, such as image,label (only with --dataset).",
+)
+@click.option(
+    "--tokenizer",
+    metavar="bytes|FILE",
+    help="Use bytes as tokens, or use the tokenizer in FILE, a tokenizer.json (only for text).",
 )
 @click.option(
     "--shard-mb", type=click.FloatRange(0, min_open=True), default=128, show_default=True, metavar="MB",
@@ -55,19 +61,21 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
 @click.option(
     "--seed", type=int, default=0, show_default=True, metavar="N", help="Random seed for the order of the samples."
 )
-@click.option("--no-shuffle", is_flag=True, help="Keep the order of the samples.")
+@click.option("--no-shuffle", is_flag=True, help="Keep the order of the samples instead of shuffling them.")
 @click.option(
-    "--verbatim", is_flag=True, help="Copy JPEG files unchanged; the loader then decodes the whole image for each crop."
+    "--verbatim",
+    is_flag=True,
+    help="Copy JPEG files unchanged. The loader then has to decode the whole image for each crop.",
 )
 @click.option(
     "--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
-    help="What to do with a sample that cannot be read: stop, or skip the sample and list it.",
+    help="What to do with a sample that cannot be read: stop the conversion, or skip the sample and list it.",
 )  # fmt: skip
 @click.option(
     "--processes",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of processes that convert; default: the number of cores.",
+    help="Number of processes that convert samples. Default: the number of CPU cores.",
 )
 @click.argument("paths", nargs=-1, required=True, type=_FOLDER, metavar="SRC DEST")
 def command(paths: tuple[Path, ...], **options: Any) -> int:
@@ -95,13 +103,15 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
         with Progress("samples") as progress:
             made = convert(source, dest, asked, options["processes"] or cores(), progress)
     except BadSample as error:
-        raise UsageError(f"{error}; repair that sample, or leave it out with --on-error skip") from error
+        raise UsageError(
+            f"{error}; repair the sample, or skip all samples that cannot be read with --on-error skip"
+        ) from error
     for text in made.skipped[:8]:
         click.echo(f"paceline: skipped {text}", err=True)
     contents = made.contents
     size = units.size(sum(shard.bytes for shard in contents.shards))
     skipped = f", {len(made.skipped):,} skipped" if made.skipped else ""
-    resumed = f", {made.resumed:,} of them converted before" if made.resumed else ""
+    resumed = f", {made.resumed:,} of them converted before the conversion was interrupted" if made.resumed else ""
     shards = count(len(contents.shards), "shard")
     click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {dest}")
     click.echo(f"paceline: next: paceline data bench {dest}", err=True)
@@ -116,8 +126,8 @@ def _warn(source: Source, *, verbatim: bool) -> None:
 
     if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):
         click.echo(
-            "paceline: JPEG files are copied unchanged, because jpegtran is not installed; crops will decode whole "
-            "images. On Debian and Ubuntu: apt install libjpeg-turbo-progs",
+            "paceline: JPEG files are copied unchanged, because jpegtran is not installed; the loader will decode "
+            "the whole image for each crop. On Debian and Ubuntu: apt install libjpeg-turbo-progs",
             err=True,
         )
     if isinstance(source, Pictures) and (empty := source.empty_classes):
@@ -147,7 +157,7 @@ def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
         raise UsageError(f"there is no file or folder {paths[0]}; give the text to convert as SRC")
     if tokenizer is None:
         raise UsageError(
-            f"{paths[0]} is text, which needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
+            f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
         )
     own = tokenizer_of(tokenizer)
     with Progress("bytes") as progress:
@@ -169,14 +179,14 @@ def _source(paths: tuple[Path, ...], dataset: str | None, columns: str | None, k
     if dataset is not None:
         if len(paths) != 1:
             raise UsageError(
-                f"--dataset replaces SRC; give DEST alone: `paceline data convert --dataset {dataset} DEST`"
+                f"--dataset replaces SRC; give only DEST: `paceline data convert --dataset {dataset} DEST`"
             )
         names = tuple(columns.split(",")) if columns else ()
         return DatasetSource(dataset, names), paths[0]
     if len(paths) != 2:
         raise UsageError(_paths_message(paths))
     if columns is not None:
-        raise UsageError("--columns needs --dataset; columns of files already have names")
+        raise UsageError("--columns can only be used with --dataset, because columns of files already have names")
     folder, dest = paths
     source = source_of(folder, kind)
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):

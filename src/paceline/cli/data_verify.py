@@ -24,12 +24,12 @@ _SHOWN = 20
     name="verify",
     examples=("paceline data verify shards/", "paceline data verify --repair shards/"),
     groups={"Repair": ("--repair",)},
-    exit_codes={"1": "something is damaged or missing; stderr names each sample"},
+    exit_codes={"1": "at least one sample is damaged or missing; stderr names each of these samples"},
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Before verifying, rebuild the list of blocks (the parts of shards that are read at once).",
+    help="Rebuild the list of blocks before verifying. A block is a part of a shard that is read at once.",
 )
 @click.argument("folder", metavar="DATASET")
 def command(folder: str, repair: bool) -> int:
@@ -78,7 +78,9 @@ def _repair(folder: str, *, tokens: bool) -> None:
     from paceline.data.folders import is_url
 
     if is_url(folder):
-        raise UsageError(f"--repair cannot write to {folder}; repair the local folder that it was copied from")
+        raise UsageError(
+            f"--repair cannot write to {folder}; repair the local folder from which the data set was copied"
+        )
     if tokens:
         raise UsageError(
             f"--repair rebuilds the list of blocks, but the tokens in {folder} have no such list; convert the text "

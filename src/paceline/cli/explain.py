@@ -124,4 +124,4 @@ def _list_remedies(rows: Sequence[RemedyInfo]) -> None:
     click.secho("Remedies", bold=True)
     for row in rows:
         click.echo(f"  {row.id:<{width}}  {row.title} ({', '.join(row.classes)})")
-    click.echo("\n`paceline explain NAME` prints the page of a finding or a remedy, such as loader.workers.")
+    click.echo("\n`paceline explain NAME` prints the page of the finding or remedy NAME, such as loader.workers.")

@@ -30,9 +30,9 @@ class OutputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
         if str(value) == "-" and not self.stdout:
-            self.fail("this result cannot be written to stdout; name a file", param, ctx)
+            self.fail("this result cannot be written to stdout; give the name of a file", param, ctx)
         if str(value) == "":
-            self.fail("the name of the file is empty; name a file", param, ctx)
+            self.fail("the name of the file is empty; give the name of a file", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -40,13 +40,16 @@ FILE = OutputFile()
 FILE_ONLY = OutputFile(stdout=False)
 
 to_json = click.option(
-    "--json", "json_file", type=FILE, metavar="FILE", help="Write the result as JSON to FILE; - is stdout."
+    "--json", "json_file", type=FILE, metavar="FILE", help="Write the result as JSON to FILE. The name - means stdout."
 )
 to_markdown = click.option(
-    "--markdown", type=FILE, metavar="FILE", help="Write the result as Markdown, for a pull request."
+    "--markdown",
+    type=FILE,
+    metavar="FILE",
+    help="Write the result as Markdown to FILE, for example for a pull request.",
 )
-to_html = click.option("--html", type=FILE, metavar="FILE", help="Write the report as one HTML file.")
-to_open = click.option("--open", "open_page", is_flag=True, help="Open the report in the browser.")
+to_html = click.option("--html", type=FILE, metavar="FILE", help="Write the report to FILE, as one HTML file.")
+to_open = click.option("--open", "open_page", is_flag=True, help="Open the report in the web browser.")
 
 
 @contextmanager
@@ -89,7 +92,9 @@ def opens_page(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
                 open_page(page)
             return exit_code
 
-        return click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")(opening)
+        return click.option("--open", "open_page", is_flag=True, help="Open the HTML report in the web browser.")(
+            opening
+        )
 
     return decorate
 
@@ -122,7 +127,7 @@ def open_page(page: Path | None) -> None:
     except (webbrowser.Error, OSError):
         opened = False
     if not opened:
-        click.echo(f"paceline: no browser could be started here; the page is {page}", err=True)
+        click.echo(f"paceline: no web browser could be started here; the HTML report is in {page}", err=True)
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -135,7 +140,7 @@ def check_writable(*paths: Path | None) -> None:
     twice = [path for path, count in Counter(path.resolve() for path in given).items() if count > 1]
     if twice:
         where = "stdout" if STDOUT in given and twice[0] == STDOUT.resolve() else str(twice[0])
-        raise UsageError(f"cannot write two results to {where}; name a file for each")
+        raise UsageError(f"cannot write two results to {where}; give each result its own file")
     for path in given:
         if path != STDOUT:
             _check_writable(path)
@@ -143,8 +148,11 @@ def check_writable(*paths: Path | None) -> None:
 
 def _check_writable(path: Path) -> None:
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+        raise UsageError(f"cannot write {path}: it is a folder; give the name of a file in this folder")
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {path.parent}; make it, or name a file elsewhere")
+        raise UsageError(
+            f"cannot write {path}: there is no folder {path.parent}; create this folder, or give a file "
+            f"in another folder"
+        )
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UsageError(f"cannot write {path}: it or its folder is read-only; name a file elsewhere")
+        raise UsageError(f"cannot write {path}: the file or its folder is read-only; give a file in another folder")

@@ -91,10 +91,10 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         path = ctx.command_path
         if ctx.parent is None and name.endswith(".py"):
-            raise UsageError(f"{name} is no command; to watch a script, type `{path} run {name}`")
+            raise UsageError(f"{name} is not a command; to watch a script, type `{path} run {name}`")
         near = get_close_matches(name, self.verbs, n=1)
         meant = f"did you mean `{path} {near[0]}`?" if near else f"the commands are {', '.join(self.verbs)}."
-        raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes them")
+        raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes all commands")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs and flags that begin so; no verb is imported."""

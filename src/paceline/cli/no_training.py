@@ -36,7 +36,7 @@ def _way_out(path: Path) -> str:
         return "; for a Python script, leave out `--`"
     if path.name and os.access(beside, os.X_OK):
         return f"; did you mean {beside}?"
-    return "; check its spelling, or activate the environment that has it"
+    return "; check the spelling of the command, or activate the environment in which it is installed"
 
 
 def ended_before_training(folder: Path, exit_code: int) -> bool:

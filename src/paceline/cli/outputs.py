@@ -52,7 +52,7 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
     except Exception as error:
         click.echo(
             f"paceline: the run could not be analysed (internal error: {type(error).__name__}: {error}); "
-            f"its record is kept in {folder}",
+            f"the record of the run is kept in {folder}",
             err=True,
         )
         if os.environ.get("PACELINE_DEBUG"):
@@ -167,7 +167,9 @@ def whole(path: Path) -> Iterator[Path]:
                 shutil.copymode(end, place)
             place.replace(end)
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file elsewhere") from error
+        raise EnvironmentFault(
+            f"cannot write {path}: {error.strerror or error}; give a file in another folder"
+        ) from error
     finally:
         if plain:
             place.unlink(missing_ok=True)

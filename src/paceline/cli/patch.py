@@ -47,18 +47,18 @@ class Offer:
 
 def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options by which a recipe becomes a patch."""
-    diff = click.option("--diff", is_flag=True, help="Print the recipe as a patch to the program's source.")
+    diff = click.option("--diff", is_flag=True, help="Print a patch that writes the recipe into the program's source.")
     write = click.option(
         "--write",
         is_flag=True,
-        help="Apply the recipe as a patch to the program's source; the old files are kept as FILE.orig.",
+        help="Write the recipe into the program's source. The old version of each changed file is kept as FILE.orig.",
     )
     source = click.option(
         "--from",
         "from_recipe",
         type=click.Path(path_type=Path),
         metavar="RECIPE",
-        help="Make the patch from this recipe, without trials.",
+        help="Make the patch from this recipe, without running trials.",
     )
     return diff(write(source(function)))
 
@@ -87,7 +87,8 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
 
     if options["json_file"] is not None or options["html"] is not None:
         raise UsageError(
-            "--json and --html write the result of trials, but --from makes no trials; leave out --json and --html"
+            "--json and --html write the result of trials, but with --from there are no trials; leave out --json and "
+            "--html"
         )
     recipe = read(options["from_recipe"])
     options = {**options, "diff": options["diff"] or not options["write"]}
@@ -179,7 +180,7 @@ def _write(patch: Patch) -> None:
     from paceline.improve.patches.written import write
 
     for path, kept in write(patch, Path.cwd()):
-        _tell(f"wrote {path}; the old file is {kept}")
+        _tell(f"wrote {path}; the old version of the file is {kept}")
 
 
 def _read(command: Sequence[str]) -> list[Source]:

@@ -11,10 +11,11 @@ from paceline.cli.lazy_group import LazyGroup
 from paceline.errors import UsageError
 
 VERBS = {
-    "for": "Predict the training of a model on a cluster and find its best layout; the word `for` is optional.",
-    "here": "Predict the training of a program on this machine, from the machine's profile (also: --here).",
-    "calibrate": "Measure this machine and write its profile (also: --calibrate).",
-    "validate": "Compare predictions with the measurements in a file.",
+    "for": "Predict the training of a model on a cluster, and find the best parallel layout. The word `for` can be "
+    "left out.",
+    "here": "Predict the training of a program on this machine, from the machine's profile (same as `plan --here`).",
+    "calibrate": "Measure this machine, and write its profile (same as `plan --calibrate`).",
+    "validate": "Compare predictions of `plan` with the measurements in a file.",
 }
 _AS_FLAGS = {"--here": "here", "--calibrate": "calibrate"}
 

@@ -27,16 +27,18 @@ from paceline.errors import UsageError
 )
 @click.option(
     "--out", type=FILE_ONLY, metavar="FILE",
-    help="Write the profile to FILE instead of the default path, from which `paceline plan here` reads it.",
+    help="Write the profile to FILE instead of the default path. Without --profile, `paceline plan here` reads the "
+        "default path.",
 )  # fmt: skip
 @click.option(
     "--quick",
     is_flag=True,
-    help="Measure only a few sizes and one rank, in less than a minute; predictions are less accurate.",
+    help="Measure only a few sizes and only one rank, in less than a minute. Predictions from such a profile are "
+    "less accurate.",
 )
 @click.option(
     "--storage", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Measure the storage of FOLDER instead of the storage of temporary files.",
+    help="Measure how fast files are read in FOLDER, instead of in the folder for temporary files.",
 )  # fmt: skip
 def command(out: Path | None, quick: bool, storage: Path | None) -> int:
     """Measure this machine, in one to three minutes, and write its profile for `paceline plan here`.
@@ -68,6 +70,6 @@ def command(out: Path | None, quick: bool, storage: Path | None) -> int:
 def _check_storage(folder: Path) -> None:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(
-            f"--storage {folder} is not a folder that can be written; name a folder in which a test file can be "
-            f"written and read"
+            f"--storage {folder} is not a writable folder; give a folder in which Paceline can write and read a test "
+            f"file"
         )

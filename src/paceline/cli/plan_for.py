@@ -54,7 +54,7 @@ _COUNT = click.IntRange(min=1)
         "Time and cost": ("--target-tokens", "--target-samples", "--price"),
         "Output": ("--recipe", "--json", "--html", "--open"),
     },
-    exit_codes={"1": "no layout fits in memory with a probability of 0.9 or more"},
+    exit_codes={"1": "no layout fits in memory with a probability of at least 0.9"},
 )
 @click.option("--params", metavar="N", help="Number of parameters, such as 8b.")
 @click.option("--layers", type=_COUNT, metavar="N", help="Number of transformer blocks.")
@@ -66,76 +66,91 @@ _COUNT = click.IntRange(min=1)
 @click.option("--vocab", type=_COUNT, metavar="N", help="Size of the vocabulary.")
 @click.option("--seq", type=_COUNT, metavar="N", help="Sequence length in tokens.")
 @click.option(
-    "--image", type=_COUNT, metavar="N", help="Side of an image in pixels, for a convolutional module:factory."
+    "--image",
+    type=_COUNT,
+    metavar="N",
+    help="Width and height of an image in pixels, for a convolutional model that is given as module:factory.",
 )
-@click.option("--experts", type=_COUNT, metavar="N", help="Number of experts in a block.")
+@click.option(
+    "--experts", type=_COUNT, metavar="N", help="Number of experts in a transformer block (mixture of experts)."
+)
 @click.option("--top-k", type=_COUNT, metavar="N", help="Number of experts that each token uses.")
 @click.option("--expert-ffn", type=_COUNT, metavar="N", help="Hidden size of an expert.")
 @click.option("--gpus", metavar="NxCARD", help="GPUs, such as 64xH100-SXM, or cloud instances, such as 8xp5.48xlarge.")
-@click.option("--per-node", type=_COUNT, metavar="N", help="Number of GPUs in a node; default: 8.")
+@click.option("--per-node", type=_COUNT, metavar="N", help="Number of GPUs in a node. Default: 8.")
 @click.option(
     "--network",
     metavar="SPEED",
-    help="Network speed of a node, such as 400gbps; default: the usual speed for nodes with this GPU.",
+    help="Network speed of a node, such as 400gbps. Default: the usual speed for nodes with this GPU.",
 )
-@click.option("--catalogue", is_flag=True, help="Compare all cloud instances of the price table, instead of --gpus.")
-@click.option("--region", metavar="NAME", help="With --catalogue: consider only instances of this region.")
+@click.option("--catalogue", is_flag=True, help="Compare all cloud instances of the price table. Replaces --gpus.")
+@click.option("--region", metavar="NAME", help="Consider only instances of this region (only with --catalogue).")
 @click.option(
     "--max-price",
     type=click.FloatRange(min=0),
     metavar="USD",
-    help="With --catalogue: highest price of all machines together, per hour.",
+    help="Highest price per hour of all machines together, in USD (only with --catalogue).",
 )
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0),
     metavar="HOURS",
-    help="With --catalogue: longest training time, in hours.",
+    help="Longest allowed training time, in hours (only with --catalogue).",
 )
 @click.option(
     "--batch",
     type=_COUNT,
     metavar="N",
-    help="Number of samples per step over all GPUs; default: as many as give about 4 million tokens.",
+    help="Number of samples per step, summed over all GPUs. Default: as many samples as contain about 4 million "
+    "tokens.",
 )
 @click.option("--micro-batch", type=_COUNT, metavar="N", help="Consider only this micro-batch size.")
-@click.option("--layout", metavar="AXES", help="Consider only this layout, such as dp=2,shard=4,tp=2.")
+@click.option("--layout", metavar="AXES", help="Consider only this parallel layout, such as dp=2,shard=4,tp=2.")
 @click.option("--schedule", type=_SCHEDULES, help="Consider only this pipeline schedule.")
 @click.option(
     "--precision",
     type=_FORMATS,
-    help="Number format of matrix products; default: the format that the program uses, else bf16 (fp16 on a GPU "
-    "without bf16).",
+    help="Data type of matrix products. Default: the data type that the program uses; without a program, bf16 (fp16 "
+    "on a GPU without bf16).",
 )
-@click.option("--optimizer", type=_OPTIMIZERS, help="Optimizer; default: the optimizer of the program, else adamw.")
-@click.option("--lora", type=_COUNT, metavar="RANK", help="Train LoRA adapters of this rank; other weights are frozen.")
+@click.option(
+    "--optimizer", type=_OPTIMIZERS, help="Optimizer. Default: the optimizer of the program; without a program, adamw."
+)
+@click.option(
+    "--lora", type=_COUNT, metavar="RANK", help="Train LoRA adapters of this rank. All other weights are frozen."
+)
 @click.option(
     "--lora-on",
     type=click.Choice(["qv", "all-linear"]),
-    help="With --lora: which layers get adapters; default: qv (the query and value projections).",
+    help="Layers that get LoRA adapters (only with --lora). Default: qv (the query and value projections).",
 )
 @click.option(
     "--frozen-bits",
     type=click.Choice(["4", "8", "16", "32"]),
-    help="With --lora: number of bits of a frozen weight; default: 16.",
+    help="Number of bits of a frozen weight (only with --lora). Default: 16.",
 )
 @click.option(
     "--eager", is_flag=True, help="Assume that element-wise kernels are not fused (no torch.compile, no Megatron)."
 )
 @click.option("--target-tokens", metavar="N", help="Total number of training tokens, such as 15t.")
 @click.option("--target-samples", metavar="N", help="Total number of training samples, such as 1.2m.")
-@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of all machines together, per hour.")
+@click.option(
+    "--price", type=click.FloatRange(min=0), metavar="USD", help="Price per hour of all machines together, in USD."
+)
 @click.option(
     "--recipe",
     type=FILE_ONLY,
     metavar="FILE",
-    help="Write a recipe to FILE, with the best layout that `paceline.train` supports.",
+    help="Write a recipe for `paceline.train` to FILE, with the best layout that `paceline.train` supports.",
 )
 @click.option(
-    "--prices", type=click.Path(path_type=Path), metavar="FILE", help="Use your own price table (CSV) for instances."
+    "--prices",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Use your own price table (a CSV file) instead of the built-in table of instance prices.",
 )
 @to_json
-@click.option("--html", type=FILE, metavar="FILE", help="Write the result as one HTML file.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write the result to FILE, as one HTML file.")
 @takes_program
 @opens_page("plan")
 @click.pass_context
@@ -149,8 +164,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     check_writable(options["json_file"], options["html"], options["recipe"])
     if options["catalogue"] == (options["gpus"] is not None):
         raise UsageError(
-            "give either --gpus, such as --gpus 64xH100-SXM or --gpus 8xp5.48xlarge, or --catalogue; put options "
-            "before the program"
+            "give either --gpus, such as --gpus 64xH100-SXM or --gpus 8xp5.48xlarge, or --catalogue; options must "
+            "come before the program"
         )
     _check_together(options)
     subject = _subject(ctx, options)
@@ -187,8 +202,9 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
     if not ctx.meta["program"]:
         if len(program.arguments) > 1:
             raise UsageError(
-                f"expected one MODEL, not {len(program.arguments)} arguments: {' '.join(program.arguments)}; for a "
-                "program that a launcher starts, give only the script"
+                f"expected one argument MODEL, not {len(program.arguments)} arguments: "
+                f"{' '.join(program.arguments)}; if a launcher such as torchrun starts the program, give only the "
+                f"script"
             )
         return program.arguments[0] if program.arguments else None
     found = trained(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
@@ -235,7 +251,8 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
     steps = _target(options).steps(wish)
     if steps is None:
         raise UsageError(
-            "--catalogue compares the cost of the whole training; give --target-tokens N or --target-samples N"
+            "--catalogue compares the cost of the whole training, so it needs the length of the training; give "
+            "--target-tokens N or --target-samples N"
         )
     limits = Limits(
         usd_per_hour=options["max_price"],
@@ -265,7 +282,9 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
     if caught and options["lora"] is not None:
         raise UsageError("--lora has no effect on a program; name a MODEL instead of the program, or leave out --lora")
     if caught and caught.adapted.adapters and options["recipe"] is not None:
-        raise UsageError("the program trains LoRA adapters, which a recipe cannot describe; leave out --recipe")
+        raise UsageError(
+            "the program trains LoRA adapters, and a recipe cannot describe LoRA adapters; leave out --recipe"
+        )
     model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers, options["image"])
     usual = caught.samples * cluster.count if caught else _usual_batch(model, cluster.count)
     return Wish(

@@ -31,11 +31,11 @@ from paceline.cli.program import ProgramCommand, command_line, program_of, takes
     "profile_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Use this machine profile, which `paceline plan calibrate` wrote; default: the profile of this machine.",
+    help="Use this machine profile, a file that `paceline plan calibrate` wrote. Default: the profile of this machine.",
 )
 @click.option(
     "--ranks", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    help="Number of replicas (data parallel), each with the program's batch size.",
+    help="Number of data-parallel replicas. Each replica uses the batch size of the program.",
 )  # fmt: skip
 @to_json
 @takes_program

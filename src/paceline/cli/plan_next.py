@@ -25,7 +25,7 @@ def after_plan(advice: Advice, options: dict[str, Any]) -> Then:
         what = "Find machines on which the model fits" if advice.best is None else "Compare the price of other machines"
         return Then(what=what, command=_catalogue(advice))
     if options["recipe"] is not None:
-        what = "Train with the recipe, in a program that uses `paceline.train`"
+        what = "Train with this recipe in a program that uses `paceline.train`"
         return Then(what=what, command=_launched(advice, options["recipe"]))
     added = ["--recipe", "recipe.toml"]
     return Then(

@@ -7,7 +7,9 @@ import click
 from paceline.errors import UsageError
 from paceline.hardware.catalogue import find_instance
 
-by_number = click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour.")
+by_number = click.option(
+    "--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour, in USD."
+)
 by_instance = click.option(
     "--instance", metavar="NAME", help="Use the price of this cloud instance, such as p5.48xlarge."
 )

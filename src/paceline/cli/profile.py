@@ -35,7 +35,8 @@ def command(directory: Path | None, run: str) -> int:
     how = ended(read_run(folder))
     if how != RUNNING:
         raise UsageError(
-            f"run {folder.name} has ended ({how}) and has no further steps to profile; `paceline report` lists all runs"
+            f"run {folder.name} has ended ({how}), so it has no further steps to profile; `paceline report` lists "
+            f"all runs"
         )
     try:
         (folder / layout.PROFILE_FILE).touch()
@@ -45,7 +46,8 @@ def command(directory: Path | None, run: str) -> int:
             f"permission for its folder"
         ) from error
     click.echo(
-        f"paceline: requested to profile a few steps; afterwards, `paceline report {folder.name}` shows the result",
+        f"paceline: the run was asked to profile a few steps; when it has done so, `paceline report {folder.name}` "
+        f"shows the result",
         err=True,
     )
     return 0

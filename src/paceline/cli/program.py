@@ -84,7 +84,10 @@ def _end_of_options(command: click.Command, ctx: click.Context, args: list[str])
 def takes_program(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add to a verb what names a program: the option ``-m``, and all arguments that are not ours."""
     module = click.option(
-        "-m", "module", metavar="MODULE", help="Run a module, as `python -m MODULE` does; its arguments follow."
+        "-m",
+        "module",
+        metavar="MODULE",
+        help="Run a module, as `python -m MODULE` does. The arguments of the module follow its name.",
     )
     metavar = "SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
     arguments = click.argument(
@@ -129,11 +132,11 @@ def command_line(program: Program) -> list[str]:
 def _checked_script(arguments: list[str]) -> list[str]:
     script = Path(arguments[0])
     if script.is_dir() and not (script / "__main__.py").is_file():
-        raise UsageError(f"{script} is a folder without a __main__.py; name the training script in it")
+        raise UsageError(f"{script} is a folder without a __main__.py; give the training script in this folder")
     if not script.exists():
         raise UsageError(f"there is no script {arguments[0]!r} (looked in {Path.cwd()}){_hint(script)}")
     if script.suffix in _DATA:
-        raise UsageError(f"{script} is not a Python script; name the training script, such as train.py")
+        raise UsageError(f"{script} is not a Python script; give the training script, such as train.py")
     if script.is_file() and not _may_be_python(script):
         raise UsageError(f"{script} is not a Python script; to run any command, type `paceline run -- {arguments[0]}`")
     return arguments
@@ -162,4 +165,4 @@ def _hint(script: Path) -> str:
         return f"; did you mean {folder / near[0]}?"
     if which(str(script)):
         return f"; {script} is a command on PATH: type `paceline run -- {script}` and its arguments"
-    return "; name the training script, or give any command after `--`"
+    return "; give the training script, or give a command after `--`"

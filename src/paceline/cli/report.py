@@ -42,7 +42,7 @@ _HEAD_CHARS = 4096  # the title is at the beginning of a page
 @to_html
 @to_open
 @in_runs_folder
-@click.option("--all", "everything", is_flag=True, help=f"List all runs instead of the {_MOST} newest.")
+@click.option("--all", "everything", is_flag=True, help=f"List all runs, instead of only the {_MOST} newest.")
 @click.argument("run", required=False, shell_complete=complete_run)
 def command(run: str | None, directory: Path | None, everything: bool, **options: Any) -> int:
     """Show the report of a run, finished or still going; without RUN, list all runs.
@@ -53,7 +53,7 @@ def command(run: str | None, directory: Path | None, everything: bool, **options
     if run is None:
         if any(options.values()):
             raise UsageError(
-                "--json, --markdown and --html need a run; name one, such as `paceline report last --json FILE`"
+                "--json, --markdown and --html need a run; give one, such as `paceline report last --json FILE`"
             )
         return _list(base, everything)
     folder = find_run(run, base)
@@ -79,7 +79,7 @@ def _list(base: Path, everything: bool) -> int:
     shown = folders if everything else folders[:_MOST]
     print_runs([_line(folder) for folder in shown], Console())
     if len(folders) > len(shown):
-        _tell(f"{len(folders) - len(shown)} older runs are not shown; `paceline report --all` lists them")
+        _tell(f"{len(folders) - len(shown)} older runs are not shown; `paceline report --all` lists all runs")
     _tell(f"next: paceline report {shown[0].name}")
     return 0
 

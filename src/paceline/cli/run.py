@@ -21,8 +21,8 @@ def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     """Check the value of `--profile`."""
     if given is not None and steps_of(given) is None:
         raise UsageError(
-            f"--profile {given!r} is not a range of steps; give the first and the last step, such as "
-            "--profile 10:13, or use --no-profile to profile no steps"
+            f"--profile {given!r} is not a range of steps; give the first and the last step, such as --profile "
+            f"10:13, or turn profiling off with --no-profile"
         )
     return given
 
@@ -53,13 +53,13 @@ def _layout(ctx: click.Context, parameter: click.Parameter, given: str | None) -
     },
     exit_codes={
         "0": "the program succeeded",
-        "1": "the program succeeded, and a finding is at least as severe as the level given with --fail-on",
+        "1": "the program succeeded, but a finding is at least as severe as the level given with --fail-on",
         "other": "the exit code of the program; 128+N: signal N ended it",
     },
 )
 @click.option(
     "--recipe", type=click.Path(path_type=Path), metavar="FILE",
-    help="Apply a recipe, a file with settings that `paceline tune` wrote.",
+    help="Apply the settings of a recipe, a file that `paceline tune` writes.",
 )  # fmt: skip
 @to_json
 @to_markdown
@@ -70,32 +70,39 @@ def _layout(ctx: click.Context, parameter: click.Parameter, given: str | None) -
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Keep the run in DIR instead of .paceline/runs.",
+    help="Write the record of the run to DIR instead of .paceline/runs.",
 )
 @click.option(
     "--run-id", metavar="ID",
-    help="Name the run. Commands on several hosts with the same ID and the same shared DIR become one run.",
+    help="Name of the run. If commands on several hosts have the same ID and the same shared DIR, they are recorded "
+        "as one run.",
 )  # fmt: skip
 @click.option(
     "--layout", callback=_layout, metavar="AXES",
-    help="Train a one-process script on several ranks of this machine: dp=2, shard=2 or dp=2,shard=2.",
+    help="Train a script that was written for one process on several ranks of this machine. Examples: dp=2, shard=2, "
+        "or dp=2,shard=2.",
 )  # fmt: skip
 @by_number
 @by_instance
-@click.option("--target-loss", type=float, metavar="LOSS", help="Report when the loss first reached LOSS.")
+@click.option(
+    "--target-loss",
+    type=float,
+    metavar="LOSS",
+    help="Report at which step and time the loss first reached the value LOSS.",
+)
 @click.option(
     "--profile", "captured", callback=_steps, metavar="FIRST:LAST",
     help="Capture these steps (counted from 0) with PyTorch's profiler on every rank, and analyse the captures.",
 )  # fmt: skip
-@click.option("--no-profile", is_flag=True, help="Do not profile a few steps, as every run does otherwise.")
+@click.option("--no-profile", is_flag=True, help="Turn off the profiling of a few steps, which is on by default.")
 @click.option(
     "--fail-on",
     type=click.Choice(["never", "critical", "warning"]),
     default="never",
     show_default=True,
-    help="Exit with code 1 if a finding is at least this severe.",
+    help="Exit with code 1 if a finding has at least this severity.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Do not print the verdict; errors are still printed.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print the verdict. Errors are still printed.")
 @takes_program
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:

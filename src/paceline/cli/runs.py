@@ -93,7 +93,9 @@ def find_run(name: str, base: Path) -> Path:
     if given.is_dir() and _is_run(given):
         return given
     if given.is_file():
-        raise UsageError(f"{name} is a file, and a run is a folder such as {RUNS}/ID; give that folder or the ID")
+        raise UsageError(
+            f"{name} is a file, but a run is a folder such as {RUNS}/ID; give the folder or the ID of the run"
+        )
     folders = run_folders(base)
     latest = _BEFORE_LAST.fullmatch(name)
     if latest and int(latest[1] or 0) < len(folders):
@@ -104,10 +106,12 @@ def find_run(name: str, base: Path) -> Path:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"{len(fitting)} runs begin with {name!r}: {_few(fitting)}; give more of the id")
+        raise UsageError(
+            f"the IDs of {len(fitting)} runs begin with {name!r}: {_few(fitting)}; give more characters of the ID"
+        )
     if given.is_dir():
         raise UsageError(
-            f"{name} is a folder but holds no run (no launch-*.json and no ranks/); give the folder of one run"
+            f"{name} is a folder, but contains no run (no launch-*.json and no ranks/); give the folder of one run"
         )
     raise UsageError(f"there is no run {name!r} in {base}{_near(name, folders)}")
 
@@ -115,13 +119,15 @@ def find_run(name: str, base: Path) -> Path:
 def _near(name: str, folders: Sequence[Path]) -> str:
     """Suggest a similar run id, or how to make a run."""
     if not folders:
-        return ", which holds no runs; make one with `paceline run train.py`, or look elsewhere with --dir DIR"
+        return (
+            ", which contains no runs; make a run with `paceline run train.py`, or give another folder with --dir DIR"
+        )
     by_name = {path.name: path for path in folders}
     within = [path for path in folders if len(name) > 1 and name in path.name]
     near = within or [by_name[one] for one in get_close_matches(Path(name).name, by_name, n=_NAMED, cutoff=0.4)]
     if near:
         return f"; did you mean {_few(near)}?"
-    return f"; `paceline report` lists all {len(folders)} runs, and --dir DIR looks elsewhere"
+    return f"; `paceline report` lists all {len(folders)} runs, and --dir DIR looks for runs in another folder"
 
 
 def _few(folders: Sequence[Path]) -> str:

@@ -40,39 +40,45 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--window", type=click.Choice(list(WINDOWS)), default="all", show_default=True,
-    help="Part of each capture to analyse. all: every GPU event. steps: the GPU work that the marked steps launched. "
-    "hta: the events that HolisticTraceAnalysis uses.",
+    help="Which part of each capture is analysed. all: every GPU event. steps: the GPU work that the marked steps "
+        "launched. hta: the events that HolisticTraceAnalysis uses.",
 )  # fmt: skip
-@click.option("--operators", is_flag=True, help="Show which operators, modules and source lines launched the work.")
+@click.option("--operators", is_flag=True, help="Show which operators, modules and source lines launched the GPU work.")
 @click.option(
     "--critical-path",
     "path",
     is_flag=True,
-    help="Show the critical path (at each point in time, the work that delayed the end) and how much faster the "
-    "capture would be without each part.",
+    help="Show the critical path (at each point in time, the work that delayed the end of the capture), and how much "
+    "shorter the capture would be without each part of the path.",
 )
 @click.option(
     "--what-if",
     multiple=True,
     metavar="PART=TIMES",
-    help="Estimate the time with a part that is faster, such as communication=2, or removed, such as loader=gone. "
-    "Parts: loader, host, waits, compute, communication, copy, kernel:NAME.",
+    help="Estimate the time if one part were faster by a factor (such as communication=2) or took no time (such as "
+    "loader=gone). Parts: loader, host, waits, compute, communication, copy, kernel:NAME.",
 )
 @click.option(
-    "--against", type=click.Path(path_type=Path), metavar="BEFORE", help="Compare with this capture or folder."
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="BEFORE",
+    help="Compare with this earlier capture, or with the captures in this folder.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of files to read in parallel; default: the number of cores.",
+    help="Number of capture files that are read in parallel. Default: the number of CPU cores.",
 )
 @click.option(
-    "--perfetto", type=FILE_ONLY, metavar="FILE", help="Write a part of the captures to FILE, for ui.perfetto.dev."
+    "--perfetto",
+    type=FILE_ONLY,
+    metavar="FILE",
+    help="Write a part of the captures to FILE, in a format that ui.perfetto.dev can open.",
 )
 @click.option(
     "--between", metavar="WINDOW",
-    help="Which part --perfetto writes: marked steps ('#10:#12') or times ('1.5ms:20ms'); default: the longest step.",
+    help="Which part --perfetto writes: marked steps ('#10:#12') or times ('1.5ms:20ms'). Default: the longest step.",
 )  # fmt: skip
 @to_json
 @to_markdown
@@ -103,7 +109,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     check_writable(*outputs)
     between = between_of(options["between"]) if options["between"] is not None else None
     if between is not None and options["perfetto"] is None:
-        raise UsageError("--between chooses the window of --perfetto; add --perfetto FILE")
+        raise UsageError("--between chooses the part that --perfetto writes; add --perfetto FILE")
     wanted = Wanted(
         window=options["window"],
         launchers=options["operators"],

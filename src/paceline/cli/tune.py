@@ -56,11 +56,14 @@ class Duration(click.ParamType[float]):
         "Patch": ("--diff", "--write", "--from"),
         "Output": ("--recipe", "--json", "--html", "--open", "--dir", "--keep"),
     },
-    exit_codes={"0": "success, even if no change helped", "130": "Ctrl-C before the first measurement was complete"},
+    exit_codes={
+        "0": "success, even if no change made the program faster",
+        "130": "Ctrl-C before the first measurement was complete",
+    },
 )
 @click.option(
     "--budget", type=Duration(), default="10m", show_default=True, metavar="TIME",
-    help="Time to spend, such as 90s, 10m or 1h. A trial that has started is still completed.",
+    help="Time to spend on trials, such as 90s, 10m or 1h. A trial that has already started is completed.",
 )  # fmt: skip
 @click.option(
     "--trials", type=click.IntRange(min=1), default=40, show_default=True, metavar="N", help="Maximum number of trials."
@@ -70,40 +73,41 @@ class Duration(click.ParamType[float]):
     type=click.Choice(SAFETY_CLASSES),
     default="resampled",
     show_default=True,
-    help="The least safe class of changes to try. exact: training computes the same numbers. resampled: samples get "
-    "other "
-    "random numbers. numeric: other rounding, such as bf16. semantic: another algorithm, such as a larger batch.",
+    help="Changes that tune may try: all safety classes up to this one. exact: training computes the same numbers. "
+    "resampled: samples get other random numbers. numeric: numbers are rounded differently, as in bf16. "
+    "semantic: the training algorithm changes, as with a larger batch.",
 )
 @click.option(
     "--goal",
     type=click.Choice(["time", "memory", "cost"]),
     default="time",
     show_default=True,
-    help="What to reduce. The goal `cost` needs --price or --instance.",
+    help="What tune tries to reduce. The goal `cost` needs --price or --instance.",
 )
 @by_number
 @by_instance
 @click.option(
     "--verify-quality",
     is_flag=True,
-    help="At the end, train with and without the changes, with three random seeds each, and compare the losses.",
+    help="At the end, train with and without the changes that were kept, each with three random seeds, and compare "
+    "the losses.",
 )
 @click.option(
     "--recipe",
     type=FILE_ONLY,
     metavar="FILE",
-    help="Write the recipe (the changes that were kept) to FILE instead of recipe.toml.",
+    help="Write the recipe (the settings that were kept) to FILE instead of recipe.toml.",
 )
 @to_json
-@click.option("--html", type=FILE, metavar="FILE", help="Write the result as one HTML file.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write the result to FILE, as one HTML file.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Make the trials in DIR instead of .paceline/tunes.",
+    help="Run the trials in DIR instead of .paceline/tunes.",
 )
-@click.option("--keep", is_flag=True, help="Keep the folders of all trials, with what the program printed.")
+@click.option("--keep", is_flag=True, help="Keep the folders of all trials, which contain the output of the program.")
 @patch.takes_patch
 @takes_program
 @opens_page("tune")

@@ -123,9 +123,9 @@ def _reported(request: Request, folder: Path, exit_code: int) -> int:
 def _tell_no_training(request: Request, ending: Ending) -> int:
     """Say that there is nothing to report. A command may train unseen, as in a container; a script cannot."""
     how = f"signal {ending.signal}" if ending.signal is not None else f"code {ending.exit_code}"
-    when = ", and no training was seen" if request.program.any_command else " before training began"
+    when = ", and Paceline saw no training" if request.program.any_command else " before training began"
     if not request.quiet:
-        _warn(f"the program ended with {how}{when}; there is no verdict, and the run was not kept")
+        _warn(f"the program ended with {how}{when}; there is no verdict, and the record of the run was not kept")
     return ending.exit_code
 
 
@@ -144,7 +144,8 @@ def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.fullmatch(r"\w[\w.-]*", given):
         raise UsageError(
-            f"--run-id {given!r} cannot name a run; use letters, digits, '-', '_' and '.', such as --run-id main-1"
+            f"--run-id {given!r} is not a valid name for a run; use letters, digits, '-', '_' and '.', such as "
+            f"--run-id main-1"
         )
     return given
 
@@ -154,15 +155,18 @@ def _write_launch(path: Path, launch: dict[str, Any]) -> None:
         replace_json(path, launch)
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot write the record of the run to {path.parent}: {error.strerror or error}; "
-            "name another folder with --dir DIR (or PACELINE_RUN_DIR=DIR)"
+            f"cannot write the record of the run to {path.parent}: {error.strerror or error}; give another folder "
+            f"with --dir DIR (or PACELINE_RUN_DIR=DIR)"
         ) from error
 
 
 def _write_ending(path: Path, ending: Ending) -> None:
     """Record how the program ended. A failure from here on must not change its exit code."""
     if ending.ended_ranks:
-        _warn(f"the command was killed and left {ending.ended_ranks} training processes running; Paceline ended them")
+        _warn(
+            f"the command was killed, but {ending.ended_ranks} of its training processes were still running; "
+            f"Paceline ended these processes"
+        )
     record = {name: getattr(ending, name) for name in ("exit_code", "signal", "wall_s", "oom_kills")}
     try:
         replace_json(path, record)

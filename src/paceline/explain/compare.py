@@ -75,7 +75,8 @@ def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
     return Comparison(
         **shared,
         outcome="cannot-tell",
-        text=f"cannot tell: the runs have {steps} steady steps in common, but {MIN_STEPS} are needed",
+        text=f"cannot tell: the two runs have {steps} steady steps (after the warm-up) in common, "
+        f"but {MIN_STEPS} are needed",
         time_before_s=None,
         time_after_s=None,
         ratio=None,
@@ -154,7 +155,9 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
     apart = abs(time.value - 1) > 0.05 and not time.low <= 1 <= time.high
     if not apart or len(factors) < 3 or max(factors) > _SAME_FACTOR * min(factors):
         return []
-    return ["every phase changed by about the same factor; the machine is a more likely cause than the program"]
+    return [
+        "every phase of a step changed by about the same factor, so the machine is a more likely cause than the program"
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- words
@@ -166,11 +169,11 @@ def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis) 
     span = f"{_signed(time.low)} to {_signed(time.high)}"
     amount = f"{what} {_longer(time.value)} (95% interval {span})"
     return {
-        "regression": f"{amount}: a regression beyond {allowed}",
-        "cannot-tell": f"cannot tell: {amount}; longer runs would show whether this is beyond {allowed}",
+        "regression": f"{amount}: a regression, which exceeds {allowed}",
+        "cannot-tell": f"cannot tell: {amount}; longer runs would show whether the change exceeds {allowed}",
         "slower": f"{amount}: slower, within {allowed}",
         "faster": f"{amount}: {units.factor(1 / time.value)} as fast",
-        "same": f"{amount}: no change beyond {allowed}",
+        "same": f"{amount}: no change that exceeds {allowed}",
     }[outcome]
 
 

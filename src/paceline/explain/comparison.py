@@ -23,8 +23,9 @@ Basis = Literal["step", "sample"]
 """What times are taken for: a step, or one sample where the two runs train on unlike numbers of samples in a step."""
 
 METHOD = (
-    "means over the steady steps that both runs have; 95% intervals from batch means of the step-by-step differences, "
-    "valid for correlated steps; the normal difference between two runs of the same program is not included"
+    "means over the steady steps (after the warm-up) that both runs have; 95% confidence intervals from batch means "
+    "of the step-by-step differences, valid for correlated steps; the usual difference between two runs of the same "
+    "program is not included"
 )
 
 

@@ -43,4 +43,4 @@ def why_host_times(rank: Rank) -> str | None:
     told = (rank.summary.get("device") or {}).get("off")
     if told:
         return f"phases were timed on the host, because CUDA events could not be used ({told})"
-    return f"phases were timed on the host, because the device timed fewer than {FEW} complete steps"
+    return f"phases were timed on the host, because CUDA events timed fewer than {FEW} complete steps"

@@ -67,8 +67,8 @@ def _why_no_steps(exit_code: int | None) -> str:
     if exit_code:
         return "the program ended before the first step"
     return (
-        "the program ran no backward pass in a Python process that was watched (it needs torch, "
-        "Python 3.11 or newer, and an environment that keeps PYTHONPATH)"
+        "Paceline saw no backward pass in a Python process that it watched (watching needs torch, Python 3.11 or "
+        "later, and an unchanged PYTHONPATH)"
     )
 
 
@@ -130,8 +130,8 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
     steps = min(len(r.rows) for r in facts.ranks)
     seconds = min(r.total_s for r in facts.ranks)
     return "too-short", (
-        f"too short to judge: {steps} steady steps in {units.seconds(seconds)}, but at least {MIN_STEPS} steps "
-        f"and {units.seconds(MIN_STEADY_S)} are needed"
+        f"too short for a diagnosis: {steps} steady steps (after the warm-up) in {units.seconds(seconds)}, but at "
+        f"least {MIN_STEPS} steps and {units.seconds(MIN_STEADY_S)} are needed"
     )
 
 
@@ -202,13 +202,16 @@ def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
     if first.mfu.value is None:
         found["mfu"] = first.mfu.reason
     if first.record.device == "cpu":
-        found["device_memory"] = "the device is the CPU; see host memory"
+        found["device_memory"] = "training runs on the CPU; see host memory"
     if facts.loss is None:
-        found["loss"] = "the program did not call backward on a single number that could be read without waiting"
+        found["loss"] = (
+            "Paceline could not read a loss without waiting for the GPU, or the program did not call backward on a "
+            "scalar loss"
+        )
     if first.breakdown.samples_per_s is None:
-        found["samples"] = "no batch with a first dimension (the batch size) was seen"
+        found["samples"] = "Paceline saw no batch tensor whose first dimension is the batch size"
     if first.loader is None:
-        found["loader"] = "no DataLoader supplied the training data"
+        found["loader"] = "the training data did not come from a DataLoader"
     if first.window is None:
         found["profiler_window"] = _why_no_window(first.record)
     return found | _of_gpu(run, first.record)
@@ -218,7 +221,10 @@ def _why_no_window(rank: Rank) -> str:
     failed = next((str(note["failed"]) for note in rank.noted("window") if note.get("failed")), None)
     if failed:
         return f"profiling failed ({failed})"
-    return "no steps were profiled (short run, profiling switched off, or the program profiles itself)"
+    return (
+        "no steps were profiled (the run was too short, profiling was switched off, or the program uses a "
+        "profiler itself)"
+    )
 
 
 def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
@@ -229,7 +235,7 @@ def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
     if unread := rank.meta.get("device_memory_unread"):
         found["device_memory"] = str(unread)
     if rank.device != "cpu" and rank.meta.get("distributed"):
-        found["communication"] = "on a GPU, collectives inside the backward pass are not timed separately"
+        found["communication"] = "on a GPU, communication inside the backward pass is not timed separately"
     return found
 
 

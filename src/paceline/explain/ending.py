@@ -37,7 +37,7 @@ def _memory(launch: Launch) -> str:
         return ""
     killed = "a process" if launch.oom_kills == 1 else f"{launch.oom_kills} processes"
     likely = "likely out of memory: " if launch.signal == "SIGKILL" else ""
-    return f"{likely}during the run, the kernel killed {killed} on this host because memory was full"
+    return f"{likely}during the run, the operating system killed {killed} on this host because memory was full"
 
 
 def _signalled(launch: Launch) -> str:
@@ -61,7 +61,7 @@ def _unfinished(run: Run) -> str:
         return "ended; the exit code could not be recorded"
     if any(_alive(launch) for launch in run.launches if launch.exit_code is None):
         return RUNNING
-    return "interrupted: paceline itself was killed, or the machine stopped"
+    return "interrupted: Paceline itself was killed, or the machine stopped"
 
 
 def _alive(launch: Launch) -> bool:

@@ -35,7 +35,7 @@ class Mfu:
         """Where the peak comes from, in words."""
         if self.gpu is None:
             return ""
-        doubt = "" if self.gpu.verified == "repo" else ", not checked against a data sheet"
+        doubt = "" if self.gpu.verified == "repo" else " (not checked against a data sheet)"
         return f"{(self.peak_flops or 0) / 1e12:,.0f} TFLOP/s of the {self.gpu.name} in {self.number_format}{doubt}"
 
 
@@ -84,28 +84,31 @@ def mfu_of(rank: Rank, window: Window | None, step_s: float) -> Mfu:
     return found if value <= 1 else Mfu(value=None, reason=_TOO_MUCH, flops_per_step=flops, gpu=gpu)
 
 
-_TOO_MUCH = "the counted operations exceed the peak rate, so the number format or the count must be wrong"
+_TOO_MUCH = (
+    "the computed FLOP rate exceeds the peak rate of the GPU, so the assumed data type or the number of "
+    "FLOPs must be wrong"
+)
 
 
 def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | None) -> str:
     if rank.device == "cpu":
-        return "the peak rate of this CPU is not known"
+        return "the peak FLOP rate of this CPU is not known"
     return _why_not_counted(rank, window) or _why_no_peak(rank, gpu, kind)
 
 
 def _why_not_counted(rank: Rank, window: Window | None) -> str:
     if rank.meta.get("cuda_graphs"):
-        return "the program replays a CUDA graph, whose operations the profiler cannot count"
+        return "the program replays a CUDA graph, and the profiler cannot count the FLOPs of a CUDA graph"
     if window is None or window.matrix_work is None:
-        return "the operations of a step were not counted, because no step was profiled"
+        return "the FLOPs of a step were not counted, because no step was profiled"
     if window.matrix_work.uncounted:
-        return f"not all operations could be counted ({', '.join(window.matrix_work.uncounted[:3])})"
+        return f"the FLOPs of some operators could not be counted ({', '.join(window.matrix_work.uncounted[:3])})"
     return "" if window.flops_per_step else "the profiled step contained no matrix products"
 
 
 def _why_no_peak(rank: Rank, gpu: Gpu | None, kind: str | None) -> str:
     if gpu is None:
-        return f"the peak rate of {rank.meta.get('device_name') or 'this GPU'} is not in the table"
+        return f"the peak rate of {rank.meta.get('device_name') or 'this GPU'} is not known to Paceline"
     if kind is None:
-        return "the number format is not known"
-    return "" if kind in gpu.peak_flops else f"the peak rate of the {gpu.name} in {kind} is not in the table"
+        return "the data type of the matrix products is not known"
+    return "" if kind in gpu.peak_flops else f"the peak rate of the {gpu.name} in {kind} is not known to Paceline"

@@ -46,9 +46,12 @@ def after_run(diagnosis: Diagnosis, launch: Launch | None, before: str | None = 
             return _patch(launch)
         if verdict is not None and (safety := _needed(verdict)) is not None:
             allow = "" if safety in _BY_DEFAULT else f"--allow {safety} "
-            return NextStep(text="try the fixes and keep those that help", command=f"paceline tune {allow}{program}")
+            return NextStep(
+                text="try the proposed changes and keep those that make training faster",
+                command=f"paceline tune {allow}{program}",
+            )
     if verdict is not None:
-        return NextStep(text="what it means and what helps", command=f"paceline explain {verdict.code}")
+        return NextStep(text="see what this finding means and what helps", command=f"paceline explain {verdict.code}")
     return NextStep(text="see the report again", command=f"paceline report {diagnosis.run_id}")
 
 
@@ -63,7 +66,7 @@ def after_comparison(comparison: Comparison) -> NextStep:
         return _patch(launch)
     named = [*comparison.new, *(f for f in after.findings if f.name == after.verdict)]
     if named:
-        return NextStep(text="what it means and what helps", command=f"paceline explain {named[0].code}")
+        return NextStep(text="see what this finding means and what helps", command=f"paceline explain {named[0].code}")
     return NextStep(text="see the report again", command=f"paceline report {after.run_id}")
 
 

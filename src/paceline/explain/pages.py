@@ -34,47 +34,71 @@ _GROUPS = {
 
 # All findings, with or without a rule in this version: code -> name, and when the finding is reported.
 TABLE: Mapping[str, tuple[str, str]] = {
-    "DATA001": ("loader-serial", "the training process makes its data itself, and the device waits for it"),
-    "DATA002": ("loader-cpu-bound", "the loader's workers use all CPU cores; more workers would not help"),
+    "DATA001": (
+        "loader-serial",
+        "the training process loads its data itself, without workers, and the GPU waits for the data",
+    ),
+    "DATA002": ("loader-cpu-bound", "the loader's workers use all CPU cores, so more workers would not help"),
     "DATA003": ("loader-io-bound", "the loader's workers wait for storage or the network"),
     "DATA004": ("loader-underprovisioned", "the loader has too few workers, and CPU cores are free"),
     "DATA005": (
         "loader-transport-bound",
-        "collating and handing over batches (pickling, shared memory) takes longer than making them",
+        "collating batches and sending them to the training process takes longer than loading the samples",
     ),
-    "DATA006": ("loader-restart", "workers start again in every epoch, which takes a visible share of the time"),
-    "DATA007": ("small-reads", "each sample takes many small or random reads"),
-    "DATA008": ("loader-jitter", "a few samples or batches take far longer than the rest"),
-    "XFER001": ("transfer-blocking", "copies to the device use pageable memory or do not overlap with computing"),
-    "COMP001": ("compute-bound", "the device computes nearly all the time, which is the healthy state"),
-    "COMP002": ("launch-bound", "a step has many small operations, and the host cannot issue them fast enough"),
-    "COMP003": ("sync-stall", "the host waits for the device inside a step (`.item()`, `.cpu()`, printing a tensor)"),
-    "COMP004": ("precision-unused", "matrices are multiplied in fp32 on hardware with faster formats"),
+    "DATA006": (
+        "loader-restart",
+        "the loader starts its workers again in every epoch, which takes a visible share of the time",
+    ),
+    "DATA007": ("small-reads", "loading each sample takes many small or random reads"),
+    "DATA008": ("loader-jitter", "a few samples or batches take far longer to load than the others"),
+    "XFER001": ("transfer-blocking", "copies to the GPU use pageable memory or do not overlap with computing"),
+    "COMP001": (
+        "compute-bound",
+        "the GPU (or CPU) that trains computes nearly all the time, which is the healthy state",
+    ),
+    "COMP002": ("launch-bound", "a step has many small operations, and the host cannot launch them fast enough"),
+    "COMP003": ("sync-stall", "the host waits for the GPU inside a step (`.item()`, `.cpu()`, printing a tensor)"),
+    "COMP004": (
+        "precision-unused",
+        "the program multiplies matrices in fp32 on a GPU that is faster in other data types",
+    ),
     "COMP005": ("shapes-misaligned", "matrix dimensions are not aligned for the tensor cores"),
-    "COMP006": ("bandwidth-bound", "element-wise operations dominate, and memory bandwidth limits them"),
-    "COMP007": ("device-underfilled", "the GPU has too little work at a time, and memory is free for a larger batch"),
+    "COMP006": (
+        "bandwidth-bound",
+        "element-wise operations take most of the compute time, and memory bandwidth limits their speed",
+    ),
+    "COMP007": (
+        "device-underfilled",
+        "the kernels of a step are too small to use the whole GPU, and memory is free for a larger batch",
+    ),
     "COMP008": ("optimizer-unfused", "the optimizer takes a visible share of a step and updates one tensor at a time"),
-    "MEM001": ("memory-near-limit", "little memory is left, or allocations are retried"),
-    "MEM002": ("memory-growing", "memory of the device or the host grows with each step"),
-    "MEM003": ("memory-fragmented", "much more GPU memory is reserved than was ever allocated"),
+    "MEM001": ("memory-near-limit", "nearly all memory is in use, or torch had to retry allocations"),
+    "MEM002": ("memory-growing", "the memory that the program uses on the GPU or the host grows with each step"),
+    "MEM003": (
+        "memory-fragmented",
+        "torch has reserved much more GPU memory than the program allocated at any one time",
+    ),
     "COMM001": ("communication-exposed", "communication between ranks does not overlap with computing"),
-    "COMM002": ("rank-straggling", "one rank makes the others wait; the finding names the rank and the cause"),
-    "COMM003": ("link-degraded", "a link between GPUs or hosts is far slower than it should be"),
-    "COMM004": ("sync-each-microstep", "ranks exchange gradients on every micro-step of an accumulation"),
-    "RUN001": ("checkpoint-stall", "saving checkpoints stops training"),
-    "RUN002": ("evaluation-heavy", "evaluation takes a large share of the time"),
-    "RUN003": ("startup-slow", "a long time passes before the first step"),
-    "RUN004": ("step-jitter", "step times vary, and the loader is not the cause"),
+    "COMM002": ("rank-straggling", "one rank is slower and makes the other ranks wait"),
+    "COMM003": ("link-degraded", "a link between GPUs or hosts is far slower than expected"),
+    "COMM004": ("sync-each-microstep", "ranks exchange gradients in every micro-step of gradient accumulation"),
+    "RUN001": ("checkpoint-stall", "training stops while the program saves checkpoints"),
+    "RUN002": ("evaluation-heavy", "evaluation takes a large share of the run"),
+    "RUN003": ("startup-slow", "a long time passes before the first training step"),
+    "RUN004": ("step-jitter", "some steps take far longer than the others, and the loader is not the cause"),
     "RUN005": ("throughput-drift", "steps get slower during the run"),
-    "RUN006": ("host-code-heavy", "the program's own Python code between phases takes a large share of the time"),
-    "HOST001": ("cpu-oversubscribed", "there are more compute threads than CPU cores"),
+    "RUN006": (
+        "host-code-heavy",
+        "the program's own Python code between the phases of a step takes a large share of the time",
+    ),
+    "HOST001": ("cpu-oversubscribed", "the program has more compute threads than CPU cores"),
     "HOST002": ("memory-swapping", "the host moves memory pages to disk (swapping)"),
-    "HOST003": ("cpu-contended", "other processes or a CPU quota take the CPU cores"),
-    "GPU001": ("thermal-throttling", "the GPU lowers its clock because of heat"),
-    "GPU002": ("power-capped", "the GPU lowers its clock because of a power limit"),
+    "HOST003": ("cpu-contended", "the program gets too little CPU time, because of other processes or a CPU quota"),
+    "GPU001": ("thermal-throttling", "the GPU lowers its clock rate because it is too hot"),
+    "GPU002": ("power-capped", "the GPU lowers its clock rate because of a power limit"),
     "GPU003": ("pcie-degraded", "the PCIe link has fewer lanes or an older generation than the card supports"),
     "GPU004": ("gpu-errors", "the GPU reported memory errors or Xid errors"),
-    "GPU005": ("gpu-shared", "another process uses the GPU"),
+    "GPU005": ("gpu-shared", "a process outside the run uses the same GPU"),
     "CONV001": ("loss-not-finite", "the loss is NaN or infinite"),
     "CONV002": ("loss-diverging", "the loss rises far above its first values"),
     "CONV003": ("loss-plateau", "the loss has stopped improving"),
@@ -138,7 +162,8 @@ def markdown(page: Page, *, links: bool = False) -> str:
         page: The page.
         links: Whether other pages are links to their files, as in ``docs/findings``. Without, they are named.
     """
-    head = f"# {page.code} {page.name}\n\nReported when: {page.when}.\n\n"
+    says = "Paceline reports this finding when" if page.decided else f"The finding {page.name} means that"
+    head = f"# {page.code} {page.name}\n\n{says} {page.when}.\n\n"
     body = page.body if links else without_links(page.body)
     return head + (body or _undecided(page)) + "\n" + _remedies(page, links)
 
@@ -156,20 +181,25 @@ def _remedies(page: Page, links: bool) -> str:
     for row in rows:
         name = f"[{row.id}](../remedies/{row.file_name})" if links else row.id
         lines.append(f"| {name} | {', '.join(row.classes)} | {row.title} |")
-    return "\n".join([*lines, "", f"`paceline explain {rows[0].id}` prints the page of this remedy.", ""])
+    return "\n".join([*lines, "", f"`paceline explain {rows[0].id}` prints the page of the remedy `{rows[0].id}`.", ""])
 
 
 def _undecided(page: Page) -> str:
     return (
         "## Not detected by this version\n\n"
-        f"This version has no rule for {page.name}. The problem may exist even if a report does not "
-        "show this finding."
+        f"This version of Paceline cannot detect {page.name}. The problem may exist even if a report does not "
+        "show the finding."
     )
 
 
 def index(pages: list[Page]) -> str:
     """Return the index of all findings as Markdown."""
-    lines = ["# Findings", "", "`paceline explain CODE` prints the page of a finding without a network connection.", ""]
+    lines = [
+        "# Findings",
+        "",
+        "`paceline explain CODE` prints the page of the finding CODE and needs no network connection.",
+        "",
+    ]
     for group in dict.fromkeys(page.group for page in pages):
         lines += [f"## {group}", "", "| code | name | when |", "|---|---|---|"]
         lines += [_row(page) for page in pages if page.group == group] + [""]

@@ -65,9 +65,15 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
         return None
     gain = gain_of_removing(lost, 0.3, 0.95)
     change = (
-        "DataLoader(num_workers=...): `paceline run` says how many" if serial else "use more workers if cores are free"
+        "use DataLoader(num_workers=...); `paceline run` finds how many workers to use"
+        if serial
+        else "use more workers if cores are free"
     )
-    who = "the training process makes a batch" if serial else "it waits for the workers' next batch"
+    who = (
+        "the training process loads a batch"
+        if serial
+        else "the training process waits for the next batch of the workers"
+    )
     return Finding(
         code=code,
         name=name,

@@ -75,5 +75,5 @@ def worth(finding: Finding) -> float:
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
     """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
     if not findings or _key(findings[0])[0] == 0:
-        return "balanced", "no single cause takes 5% of the time or more"
+        return "balanced", "no single cause takes at least 5% of the time"
     return findings[0].name, findings[0].summary

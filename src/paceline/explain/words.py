@@ -27,8 +27,9 @@ def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
     """Return evidence of how the workers or threads spend their time."""
     who = ("the workers" if loader.workers else "the threads") if loader.makers else "the training process"
     text = (
-        f"{who} made {loader.batches} batches: {units.percent(loader.on_cpu)} of the time computing, "
-        f"{units.percent(loader.blocked)} blocked, {units.percent(loader.runnable)} waiting for a CPU core"
+        f"{who} loaded {loader.batches} batches; {units.percent(loader.on_cpu)} of the loading time was spent "
+        f"computing, {units.percent(loader.blocked)} blocked, and {units.percent(loader.runnable)} waiting for a CPU "
+        f"core"
     )
     return Evidence(text=text, value=loader.on_cpu, unit="share of time making batches")
 
@@ -39,7 +40,7 @@ def hot(loader: LoaderBreakdown) -> list[Evidence]:
         return stages(loader)
     top = loader.hot[0]
     text = (
-        f"{top.function} takes {units.percent(top.share)} of the time in which batches are made ({top.count} "
+        f"{top.function} takes {units.percent(top.share)} of the time that the loader needs for batches ({top.count} "
         f"stack samples)"
     )
     return [*stages(loader), Evidence(text=text, value=top.share, unit=SHARE_OF_SAMPLES)]
@@ -63,7 +64,8 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
     if loader.collate < 0.2:
         return []
     name = loader.settings.get("collate_fn")
-    text = f"the collate function {name} takes {units.percent(loader.collate)} of the time in which batches are made"
+    share = units.percent(loader.collate)
+    text = f"the collate function {name} takes {share} of the time that the loader needs for batches"
     return [Evidence(text=text, value=loader.collate, unit="share of time making batches")]
 
 
@@ -79,13 +81,13 @@ def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
     if loader is not None and loader.threads:
         return "loader.threads", f"{wanted} loader threads instead of {loader.threads}"
     now = loader.workers if loader is not None else 0
-    shared = "; each must read its own part of the dataset (get_worker_info)" if is_stream(loader) else ""
-    return "loader.workers", f"DataLoader(num_workers={wanted}) instead of {now}{shared}"
+    shared = "; each worker must read its own part of the dataset (get_worker_info)" if is_stream(loader) else ""
+    return "loader.workers", f"use DataLoader(num_workers={wanted}) instead of {now} workers{shared}"
 
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
     """Return evidence of how many of the allowed cores the program needs."""
-    text = f"the program with {makers(loader)} needs {demand * cores:.1f} of {cores:g} cores"
+    text = f"with {makers(loader)}, the program needs {demand * cores:.1f} of {cores:g} CPU cores"
     return Evidence(text=text, value=demand, unit="share of allowed cores")
 
 

@@ -119,13 +119,13 @@ def read_instances(path: Path) -> tuple[Instance, ...]:
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no price table ({error})") from None
+        raise UsageError(f"{path} is not a price table ({error})") from None
     return tuple(_own(path, line, row) for line, row in enumerate(rows, start=2))
 
 
 _OWN = {  # what a table of one's own may leave out, and what is taken then
     **dict.fromkeys(("region", "spot_usd_h", "interruption_band_2025_06", "spot_source"), ""),
-    "price_source": "a table of your own that names no source",
+    "price_source": "your own price table, which names no source",
     **dict.fromkeys(("vcpus", "mem_gib"), "0"),
     "on_demand_usd_h": "",
     "provider": "own",
@@ -139,9 +139,11 @@ def _own(path: Path, line: int, row: Mapping[str, str | None]) -> Instance:
             given["vram_mib_per_gpu"] = str(find_gpu(given["gpu"]).memory_gb * 1024)
         instance = _instance({**_OWN, **given})
     except ValueError as error:
-        raise UsageError(f"line {line} of {path} has a figure that is none ({error})") from None
+        raise UsageError(f"line {line} of {path} contains a value that is not a number ({error})") from None
     except KeyError as error:
-        raise UsageError(f"{path} has no column {error}; docs/reference/cli.md names them") from None
+        raise UsageError(
+            f"{path} has no column {error}; docs/reference/cli.md lists the columns of a price table"
+        ) from None
     sizes = {"gpu_count": instance.gpu_count, "vram_mib_per_gpu": instance.gpu_memory_bytes}
     prices = {"on_demand_usd_h": instance.on_demand_usd_h, "spot_usd_h": instance.spot_usd_h}
     for name, value in {**sizes, **prices}.items():
@@ -201,8 +203,8 @@ def _bare(nvml_name: str) -> str:
 
 def _unknown_instance(name: str, near: list[Instance]) -> str:
     choices = ", ".join(dict.fromkeys(_priced(each) for each in near))
-    hint = f"the nearest are {choices}" if near else f"{len(instances())} are known, such as aws/p5.48xlarge"
-    return f"no instance is called {name!r}; {hint}; give one of these names, or the price with --price USD"
+    hint = f"the nearest are {choices}" if near else f"{len(instances())} instances are known, such as aws/p5.48xlarge"
+    return f"no instance is called {name!r}; {hint}; give one of these names, or the price per hour with --price USD"
 
 
 def _priced(instance: Instance) -> str:

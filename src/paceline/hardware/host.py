@@ -73,7 +73,7 @@ def cpu_flags(files: HostFiles | None = None) -> frozenset[str]:
 def _reasons(*, cpu_model: str | None, memory_total_bytes: int | None) -> dict[str, str]:
     reasons = {}
     if cpu_model is None:
-        reasons["cpu_model"] = "/proc/cpuinfo names no model"
+        reasons["cpu_model"] = "/proc/cpuinfo does not name the CPU model"
     if memory_total_bytes is None:
         reasons["memory_limit_bytes"] = "/proc/meminfo could not be read"
     return reasons

@@ -128,7 +128,10 @@ def rate_factor(optimizer: str, factor: float) -> float:
 
 def rule_of(optimizer: str) -> str:
     """Say by which rule the learning rate follows the batch."""
-    return f"{optimizer}: learning rate times {'c' if optimizer in _LINEAR else 'sqrt(c)'} for c times the samples"
+    return (
+        f"{optimizer}: the learning rate is multiplied by {'c' if optimizer in _LINEAR else 'sqrt(c)'} if the "
+        f"batch size is multiplied by c"
+    )
 
 
 def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:

@@ -67,7 +67,7 @@ def candidate_of(found: BatchStudy) -> Candidate | None:
         recipe=recipe_of(best, now.samples),
         safety="semantic",
         predicted=None,
-        why=f"with {best.samples} samples per step, the same loss is expected sooner",
+        why=f"with {best.samples} samples per step, training is expected to reach the same loss sooner",
         progress=best.progress,
     )
 
@@ -92,7 +92,7 @@ def _too_large(sizes: Sequence[Size]) -> str | None:
     free = available_bytes(LocalFiles())
     if free is None or more <= _SAFE_SHARE * free:
         return None
-    return f"would need about {units.size(more)} more memory, which is over half of the free memory"
+    return f"would need about {units.size(more)} more memory, which is more than half of the free memory"
 
 
 def _exhausted(sizes: Sequence[Size]) -> bool:
@@ -108,5 +108,7 @@ def _optimizer(situation: Situation) -> str:
 
 def _why(windows: int, optimizers: int) -> str:
     if optimizers > 1:
-        return f"the program has {optimizers} optimizers, so it is unknown which gradients to measure"
-    return f"measured on {windows} groups of steps early in training; the scale usually grows later"
+        return f"the program has {optimizers} optimizers, so the gradient noise cannot be measured"
+    return (
+        f"measured on {windows} groups of steps at the start of training; the gradient noise scale usually grows later"
+    )

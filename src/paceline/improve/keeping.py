@@ -57,5 +57,5 @@ def reason_to_keep(
     if verdict != "undecided" or gained is None:
         return "gain proven" if verdict == "win" else None
     if any(other is not None and is_better_value(gained, other, worth) for other in others):
-        return "the fastest value of a setting whose gain is proven"
+        return "the fastest value of a setting with a proven gain"
     return None

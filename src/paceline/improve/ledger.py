@@ -85,6 +85,7 @@ class Ledger:
         except OSError as error:
             why = f"cannot write {self._path}: {error.strerror or error}"
             self._told(
-                f"the results of trials cannot be stored: {why}; set PACELINE_HISTORY to another file, or to off"
+                f"the results of trials cannot be stored: {why}; set the environment variable PACELINE_HISTORY to "
+                f"another file, or to off"
             )
             self._path = None

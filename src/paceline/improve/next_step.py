@@ -27,7 +27,7 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     """
     allow = _allow(tuned, program)
     if recipe_file is not None:
-        run = NextStep(text="run with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
+        run = NextStep(text="run the program with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
         return [run, *([allow] if allow is not None else [])]
     steps = [_again(tuned, program), _longer_program(tuned), _more_budget(tuned, program), allow]
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
@@ -39,8 +39,8 @@ def busy_text(tuned: Tuned) -> str | None:
         return None
     cores = f"{tuned.other_cores:.1f} core{'s' * (tuned.other_cores >= 1.05)}"
     return (
-        f"other programs used {cores} on average during the trials, which makes the intervals wider; "
-        "for narrower intervals, run tune again when the machine is idle"
+        f"other programs used {cores} on average during the trials, which makes the confidence intervals wider; for "
+        f"narrower intervals, run paceline tune again when the machine is idle"
     )
 
 
@@ -88,7 +88,8 @@ def _longer_program(tuned: Tuned) -> NextStep | None:
     step_s = tuned.before.step_s.value if tuned.before.step_s is not None else 0.0
     steps = f", about {math.ceil(_SECONDS_OF_STEPS / step_s):,} steps" if step_s > 0 else ""
     return NextStep(
-        text=f"let the program train for at least a minute{steps}, with more epochs or data, and run tune again",
+        text=f"let the program train for at least a minute{steps}, with more epochs or more data, and run paceline "
+        f"tune again",
         command=None,
     )
 
@@ -100,7 +101,7 @@ def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
         return None
     budget_s = max(_LONGER * tuned.budget_s, 2 * tuned.wall_s)
     text = (
-        "the budget was too small for a result"
+        "the time budget was too small for a result"
         if tuned.out_of_budget
         else "a trial had too few measurements for a result"
     )
@@ -118,7 +119,7 @@ def _explain(tuned: Tuned, program: str) -> NextStep:
     """Return the page of the verdict: what is left has to be changed in the source."""
     for finding in tuned.before.findings:
         if finding.name == tuned.before.verdict and finding.severity != "info":
-            text = f"no change that tune can try helps; see what you can change by hand about {finding.name}"
+            text = f"none of the changes that paceline tune can try helps; see how to fix {finding.name} by hand"
             return NextStep(text=text, command=f"paceline explain {finding.code}")
     return NextStep(text="keep the program unchanged", command=f"paceline run {program}")
 

@@ -21,10 +21,11 @@ from paceline.improve.remedies import all_remedies
 _NOTE = "<!-- Made from the remedy by `python -m paceline.improve.pages docs/remedies`; edit the remedy. -->"
 _HEAD = """# Remedies
 
-A remedy is one change to how training runs. `paceline tune` tries the remedies marked *yes* ([how](../how-to/tune.md));
-the other remedies are changes to the source or to the machine that you make yourself. `tune` tries `exact` and
-`resampled` changes by default; `numeric` changes need `--allow numeric`, and `semantic` changes need `--allow
-semantic`. `paceline explain REMEDY` prints a page without a network connection.
+A remedy is one change to how training runs. `paceline tune` tries the remedies that are marked *yes*
+([how](../how-to/tune.md)). The other remedies are changes to the source or to the machine that you make yourself. By
+default, `paceline tune` tries changes of the safety classes `exact` and `resampled`. With `--allow numeric`, it also
+tries `numeric` changes, and with `--allow semantic`, it also tries `numeric` and `semantic` changes.
+`paceline explain REMEDY` prints the page of a remedy and needs no network connection.
 
 | remedy | what it does | safety class | tune tries it |
 |---|---|---|---|
@@ -65,7 +66,7 @@ def _facts(info: RemedyInfo) -> str:
     *first, last = (f"`{name}`" for name in info.classes)
     classes = f"{', '.join(first)} or {last}" if first else last
     if not info.tunable:
-        return f"Safety class: {classes}. Apply this remedy by hand; `paceline tune` does not try it."
+        return f"Safety class: {classes}. `paceline tune` does not try this remedy. Apply it by hand."
     settings = ", ".join(f"`{key}`" for key in info.settings)
     return f"Safety class: {classes}. Recipe settings: {settings}. `paceline tune` can try this remedy."
 
@@ -73,7 +74,7 @@ def _facts(info: RemedyInfo) -> str:
 def _findings(page: RemedyPage, links: bool) -> str:
     if not page.findings:
         return ""
-    lines = ["", "## Findings that name it", ""]
+    lines = ["", "## Findings that name this remedy", ""]
     for one in page.findings:
         name = f"{one.code} {one.name}"
         lines.append(f"- [{name}](../findings/{one.file_name})" if links else f"- {name}")

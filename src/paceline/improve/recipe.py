@@ -80,9 +80,9 @@ def checked(content: Mapping[str, Any], where: str) -> Recipe:
     tables = {name.partition(".")[0] for name in SETTINGS}
     for table, settings in content.items():
         if table not in tables:
-            raise UsageError(f"{where}: no table [{table}]{_near(table, tables)}")
+            raise UsageError(f"{where}: recipes have no section [{table}]{_near(table, tables)}")
         if not isinstance(settings, Mapping):
-            raise UsageError(f"{where}: {table!r} must be a table such as [{table}]; found {settings!r}")
+            raise UsageError(f"{where}: {table!r} must be a section such as [{table}], not {settings!r}")
         for key, value in settings.items():
             _check(f"{table}.{key}", value, where)
     return {table: dict(settings) for table, settings in content.items()}
@@ -91,7 +91,7 @@ def checked(content: Mapping[str, Any], where: str) -> Recipe:
 def _check(name: str, value: Any, where: str) -> None:
     setting: Setting | None = SETTINGS.get(name)
     if setting is None:
-        raise UsageError(f"{where}: no setting {name}{_near(name, SETTINGS)}")
+        raise UsageError(f"{where}: recipes have no setting {name}{_near(name, SETTINGS)}")
     if not setting.allows(value):
         raise UsageError(f"{where}: {name} = {value!r} is not allowed; the value must be {setting.takes}")
 

@@ -55,7 +55,7 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
         recipe=merged(*(one.candidate.recipe for one in chosen)),
         safety=least_safe(one.candidate.safety for one in chosen),
         predicted=_predicted([one.gained for one in chosen]),
-        why="each change seemed to gain something, but no gain was certain for one change alone",
+        why="each change seemed to make steps faster, but the gain of no single change was certain",
         begins_s=sum(one.candidate.begins_s for one in chosen),
         warmup_steps=max((one.candidate.warmup_steps or 0 for one in chosen), default=0) or None,
         aims=chosen[0].candidate.aims,

@@ -49,7 +49,7 @@ _NOWHERE = {  # trackers that write to a service of theirs
     "CLEARML_OFFLINE_MODE": "1",
 }
 _TAIL = 8000  # bytes of what a program that failed wrote last
-_ASKED = "; in a trial, standard input is empty: pass the answers as options of the program instead"
+_ASKED = "; in a trial, the standard input of the program is empty: pass the answers as options of the program instead"
 _TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
 
 
@@ -213,7 +213,7 @@ class Player:
                 world = max(1, hello["world"])
             said = self._all_stops(deadline)[0]
         except ProgramOver as error:
-            raise ProgramOver("the program ended without a step of a torch optimizer") from error
+            raise ProgramOver("the program ended before the first step of a torch optimizer") from error
         self.pause()
         return said
 
@@ -327,7 +327,9 @@ class Player:
             if self._process.poll() is not None:
                 raise self._over()
             if time.monotonic() > deadline:
-                raise TrialFailed(f"the program hung: it made no step of a torch optimizer in time{self._last_words()}")
+                raise TrialFailed(
+                    f"the program hung: its torch optimizer made no step within the time limit{self._last_words()}"
+                )
 
     def _over(self) -> TrialFailed:
         deadline = time.monotonic() + 20.0
@@ -339,7 +341,11 @@ class Player:
 
     def _lacking(self) -> str:
         """Say what the machine ran out of, where that can be seen."""
-        memory = ", and the kernel killed a process because memory was full" if oom_kills() != self._oom_kills else ""
+        memory = (
+            ", and the operating system killed a process because memory was full"
+            if oom_kills() != self._oom_kills
+            else ""
+        )
         disk = f", and the disk of {self.folder} is full" if shutil.disk_usage(self.folder).free < _FULL_BYTES else ""
         return memory + disk
 

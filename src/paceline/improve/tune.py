@@ -105,7 +105,7 @@ class Search:
                 race = None
             self._quality = self._verified()
         except KeyboardInterrupt:
-            stopped = "interrupted; the changes that were kept so far are the result"
+            stopped = "interrupted; the result contains the changes kept so far"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
             stopped = f"stopped: {error}"
         return self._result(before, stopped, race)
@@ -113,9 +113,9 @@ class Search:
     def _search_from(self, before: Situation) -> str:
         rank = before.facts.first
         if not before.facts.enough:
-            return f"too short to tune: {len(rank.record.steps)} steps in all"
+            return f"too short to tune: the program has only {len(rank.record.steps)} steps"
         if self._budget.allows_learning(self._workshop.start_s):
-            self._told("measuring how much the step time differs between processes of the program")
+            self._told("measuring how much the step time differs between identical processes of the program")
         self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
@@ -156,9 +156,9 @@ class Search:
         for candidate in chain(self._queue(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
                 self._out_of_budget = True
-                return f"the rest of the budget of {self._limits.budget_s:.0f} s is too short for another trial"
+                return f"the rest of the time budget of {self._limits.budget_s:.0f} s is too short for another trial"
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
-                return f"{self._limits.trials} trials were made"
+                return f"the maximum of {self._limits.trials} trials was reached"
             try:
                 trial = self._try(candidate)
             except KeyboardInterrupt:
@@ -173,9 +173,9 @@ class Search:
                 self._progress.append(candidate.progress)
                 if self._is_over():
                     self._out_of_budget = True
-                    return f"the budget of {self._limits.budget_s:.0f} s is spent"
+                    return f"the time budget of {self._limits.budget_s:.0f} s is spent"
                 self._now = self._workshop.watch(self.best)
-        return f"no change is left that could gain {self._goal.worth - 1:.0%} or more"
+        return f"no untried change could give a speed-up of {self._goal.worth - 1:.0%} or more"
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
@@ -233,7 +233,7 @@ class Search:
         if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
             return
         assert self._now is not None  # the search begins with it
-        self._told("measuring the noise of the gradients and the speed of larger batches")
+        self._told("measuring the gradient noise and the speed of larger batches")
         self._batch = study(self._workshop, self._now, self.best, self._left_s)
         candidate = candidate_of(self._batch) if self._batch is not None else None
         if candidate is not None:
@@ -302,7 +302,7 @@ class Search:
         try:
             found = self._workshop.prove(measured.recipe, classes, compared_with)
         except TrialFailed as error:
-            return replace(measured, status="failed", reason=f"could not be checked: {error}")
+            return replace(measured, status="failed", reason=f"Paceline could not check this change: {error}")
         failed = [check for check in found if not check.passed]
         taken = time.monotonic() - begun
         against = failed if candidate.safety != "semantic" else [check for check in failed if check.vetoes]

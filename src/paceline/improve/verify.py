@@ -95,7 +95,7 @@ def worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
     same = any(a.worker != b.worker and _any_equal(a, b) for a, b in combinations(states, 2))
     ids = len({one.worker for one in states})
     text = (
-        "two workers start from the same random state"
+        "two loader workers start with the same random state"
         if same
         else f"{ids} worker{'s' * (ids != 1)}, each with its own random state"
     )
@@ -120,11 +120,13 @@ def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]
     wanted, got = [list(one.fed) for one in first], [list(one.fed) for one in candidate]
     if wanted == got:
         return Check(
-            name="samples", passed=True, text=f"the same inputs in {len(wanted[0])} forward passes, to the bit"
+            name="samples", passed=True, text=f"the same inputs in {len(wanted[0])} forward passes, bitwise identical"
         )
     if [list(one.fed) for one in again] != wanted:
         return Check(
-            name="samples", passed=False, text="not checked, because the inputs of the baseline differ from run to run"
+            name="samples",
+            passed=False,
+            text="inputs: not checked, because the inputs of the baseline differ from run to run",
         )
     place = next((i for i, (a, b) in enumerate(zip(wanted[0], got[0], strict=False)) if a != b), len(got[0]))
     return Check(name="samples", passed=False, text=f"the inputs differ from forward pass {place + 1} on")
@@ -138,7 +140,7 @@ def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[See
         )
         repeats = wanted == repeated
         if wanted == got:
-            text = f"the same {name}, to the bit" if any(wanted) else f"no {name} to compare"
+            text = f"the same {name}, bitwise identical" if any(wanted) else f"no {name} to compare"
             found.append(Check(name=name, passed=True, text=text))
         elif repeats:
             found.append(Check(name=name, passed=False, text=f"the {name} differ from those of the baseline"))
@@ -167,7 +169,7 @@ def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Se
     if not any(wanted) and not any(got):
         return []
     if wanted == got:
-        return [Check(name="buffers", passed=True, text="the same integer buffers, to the bit")]
+        return [Check(name="buffers", passed=True, text="the same integer buffers, bitwise identical")]
     if wanted != repeated:
         return [
             Check(
@@ -178,7 +180,7 @@ def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Se
         Check(
             name="buffers",
             passed=False,
-            text="the integer buffers differ, so something is counted more or fewer times",
+            text="the integer buffers differ from those of the baseline, so something is counted more or fewer times",
         )
     ]
 
@@ -192,14 +194,17 @@ def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Ch
         return Check(name="losses", passed=False, text="not checked, because no loss was seen")
     half = length // 2
     if not np.isfinite(own[:length]).all() and np.isfinite(curves[0][:length]).all():
-        text = "a loss is not finite, but the losses of the baseline are"
+        text = "a loss is NaN or infinite, but all losses of the baseline are finite"
         return Check(name="losses", passed=False, text=text, vetoes=True)
     level = float(np.mean(np.abs(curves[0][half:length])))
     scatter = float(np.mean(np.std([c[half:length] for c in curves], axis=0, ddof=1))) if len(curves) > 1 else 0.0
     apart = float(np.mean(np.abs(own[half:length] - curves[0][half:length])))
     allowed = max(scatter, FLOOR * level)
-    text = f"losses differ by {_shown(apart)} on average over {length - half} steps; {_shown(allowed)} is allowed"
-    why = f"seed to seed {_shown(scatter)}" if len(curves) > 1 else "rounding"
+    text = (
+        f"losses differ by {_shown(apart)} on average over {length - half} steps; {_shown(allowed)} is the "
+        f"allowed difference"
+    )
+    why = f"from seed to seed, losses differ by {_shown(scatter)}" if len(curves) > 1 else "rounding"
     return Check(name="losses", passed=apart <= allowed, text=f"{text} ({why})")
 
 

@@ -16,23 +16,23 @@ def unpromising(candidate: Candidate, goal: Goal) -> str:
     """Say why a change is not worth a trial."""
     by_findings = candidate.predicted_by_findings
     if by_findings is not None and by_findings.high >= goal.worth:
-        return f"earlier trials on this machine gained less than {goal.worth - 1:.0%}"
-    return f"expected to gain less than {goal.worth - 1:.0%}"
+        return f"in earlier trials on this machine, this change gained less than {goal.worth - 1:.0%}"
+    return f"this change is expected to gain less than {goal.worth - 1:.0%}"
 
 
 def too_long(candidate: Candidate) -> str:
     """Say that a change takes too long to begin."""
-    return f"takes about {candidate.begins_s:.0f} s to start, which is more than the rest of the budget"
+    return f"a trial takes about {candidate.begins_s:.0f} s to start, which is more than the rest of the time budget"
 
 
 def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
     """Say why a change that was tried is not kept."""
     if verdict == "slow":
-        return f"needs less memory, but a step takes more than {SLOWEST} times as long"
+        return f"training needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
         return f"the gain is certainly below {goal.worth - 1:.0%}"
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
-        return "gain not proven: too few measurements; try a longer --budget"
+        return "gain not proven, because there are too few measurements; try a longer --budget"
     return "gain not proven"
 
 

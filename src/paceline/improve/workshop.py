@@ -109,7 +109,7 @@ class Workshop:
             try:
                 player.begin()
             except ProgramOver as error:
-                raise TrialFailed("no step of a torch optimizer was seen, and a trial needs such steps") from error
+                raise TrialFailed("Paceline saw no step of a torch optimizer, and a trial needs such steps") from error
             self.start_s = min(self.start_s, time.monotonic() - begun)
             try:
                 first = player.play(10, _STEP_TIMEOUT_S, pause=False)
@@ -164,7 +164,7 @@ class Workshop:
                 break
         if not rounds:
             over = f"too short to measure: the program ends after {self._total} steps"
-            raise TrialFailed(over if self._total else "too slow to measure in the available time")
+            raise TrialFailed(over if self._total else "the program is too slow to measure in the available time")
         return self._judged(contest, rounds)
 
     def _settled(self, contest: Contest, rounds: Sequence[Round], earlier: int) -> bool:
@@ -279,7 +279,7 @@ class Workshop:
         except (ProgramFailed, ProgramOver):
             raise
         except TrialFailed as error:
-            raise TrialFailed(f"compiling took longer than the {patience_s:.0f} s available") from error
+            raise TrialFailed(f"compiling the model took longer than the available {patience_s:.0f} s") from error
 
     # -- sizes of a batch ----------------------------------------------------------------------------
 

@@ -60,4 +60,7 @@ def refusal(adapted: Adapted, layout: Layout) -> str:
     inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
     if adapted.frozen_bits >= 16 or not inner:
         return ""
-    return f"frozen weights below 16 bits are planned on dp and shard only, not on {', '.join(inner)}"
+    return (
+        f"frozen weights with fewer than 16 bits are supported only with the layout axes dp and shard, not with "
+        f"{', '.join(inner)}"
+    )

@@ -49,7 +49,9 @@ def block_fields(module: Part, name: str, blocks: list[Part], hidden: int) -> di
     sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
     width = _width([block for block in blocks if not experts_of(block, hidden)], hidden) or (sparse and sparse[0].each)
     if not attention or not width:
-        raise UsageError(f"no attention and feed-forward layers were recognised in the blocks of {name}; {_NUMBERS}")
+        raise UsageError(
+            f"Paceline recognized no attention and feed-forward layers in the blocks of {name}; {_NUMBERS}"
+        )
     attention_weights = sum(each.size for each in attention)
     heads = next((part.heads for part in _near(module, blocks) if part.heads), max(1, hidden // 64))
     return {

@@ -35,7 +35,8 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
         import torch
     except ImportError:
         raise EnvironmentFault(
-            "reading a module needs torch, which is not installed; give the numbers of the model"
+            "reading a model from a Python module needs torch, which is not installed; describe the model with "
+            "options such as --params"
         ) from None
     factory = _found(text)
     try:
@@ -49,7 +50,9 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
     if image is not None:
         return network_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
-        raise UsageError(f"{text} has convolutions; give the size of its images: --image 224")
+        raise UsageError(
+            f"{text} has convolutions; give the width and height of its images in pixels, such as --image 224"
+        )
     return transformer_of(part, name, seq)
 
 

@@ -57,7 +57,7 @@ _LEARNED_POSITIONS = ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bart", "mbart")
 _OTHERS = {
     "albert": "its blocks share their weights",
     "clip": "it has two models",
-    "dbrx": "its experts are in a part that is not read",
+    "dbrx": "its experts are in a part of the model that Paceline does not read",
     "siglip": "it has two models",
     "whisper": "its samples are audio",
     "wav2vec2": "its samples are audio",
@@ -78,7 +78,7 @@ def from_config(path: Path) -> Transformer:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} is not the config.json of a transformer ({error})") from None
     if not isinstance(config, dict):
-        raise UsageError(f"{path} is not the config.json of a transformer: it holds a {type(config).__name__}")
+        raise UsageError(f"{path} is not the config.json of a transformer: it contains a {type(config).__name__}")
     return _transformer(_Said(path, *_text_part(config)))
 
 
@@ -167,7 +167,10 @@ def _kv_heads(said: _Said, heads: int) -> int:
         return 1
     found = said.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads)
     if heads % found:
-        raise UsageError(f"{said.path} has {found} key/value heads, which do not divide its {heads} heads")
+        raise UsageError(
+            f"{said.path} has {found} key/value heads, but its number of attention heads ({heads}) is "
+            f"not a multiple of that"
+        )
     return found
 
 

@@ -74,7 +74,8 @@ def convnet(name: str) -> ConvNet:
         if found is not None:
             return _counted(name, list(build(found)))
     raise UsageError(
-        f"unknown convolutional network {name!r}; known: ResNet, ResNeXt, SE-ResNeXt, EfficientNet, SSD300"
+        f"unknown convolutional network {name!r}; the known networks are ResNet, ResNeXt, SE-ResNeXt, EfficientNet, "
+        f"SSD300"
     )
 
 

@@ -83,7 +83,10 @@ def replicas(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
     """
     count = whole.cluster.count
     if whole.layout != Layout(dp=count):
-        raise UsageError(f"a convolutional network is planned with a replica on each GPU; give --layout dp={count}")
+        raise UsageError(
+            f"for convolutional networks, only data parallelism with one replica per GPU is supported; "
+            f"give --layout dp={count}"
+        )
     if batch % count:
         near = max(1, batch // count) * count
         raise UsageError(f"a batch of {batch} cannot be split evenly over {count} GPUs; give --batch {near}")

@@ -80,7 +80,7 @@ def amount(text: str) -> float:
     except ValueError:
         value = 0.0
     if value <= 0:
-        raise UsageError(f"{text!r} is not a number; write 8b, 350m or 15t")
+        raise UsageError(f"{text!r} is not a number; write the number like 8b, 350m or 15t")
     return value
 
 
@@ -93,7 +93,7 @@ def machines(text: str, per_node: int | None, network: str | None, table: Sequen
     found = re.fullmatch(r"(\d+)\s*[x*]\s*(.+)", text.strip())
     count, name = (int(found[1]), found[2]) if found else (1, text.strip())
     if count < 1:
-        raise UsageError(f"{text!r} is not a machine; write 8xH100-SXM")
+        raise UsageError(f"{text!r} is not a number of GPUs with a GPU name; write it like 8xH100-SXM")
     speed = None if network is None else network_bytes_per_s(network)
     known = instances() if table is None else table
     if name.lower().rpartition("/")[2] in {each.instance_type.lower() for each in known}:
@@ -112,7 +112,10 @@ def of_instance(instance: Instance, count: int, network: float | None = None) ->
     """
     gpu = card_of(instance)
     if gpu is None or instance.gpu_count < 1:
-        raise UsageError(f"there is no data on {instance.gpu_count:g} x {instance.gpu} of {instance.instance_type}")
+        raise UsageError(
+            f"the price table has no technical data for {instance.gpu_count:g} x {instance.gpu} of "
+            f"{instance.instance_type}"
+        )
     each = int(instance.gpu_count)
     cluster = Cluster(
         gpu=gpu,
@@ -143,7 +146,7 @@ def network_bytes_per_s(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(g|t)b(?:ps|/s|it/s)", text.strip().lower())
     if found is None or float(found[1]) <= 0:
-        raise UsageError(f"{text!r} is not a network speed; write 400gbps")
+        raise UsageError(f"{text!r} is not a network speed; write it like 400gbps")
     return float(found[1]) * (1e9 if found[2] == "g" else 1e12) / 8
 
 
@@ -163,7 +166,9 @@ def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None 
     if subject is None:
         return transformer_from(given, params, given.pop("seq", _USUAL_SEQ))
     if params is not None:
-        raise UsageError(f"the number of weights of {subject} is known; leave out --params, or leave out {subject}")
+        raise UsageError(
+            f"the number of weights of {subject} is already known; leave out --params, or leave out {subject}"
+        )
     found = _read(subject, given, image)
     return checked(replace(found, **given)) if isinstance(found, Transformer) else found
 

@@ -68,12 +68,12 @@ def grid_of(question: Question) -> Grid:
             raise UsageError(f"layout {layout} needs {layout.ranks} GPUs, and there are {question.count}")
         replicas = layout.dp * layout.shard
         if question.by_engine and engine.refusal(layout):
-            refused[engine.refusal(layout) if question.layout else "the engine does not support the layout"] += 1
+            refused[engine.refusal(layout) if question.layout else "paceline.train does not support the layout"] += 1
             continue
         if why := adapters.refusal(question.adapted, layout):
             if question.layout:
                 raise UsageError(f"layout {layout}: {why}")
-            refused["frozen weights below 16 bits are planned on dp and shard only"] += 1
+            refused["frozen weights with fewer than 16 bits are supported only with the layout axes dp and shard"] += 1
             continue
         if question.batch % replicas:
             refused["the batch cannot be split evenly over the replicas"] += 1
@@ -104,7 +104,7 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
             )
     if layout.pp > model.layers:
         raise UsageError(
-            f"pp={layout.pp} has more stages than the {model.layers} blocks of {model.name}; give a smaller pp"
+            f"pp={layout.pp} is larger than the number of blocks of {model.name} ({model.layers}); give a smaller pp"
         )
 
 
@@ -163,7 +163,10 @@ def _why_none(question: Question, layout: Layout, per_replica: int) -> str:
         return f"{per_replica} samples per replica are not a multiple of the micro-batch {question.micro_batch}"
     if layout.pp > question.model.layers:
         return "the pipeline has more stages than the model has blocks"
-    return "a replica has fewer micro-batches than stages, or (interleaved) not a multiple of its stages"
+    return (
+        "a replica has fewer micro-batches than pipeline stages, or (interleaved schedule) its micro-batches are "
+        "not a multiple of its stages"
+    )
 
 
 def _turns(question: Question, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:

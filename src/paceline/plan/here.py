@@ -171,7 +171,10 @@ def rates_of(place: Place, profile: Profile) -> Rates:
         UsageError: The profile has no blocks of this place.
     """
     if not place.blocks:
-        raise UsageError("the profile has no measurements of whole models; make a new one: paceline plan --calibrate")
+        raise UsageError(
+            "the profile of this machine has no measurements of whole models; make a new profile: "
+            "paceline plan --calibrate"
+        )
     rests = [
         each.step.seconds - each.operators - exchange_s(profile, place.ranks, each.exchanged_bytes)
         for each in place.blocks
@@ -232,7 +235,8 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
     sent = messages_of(profile, "all_reduce", ranks)
     if sent is None:
         raise UsageError(
-            f"the profile has no messages between {ranks} ranks; make a new one: paceline plan --calibrate"
+            f"the profile of this machine has no measurements of communication between {ranks} ranks; make a new "
+            f"profile: paceline plan --calibrate"
         )
     first = min(gradient_bytes, _FIRST_BUCKET)
     buckets = 1 + math.ceil((gradient_bytes - first) / _BUCKET)
@@ -282,7 +286,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
     )
 
 
-_REASON = "the program reads values, or its optimizer does not run on the meta device"
+_REASON = "the program reads values of tensors, or its optimizer does not run on the meta device"
 
 
 def _spread(reference: Figure) -> float:
@@ -295,7 +299,7 @@ def _another_speed(pace: float) -> Iterator[str]:
         than = f"{pace:.2f} times slower" if pace > 1 else f"{1 / pace:.2f} times faster"
         yield (
             f"the machine is {than} now than when its profile was measured: another process uses it, or its clock "
-            "changed. If this lasts, measure again: paceline plan --calibrate"
+            "changed. If the difference persists, measure the machine again: paceline plan --calibrate"
         )
 
 
@@ -337,11 +341,19 @@ def _told(note: Mapping[str, Any], counts: Counts) -> list[str]:
     found = []
     if sum(counts.unknown.values()) > _TOLD * counts.total_s:
         names = ", ".join(f"{name.removeprefix('aten.')} ({seconds(took)})" for name, took in counts.unknown.items())
-        found.append(f"not in the profile, estimated as copies of the same size: {names}")
+        found.append(f"operators that the profile does not contain, estimated as copies of the same size: {names}")
     if note["autocast"]:
-        found.append(f"autocast to {note['autocast']} is ignored: operators are counted in {note['model']['dtype']}")
+        found.append(
+            f"autocast to {note['autocast']} is ignored: the prediction assumes that operators run in "
+            f"{note['model']['dtype']}"
+        )
     if note["compiled"]:
-        found.append("the program compiles its model: operators are counted as without compilation")
+        found.append(
+            "the program compiles its model, but the prediction assumes that operators run without compilation"
+        )
     if note["step"]["batches"] is None:
-        found.append("no DataLoader or paceline.data.Loader was seen: the time to make batches is not included")
+        found.append(
+            "the program uses no DataLoader or paceline.data.Loader, so the predicted step time does not "
+            "include loading batches"
+        )
     return found

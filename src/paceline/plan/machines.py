@@ -44,7 +44,7 @@ def ceiling(gpu: Gpu, number_format: str) -> float:
         return _by_power(gpu, number_format)
     peak = gpu.peak_flops.get(number_format)
     if peak is None:
-        raise UsageError(f"{gpu.name} has no {number_format}; it has {', '.join(gpu.peak_flops)}")
+        raise UsageError(f"{gpu.name} does not support {number_format}; it supports {', '.join(gpu.peak_flops)}")
     return peak * (1.0 if number_format == "fp32" else _usual_share(gpu))
 
 

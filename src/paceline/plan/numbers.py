@@ -46,8 +46,8 @@ def checked(model: Transformer) -> Transformer:
     """
     if model.heads % model.kv_heads:
         raise UsageError(
-            f"{model.kv_heads} key/value heads do not divide the {model.heads} heads of {model.name}; "
-            "change --kv-heads or --heads"
+            f"{model.kv_heads} key/value heads do not divide the {model.heads} attention heads of {model.name} "
+            f"evenly; change --kv-heads or --heads"
         )
     if model.experts and not 1 <= model.top_k <= model.experts:
         raise UsageError(f"a token cannot use {model.top_k} of {model.experts} experts; change --top-k or --experts")
@@ -57,7 +57,8 @@ def checked(model: Transformer) -> Transformer:
 def _with_experts(base: Transformer, given: Mapping[str, Any]) -> Transformer:
     if "heads" in given and base.hidden % base.heads:
         raise UsageError(
-            f"a width of {base.hidden} is not a multiple of {base.heads} heads; change --heads or --hidden"
+            f"the hidden size {base.hidden} is not a multiple of the number of heads, {base.heads}; change --heads "
+            f"or --hidden"
         )
     experts = given.get("experts")
     if experts is None:
@@ -85,7 +86,7 @@ def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Tra
             found = wide(width)
     if abs(found.params / params - 1) > _APART:
         raise UsageError(
-            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights, not "
+            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights in total, not "
             f"{_shortly(params)}; leave out --params or one of --layers and --hidden, or give --ffn and --vocab"
         )
     return found

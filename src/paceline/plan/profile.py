@@ -23,7 +23,7 @@ from paceline.hardware.host import this_host
 
 SCHEMA = "paceline.profile/1"
 OLD = timedelta(days=90)
-AGAIN = "make one on that machine: paceline plan --calibrate --out FILE"
+AGAIN = "make a profile on that machine: paceline plan --calibrate --out FILE"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             if each.ranks == ranks:
                 return each
         known = ", ".join(str(each.ranks) for each in self.places)
-        raise UsageError(f"the profile of {self.made.host} covers {known} ranks, not {ranks}; {AGAIN}")
+        raise UsageError(
+            f"the profile of {self.made.host} contains measurements of {known} ranks, not of {ranks}; {AGAIN}"
+        )
 
 
 def made_here(described: Mapping[str, object], day: date) -> Made:
@@ -184,14 +186,14 @@ def read_profile(path: Path) -> Profile:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"no profile at {path} ({error.strerror}); {AGAIN}") from None
+        raise UsageError(f"there is no machine profile at {path} ({error.strerror}); {AGAIN}") from None
     try:
         schema = msgspec.json.decode(data, type=_Schema).schema
         if schema != SCHEMA:
             raise UsageError(f"{path} has schema {schema!r}, and Paceline {__version__} reads {SCHEMA!r}; {AGAIN}")
         return msgspec.json.decode(data, type=Profile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a profile, or is damaged ({error}); {AGAIN}") from None
+        raise UsageError(f"{path} is not a machine profile, or is damaged ({error}); {AGAIN}") from None
 
 
 class _Schema(msgspec.Struct):
@@ -212,7 +214,9 @@ def write_profile(profile: Profile, path: Path) -> None:
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
-        raise EnvironmentFault(f"cannot write {path}: {error.strerror or error}; name a file with --out") from error
+        raise EnvironmentFault(
+            f"cannot write {path}: {error.strerror or error}; give another file with --out"
+        ) from error
 
 
 def is_of_here(made: Made) -> bool:

@@ -54,7 +54,8 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     if note["trained_elsewhere"]:
         raise _refused(
             note,
-            f"and {note['trained_elsewhere']:,} weights of other modules are trained too; only one model is planned",
+            f"and {note['trained_elsewhere']:,} weights of other modules are trained too, but "
+            f"paceline plan supports only one model",
         )
     whole = math.isclose(note["trained"], model["weights"], rel_tol=1 - _ALL)
     module = part_of(model["anatomy"])
@@ -81,7 +82,7 @@ def _pairs(note: Mapping[str, Any], module: Part) -> list[Pair]:
 
 def _beside(note: Mapping[str, Any], pairs: list[Pair], found: Model) -> Adapted:
     if not isinstance(found, Transformer):
-        raise _refused(note, "and adapters are planned for transformers only")
+        raise _refused(note, "and adapters are supported only for transformers")
     return adapted(pairs, found, note["trained"], note["model"]["frozen_bytes"])
 
 
@@ -89,7 +90,7 @@ def _refused(note: Mapping[str, Any], why: str) -> UsageError:
     model = note["model"]
     return UsageError(
         f"{model['class']} has {model['weights']:,} weights, of which {note['trained']:,} are trained, {why}; "
-        f"{_NUMBERS}, and --lora 16 if it trains adapters"
+        f"{_NUMBERS}. If the program trains adapters, add --lora 16"
     )
 
 

@@ -91,7 +91,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
     try:
         return [{key: value if isinstance(value, str) else "" for key, value in row.items()} for row in reader]
     except csv.Error as error:
-        raise UsageError(f"line {reader.line_num} is not CSV ({error})") from None
+        raise UsageError(f"line {reader.line_num} is not valid CSV ({error})") from None
 
 
 def parse(row: Mapping[str, str]) -> Row:
@@ -156,7 +156,9 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     fixed["precision"] = fixed["precision"] or ("bf16" if "bf16" in cluster.gpu.peak_flops else "fp16")
     ceiling(cluster.gpu, fixed["precision"])  # refuses a format that the card lacks
     if _unsaid(row) and isinstance(model, Transformer) and model.params > _FITS_ALONE:
-        raise UsageError("the row gives no layout (no axis and no sharding), and the model is too large for one GPU")
+        raise UsageError(
+            "the row contains no parallel layout (no axis and no sharding), and the model is too large for one GPU"
+        )
     if layout.dp > 1 and fixed["sharded"] == "parameters":
         layout = replace(layout, dp=1, shard=layout.dp)
     trained = _adapters(row.get("extra", ""), fixed)
@@ -228,7 +230,7 @@ def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) 
 
 def _cluster(row: Mapping[str, str]) -> Cluster:
     if not row.get("gpu"):
-        raise UsageError("gpu is not given")
+        raise UsageError("the row does not name the GPU")
     count = whole(row, "n_gpus") or _ranks(row)
     gpu = card(row["gpu"], number(row, "gpu_mem_gib"))
     return Cluster(
@@ -273,7 +275,9 @@ def _model(row: Mapping[str, str]) -> Model:
         return replace(found, seq=seq) if seq else found
     params = number(row, "params_b")
     if row.get("arch", "") in ("moe", "encdec", "transformer-xl", "cnn-det"):
-        raise UsageError(f"the architecture of {name} is unknown, and layers and width do not determine it")
+        raise UsageError(
+            f"the architecture of {name} is unknown, and the number of layers and the width do not determine it"
+        )
     vocab = re.search(r"vocab (\d+)", row.get("notes", ""))
     given = {
         "layers": layers,

@@ -133,7 +133,8 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> Found:
     refused = Counter(dict(grid.refused))
     if grid.columns is None:
         raise UsageError(
-            f"no layout splits {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} heads and a "
+            f"no parallel layout splits {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} "
+            f"heads and a "
             f"batch of {wish.global_batch} evenly ({_in_words(refused)}); change --batch, or the number of GPUs"
         )
     c = on(grid.columns, wish.cluster, wish.precision)
@@ -146,7 +147,7 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> Found:
     sure, front = looked.chance >= SURE, _front(looked)
     for index in np.flatnonzero(~sure):
         refused[_too_much(held, int(index))] += 1
-    refused["slower than another that needs no more memory"] += int(sure.sum()) - len(front)
+    refused["slower than another layout that needs no more memory"] += int(sure.sum()) - len(front)
     least = int(np.argmin(looked.held / c.memory))
     return Found(
         plans=tuple(_plan(cases[index], (seconds, held), looked, played, index) for index in front),
@@ -282,7 +283,7 @@ def _replicas(wish: Wish, model: ConvNet, fitted: Fitted) -> Found:
     unsure = sum(plan.fits < SURE for plan in plans)
     counts = {
         "may not fit in memory, mostly because of activations": unsure,
-        "slower than another that needs no more memory": len(plans) - unsure - len(front),
+        "slower than another layout that needs no more memory": len(plans) - unsure - len(front),
     }
     return Found(
         plans=tuple(front),

@@ -55,7 +55,7 @@ def parse_layout(text: str) -> Layout:
         axis, _, number = part.partition("=")
         if axis not in AXES or axis in given or not number.isdigit():
             raise UsageError(
-                f"{part!r} is not an axis with a size; write each of {', '.join(AXES)} at most once, such as tp=2"
+                f"{part!r} is not a layout axis with a size; write each of {', '.join(AXES)} at most once, such as tp=2"
             )
         given[axis] = int(number)
     return Layout(**given)

@@ -79,7 +79,7 @@ def number_format(text: str) -> str:
     if text in ("fp32", "float32", "float", "32", "32-true"):
         return "fp32"
     if text and not _has(text, "16", "amp", "half", "mixed"):
-        raise UsageError(f"unknown precision {text!r}; known: fp32, tf32, fp16, bf16, fp8, fp4")
+        raise UsageError(f"unknown precision {text!r}; the known precisions are fp32, tf32, fp16, bf16, fp8 and fp4")
     return "fp16" if text else ""
 
 

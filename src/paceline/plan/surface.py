@@ -74,7 +74,9 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
         ValueError: There are fewer than two sizes.
     """
     if len({sent for sent, _ in points}) < 2:
-        raise ValueError(f"{len(points)} messages of one size do not determine a line; measure two sizes or more")
+        raise ValueError(
+            f"{len(points)} messages of one size are not enough for a linear fit; measure at least two message sizes"
+        )
     sent, seconds = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     found = np.linalg.lstsq(np.column_stack([1 / seconds, sent / seconds]), np.ones(len(sent)), rcond=None)[0]
     slope = max(float(found[1]), 1e-15)

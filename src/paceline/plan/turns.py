@@ -47,7 +47,7 @@ def check(pipe: Pipe) -> None:
     if pipe.micro_steps < pipe.ranks or rounds or pipe.chunks < 1:
         raise UsageError(
             f"{pipe.schedule} over {pipe.ranks} stages needs {'a multiple of' if rounds else 'at least'} {pipe.ranks} "
-            f"micro-batches, and there are {pipe.micro_steps}"
+            f"micro-batches, but there are only {pipe.micro_steps}"
         )
 
 

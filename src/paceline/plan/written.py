@@ -16,7 +16,7 @@ _RECOMPUTE = {
 def _left_to_the_program(how: Training, optimizer: str) -> str:
     kernels = "kernels fused by torch.compile" if how.kernels == "fused" else "kernels not fused"
     return (
-        f"assumed of the program: an optimizer with {how.optimizer_bytes:g} B per weight ({optimizer}), "
+        f"assumptions about the program: an optimizer with {how.optimizer_bytes:g} B per weight ({optimizer}), "
         f"weights of {how.weight_bytes:g} B, {kernels}"
     )
 

@@ -7,6 +7,6 @@ from collections.abc import Mapping
 # Parts of a capture that may be looked at, and what each holds; `window` says it in full.
 WINDOWS: Mapping[str, str] = {
     "all": "every GPU event",
-    "steps": "what marked steps launched",
-    "hta": "the window of HTA",
+    "steps": "the GPU work that the marked steps launched",
+    "hta": "the events that HolisticTraceAnalysis uses",
 }

@@ -30,8 +30,8 @@ def change_of(text: str) -> Change:
     gone = factor.strip() == GONE
     if not known or (part == "waits" and not gone):
         raise UsageError(
-            f"--what-if {text}: unknown part; known: {', '.join(PARTS)}, each with =2 (or another factor) "
-            f"or ={GONE}; waits takes only ={GONE}"
+            f"--what-if {text}: unknown part of the time; the known parts are {', '.join(PARTS)}, each with a factor "
+            f"such as =2, or with ={GONE}; the part waits can only be given as waits={GONE}"
         )
     share = _left(text, factor)
     said = f"{_NAMES.get(part, part.removeprefix(_KERNEL))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
@@ -40,7 +40,7 @@ def change_of(text: str) -> Change:
     if part == "host":
         return Change(what=said, host=share)
     if part == "waits":
-        return Change(what="no call waited for the GPU", waits=False)
+        return Change(what="no call of the host waited for the GPU", waits=False)
     if part in CLASSES:
         return Change(what=said, lasting=_of_class(CLASSES.index(part), share))
     return Change(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
@@ -56,7 +56,7 @@ def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
     for text in asked:
         part = text.rpartition("=")[0].removeprefix(_KERNEL)
         if text.startswith(_KERNEL) and not any(part in name for name in known):
-            raise UsageError(f"--what-if {text}: no kernel has {part!r} in its name")
+            raise UsageError(f"--what-if {text}: no kernel name contains {part!r}")
 
 
 def usual(line: Timeline) -> list[Change]:

@@ -231,7 +231,7 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
     lost = found.lost + len(complete) - len(events)
     said = f"{path}: damaged ({error}); {len(events):,} events were read"
     if found.repaired:
-        said += f", {found.repaired:,} of them repaired"
+        said += f", {found.repaired:,} of them after a repair"
     if lost:
         where = f", the first at character {found.first_lost:,}" if found.first_lost is not None else ""
         said += f", {lost:,} were lost{where}"

@@ -44,7 +44,8 @@ _ITEM_BYTES = {
 }  # fmt: skip
 NO_HOSTS: Mapping[int, str] = MappingProxyType({})
 _ONE_SIDED = {"broadcast", "reduce"}  # one rank may be done before the others have come
-_BY_NUMBER, _BY_END = "those with the same number are matched", "those that end together are matched"
+_BY_NUMBER = "collectives with the same sequence number are matched"
+_BY_END = "collectives that end at the same time are matched"
 _TRIED = 1 << 22  # pairs of calls that are held against each other to find out which were first
 
 
@@ -121,9 +122,10 @@ class Same:
     def uneven(self, how: str) -> list[str]:
         """Say that ranks have more or less of them."""
         counts = {len(own) for own in self.ranks.values()}
-        return [f"{self.named}: ranks recorded between {min(counts)} and {max(counts)} of them; {how}"] * (
-            len(counts) > 1
-        )
+        return [
+            f"{self.named}: the ranks recorded different numbers of these collectives (between {min(counts)} and "
+            f"{max(counts)}); {how}"
+        ] * (len(counts) > 1)
 
 
 class SideBySide(NamedTuple):
@@ -209,8 +211,8 @@ def _is_one(same: Same, problems: list[str]) -> bool:
     if size is None or len(same.ranks) <= size:
         return True
     problems.append(
-        f"{same.named}: {len(same.ranks)} ranks recorded it, but its group has {size}: several groups share this name, "
-        "so it is not matched"
+        f"{same.named}: {len(same.ranks)} ranks recorded it, but its group has {size}: several process groups have "
+        f"this name, so the collective is not matched across ranks"
     )
     return False
 
@@ -230,7 +232,10 @@ def _end_together(
         fit += arrived <= ended + SHARED_NS
     if 2 * fit >= number + 1:
         return True
-    problems.append(f"{same.named}: it does not run at the same time on its {len(ranks)} ranks, so it is not matched")
+    problems.append(
+        f"{same.named}: the collective does not run at the same time on its {len(ranks)} ranks, so it is "
+        f"not matched across ranks"
+    )
     return False
 
 

@@ -82,11 +82,15 @@ def _piece_by_piece(path: Path, packed: bytes) -> Content:
                 if member.eof:
                     break
         except zlib.error as error:
-            problem = f"{path}: its gzip stream is damaged ({error}); the part before the damage was read"
+            problem = (
+                f"{path}: the gzip stream of this file is damaged ({error}); only the part before the damage was read"
+            )
             return Content(data=b"".join(parts), problems=(problem,))
         if not member.eof:
             read = sum(map(len, parts))
-            problem = f"{path}: its gzip stream ends early; {read:,} bytes of content were read"
+            problem = (
+                f"{path}: the gzip stream of this file ends early; {read:,} bytes of uncompressed content were read"
+            )
             return Content(data=b"".join(parts), problems=(problem,))
         consumed = begin + min(_CHUNK_BYTES, len(packed) - begin) - len(member.unused_data)
         packed = packed[consumed:] if sum(map(len, parts)) > size or consumed else b""

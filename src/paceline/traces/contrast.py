@@ -52,7 +52,7 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
     ("exposed communication", lambda rank: rank.breakdown.exposed_communication_ns),
     ("exposed copies", lambda rank: rank.breakdown.exposed_copy_ns),
     ("idle: fetching batches", lambda rank: rank.idle.loader_ns),
-    ("idle: calls that wait for the GPU", lambda rank: rank.idle.synchronising_ns),
+    ("idle: host calls that wait for the GPU", lambda rank: rank.idle.synchronising_ns),
     ("idle: host launching work", lambda rank: rank.idle.host_ns),
     ("idle: work launched but not started", lambda rank: rank.idle.device_ns),
 )

@@ -54,7 +54,7 @@ def between_of(text: str) -> Between:
         first, last = 1.0, 0.0
     if last <= first:
         choices = "give marked steps, such as #10:#12, or times, such as 1.5ms:20ms"
-        raise UsageError(f"--between {text!r} is not a window; {choices}")
+        raise UsageError(f"--between {text!r} is not a range of steps or times; {choices}")
     return Between(times_us=(first, last))
 
 
@@ -87,7 +87,7 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
     """
     if len(sources) > MOST_RANKS:
         raise UsageError(
-            f"--perfetto takes up to {MOST_RANKS} ranks, not {len(sources)}; give the files of fewer ranks"
+            f"--perfetto accepts at most {MOST_RANKS} ranks, not {len(sources)}; give the capture files of fewer ranks"
         )
     each = {title: _events(path) for title, path in sources.items()}
     between = between or _longest(next(iter(each.values())))
@@ -100,7 +100,7 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
                 number = numbers.setdefault((title, str(event.get("pid"))), len(numbers) + 1)
                 found.append(_placed(event, number, title, moved_us.get(title, 0.0)))
     if not any(_is_timed(event) for event in found):
-        raise UsageError("no event lies in the window of --between")
+        raise UsageError("the captures contain no event in the range of --between")
     return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # what is no number becomes null
 
 
@@ -158,7 +158,7 @@ def _ends(events: Sequence[Json], between: Between | None) -> tuple[float, float
     chosen = [event for number, event in steps.items() if low <= number <= high]
     if not chosen:
         there = ", ".join(f"#{number}" for number in sorted(steps)) or "none"
-        raise UsageError(f"no step from #{low} to #{high} is marked; marked are {there}")
+        raise UsageError(f"the captures contain no marked step from #{low} to #{high}; the marked steps are {there}")
     return min(event["ts"] for event in chosen), max(event["ts"] + event["dur"] for event in chosen)
 
 

@@ -23,7 +23,7 @@ def by_gpu(capture: Capture) -> list[Capture]:
     if not len(kernels) or (kernels == kernels[0]).all():
         return [capture]
     numbers = np.unique(kernels).tolist()
-    told = f"{capture.source}: kernels ran on {len(numbers)} GPUs; each has its own row"
+    told = f"{capture.source}: kernels ran on {len(numbers)} GPUs; each GPU has its own row"
     parts = [_of(capture, number) for number in numbers]
     return [replace(parts[0], problems=[*capture.problems, told]), *parts[1:]]
 

@@ -127,10 +127,12 @@ def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
     """Say what is wrong with events that were read."""
     found = []
     if gpu.wild:
-        found.append(f"{path}: {gpu.wild:,} GPU events have impossible times and are left out")
+        found.append(f"{path}: {gpu.wild:,} GPU events have impossible times and are ignored")
     negative = int((gpu.lasted_ns < 0).sum())
     if negative:
-        found.append(f"{path}: {negative:,} GPU events end before they begin, and count as empty")
+        found.append(
+            f"{path}: {negative:,} GPU events end before they begin, and are treated as events without duration"
+        )
     if unusable:
         found.append(f"{path}: the arguments of {unusable:,} events are malformed")
     return found

@@ -61,12 +61,14 @@ def files_in(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = [p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and p.is_file()]
             if not inside:
-                raise UsageError(f"there is no capture in {path}; the names of captures end in {', '.join(_SUFFIXES)}")
+                raise UsageError(
+                    f"{path} contains no capture; the file names of captures end in {', '.join(_SUFFIXES)}"
+                )
             found += sorted(inside, key=_natural)
         elif path.exists():
             found.append(path)
         else:
-            raise UsageError(f"there is no file or folder {path}; give captures, or folders of captures")
+            raise UsageError(f"there is no file or folder {path}; give capture files, or folders that contain captures")
     return list(dict.fromkeys(found))
 
 
@@ -142,7 +144,8 @@ def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     for rank in ranks:
         if rank.rank is not None and files.setdefault(rank.rank, rank.source) != rank.source:
             problems.append(
-                f"{rank.source}: rank {rank.rank} is in another file already; this one is not matched with the others"
+                f"{rank.source}: another file contains rank {rank.rank} already, so this file is not matched with "
+                f"the other ranks"
             )
             rank = replace(rank, rank=None)
             doubled.add(rank.source)
@@ -150,7 +153,7 @@ def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     unknown = {rank.source for rank in found if rank.rank is None and not rank.one_of_several} - doubled
     if unknown and len(found) > 1:
         which = f"{len(unknown)} files have" if len(unknown) > 1 else f"{next(iter(unknown))} has"
-        problems.append(f"{which} no rank, neither in the content nor in the name")
+        problems.append(f"{which} no rank number, neither in the content nor in the file name")
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
 
 

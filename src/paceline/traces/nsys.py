@@ -92,7 +92,7 @@ class _Export:
         rows = self.database.execute(f'SELECT {chosen} FROM "{table}"').fetchall()  # noqa: S608
         whole = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
         if len(whole) < len(rows) and table != _RANGES:  # marks of one moment are no ranges
-            self.problems.append(f"{self.path}: {len(rows) - len(whole)} rows of {table} have no times")
+            self.problems.append(f"{self.path}: {len(rows) - len(whole)} rows of the table {table} have no times")
         return whole
 
     def texts(self) -> dict[int, str]:
@@ -109,7 +109,7 @@ def _columns(database: sqlite3.Connection) -> dict[str, set[str]]:
 
 def _captures(path: Path, export: _Export) -> list[Capture]:
     if not export.columns.keys() & {_KERNELS, _GRAPHS, _COPIES, _SETS}:
-        raise NotACapture(f"{path} is a database without GPU activity: no table {_KERNELS}")
+        raise NotACapture(f"{path} is a database without GPU activity: it has no table {_KERNELS}")
     export.problems.extend(f"{path}: table {name} is missing" for name in _ALWAYS if name not in export.columns)
     texts = export.texts()
     work = [*_kernels(export, texts), *_graphs(export), *_copies(export), *_sets(export)]

@@ -84,7 +84,7 @@ def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
     try:
         found = launchers_in(path)
     except NotACapture as error:
-        problem = f"{error}: its operators are not known"
+        problem = f"{error}: the operators of this capture are not known"
         return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
     return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
 
@@ -110,9 +110,9 @@ def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
     changes = [change_of(text) for text in wanted.what_if]
     problems = list(capture.problems)
     if not len(capture.events):
-        problems.append(f"{capture.source}: no GPU events: the profiler saw no GPU")
+        problems.append(f"{capture.source}: the capture contains no GPU events, because the profiler saw no GPU")
     elif not len(events):
-        problems.append(f"{capture.source}: no GPU events in the window {window!r}")
+        problems.append(f"{capture.source}: the capture contains no GPU events in the window {window!r}")
     return RankTrace(
         source=capture.source,
         rank=capture.rank,

@@ -32,7 +32,7 @@ def events_in(capture: Capture, window: str) -> GpuEvents:
         return _as_hta(capture)
     if window == "steps":
         return _in_steps(capture)
-    raise UsageError(f"unknown window {window!r}; known: {', '.join(WINDOWS)}")
+    raise UsageError(f"unknown window {window!r}; the known windows are {', '.join(WINDOWS)}")
 
 
 def steps_in(capture: Capture, window: str) -> int:

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 PAGES: Mapping[str, str] = {
     "compute.batch_ops": """
-One operation on a large tensor replaces a loop of operations on small tensors.
+Replace a loop of operations on small tensors with one operation on a large tensor.
 
 ## When it helps
 
-A step issues hundreds of small operations, and issuing them takes longer than computing them. The usual causes are
-loops over time steps, attention heads, samples or experts.
+This helps if a step launches hundreds of small operations, and launching the operations takes longer than computing
+them. The usual causes are Python loops over time steps, attention heads, samples or experts.
 
 ## Safety class
 
-Numeric: a batched operation adds numbers in another order.
+The safety class is numeric, because a batched operation adds numbers in another order.
 
 ## How to do it
 
@@ -23,107 +23,114 @@ Stack the inputs and use `torch.bmm`, `torch.einsum`, `torch.nn.functional.scale
 `torch.vmap`. Use `torch.nn.LSTM` on a whole sequence instead of `LSTMCell` in a loop.
 """,
     "host.vectorize": """
-Tensor operations replace Python loops over the elements of a tensor.
+Replace Python loops over the elements of a tensor with tensor operations.
 
 ## When it helps
 
-The program runs Python code between the phases of a step (such as the forward and the backward pass), for example
-metrics in a loop over samples. The finding names the function.
+This helps if the program runs slow Python code between the phases of a step, for example metrics in a loop over
+samples. The phases of a step are loading the batch, the forward pass, the backward pass and the optimizer update. The
+finding names the slow function.
 
 ## Safety class
 
-Numeric: tensor operations add numbers in another order.
+The safety class is numeric, because tensor operations add numbers in another order than a Python loop.
 
 ## How to do it
 
-Write the loop as one expression over the tensor: `(predictions == labels).sum()` instead of a loop that compares each
-pair. Keep the result on the device and read it once per epoch.
+Write the loop as one expression over the tensor. For example, write `(predictions == labels).sum()` instead of a loop
+that compares each pair of values. Keep the result on the GPU and read its value once per epoch.
 """,
     "layout.shard": """
-Each rank stores a part of the parameters, gradients and optimizer state (FSDP). The ranks gather a layer's parameters
-just before they use it.
+Each rank stores a part of the parameters, of the gradients and of the optimizer state (fully sharded data parallelism,
+FSDP). The ranks gather the parameters of a layer just before this layer is computed.
 
 ## When it helps
 
-The model and its optimizer state do not fit on one GPU together, or `paceline plan` predicts a faster step with
-sharding. Sharding sends more bytes than plain data parallelism, so it needs fast links between the GPUs.
+Sharding helps if the model and its optimizer state do not fit on one GPU, or if `paceline plan` predicts a shorter step
+time with sharding. Sharding sends more bytes than data parallelism without sharding, so it needs fast links between the
+GPUs.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but sums over ranks are made in another order.
+The safety class is numeric, because sums over ranks are added in another order. The training algorithm stays the same.
 
 ## How to do it
 
-- `paceline run --layout shard=4 train.py` runs a program for one process on four ranks
+- `paceline run --layout shard=4 train.py` runs a program that was written for one process on four ranks
   ([how](../how-to/several-gpus.md)).
 - `paceline.train` accepts `layout = "shard=4"` in its recipe ([how](../how-to/train.md)).
 - In your own code, call `torch.distributed.fsdp.fully_shard` on each block and on the model.
 
-`paceline plan` compares layouts by predicted time, memory and cost ([how](../how-to/plan.md)).
+`paceline plan` compares parallel layouts by predicted step time, memory and cost ([how](../how-to/plan.md)).
 """,
     "precision.fp8": """
-Linear layers multiply 8-bit floating-point values; all other operations compute in bf16.
+Linear layers multiply matrices in an 8-bit floating-point type (fp8), and all other operations compute in bf16.
 
 ## When it helps
 
-Large matrix products take most of the step time, on a GPU with compute capability 8.9 or later. Small layers lose more
-time to the conversion than they gain.
+FP8 helps if large matrix products take most of the step time on a GPU with compute capability 8.9 or later. For small
+layers, converting the inputs to fp8 takes more time than the faster matrix product saves.
 
 ## Safety class
 
-Numeric: values are rounded to 8 bits with one scale per tensor. Compare the loss curve with the loss curve of bf16.
+The safety class is numeric, because values are rounded to 8 bits with one scale per tensor. Compare the loss curve of
+training in fp8 with the loss curve of training in bf16.
 
 ## How to do it
 
-`paceline.train` accepts `--precision fp8`, or `autocast = "bf16"` and `fp8 = true` in the table `[precision]` of its
-recipe ([reference](../reference/train.md)). In your own code, call `torchao.float8.convert_to_float8_training(model)`.
+`paceline.train` accepts the option `--precision fp8`, or `autocast = "bf16"` and `fp8 = true` in the section
+`[precision]` of its recipe ([reference](../reference/train.md)). In your own code, call
+`torchao.float8.convert_to_float8_training(model)`.
 """,
     "shapes.bucket": """
-Inputs are padded or grouped so that the program sees only a few different shapes.
+Pad the inputs, or group inputs of similar length, so that the program uses only a few different tensor shapes.
 
 ## When it helps
 
-Each new shape costs time: `torch.compile` compiles again, cuDNN searches for an algorithm again, and the memory
-allocator cannot reuse its blocks. Step times vary, or much more GPU memory is reserved than used.
+This helps if each new input shape costs time: `torch.compile` compiles again, cuDNN searches for an algorithm again,
+and the memory allocator cannot reuse its blocks. Typical symptoms are step times that vary, or much more GPU memory
+reserved than used.
 
 ## Safety class
 
-Semantic: padding changes what the model computes unless it is masked, and grouping by length changes which samples
-share a batch.
+The safety class is semantic. Padding changes what the model computes unless the padding is masked, and grouping by
+length changes which samples are in the same batch.
 
 ## How to do it
 
-Round the length of each batch up to the next of a few sizes (128, 256, 512) and mask the padding. Group samples of
-similar length with a `batch_sampler`.
+Pad each batch to the next of a few lengths, such as 128, 256 and 512, and mask the padding. Group samples of similar
+length with a `batch_sampler`.
 """,
     "shapes.pad": """
-The dimensions of matrices are padded to a multiple of 8 (bf16, fp16) or 4 (TF32).
+Pad matrix dimensions to a multiple of 8 (for bf16 and fp16) or of 4 (for TF32).
 
 ## When it helps
 
-Large matrix products have a dimension such as 50,257, so that rows are not aligned to 16 bytes. The GPU then uses a
-slower kernel.
+Padding helps if a large matrix product has a dimension such as 50,257, because the rows of the matrix are then not
+aligned to 16 bytes. With rows that are not aligned, the GPU uses a slower kernel.
 
 ## Safety class
 
-Numeric: another kernel adds numbers in another order. The padded rows do not contribute to the result.
+The safety class is numeric, because another kernel adds numbers in another order. The padded rows do not contribute to
+the result.
 
 ## How to do it
 
-Round the size up where the program creates the layer: for a vocabulary of 50,257 tokens, write `nn.Embedding(50304,
-dim)`. For the output layer, ignore the added classes in the loss.
+Round the size up where the program creates the layer. For example, write `nn.Embedding(50304, dim)` for a vocabulary of
+50,257 tokens. If you pad the output layer, exclude the added classes from the loss.
 """,
     "sync.less_often": """
-The program reads values from the GPU only every n-th step.
+Read values such as the loss from the GPU only every n-th step.
 
 ## When it helps
 
-The training thread waits for the GPU in a call such as `.item()`, `.cpu()`, `print(loss)` or `float(loss)`. The GPU
-then has no queued work until the host continues.
+This helps if the training thread waits for the GPU in a call such as `.item()`, `.cpu()`, `print(loss)` or
+`float(loss)`. When such a call returns, the GPU has finished all queued work and is idle until the host launches new
+work.
 
 ## Safety class
 
-Exact: training computes the same numbers. Values are only printed or logged later.
+The safety class is exact: training computes the same numbers. The values are only printed or logged later.
 
 ## How to do it
 
@@ -132,18 +139,19 @@ Exact: training computes the same numbers. Values are only printed or logged lat
         print(total.item() / 50)
         total.zero_()
 
-`paceline tune --diff` shows this edit at the line if it is plainly safe.
+If the edit is certainly safe, `paceline tune --diff` shows it for the line that reads the value.
 """,
     "sync.non_blocking": """
-The program copies a value to the host without waiting, and reads it one step later.
+Copy a value from the GPU to the host without waiting for the copy, and read the value one step later.
 
 ## When it helps
 
-The program needs a value of every step, for example to log it, but does not need it at once.
+This helps if the program needs a value from the GPU in every step, for example to log the loss, but can use the value
+one step later.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 

@@ -6,174 +6,184 @@ from collections.abc import Mapping
 
 PAGES: Mapping[str, str] = {
     "gpu.cooling": """
-The GPU gets more cooling, so that it keeps its clock rate.
+Improve the cooling of the GPU, so that the GPU does not have to lower its clock rate.
 
 ## When it helps
 
-The driver lowers the clock of the GPU because it is too hot.
+This helps if the driver lowers the clock rate of the GPU because the GPU is too hot.
 
 ## Safety class
 
-Exact: training computes the same numbers, faster.
+The safety class is exact: training computes the same numbers in less time.
 
 ## How to do it
 
-Clean the fans and filters, check the air flow in the rack, and let the fans start at a lower temperature. Move the job
-to another node in the meantime. `nvidia-smi -q -d TEMPERATURE` prints the temperature and the limits.
+Clean the fans and filters, check the air flow in the rack, and set the fans to start at a lower temperature. Until the
+cooling is repaired, run the job on another node. `nvidia-smi -q -d TEMPERATURE` prints the current temperature of the
+GPU and its temperature limits.
 """,
     "gpu.debug": """
-The program runs in a mode in which each CUDA error is reported at the line that causes it.
+Run the program in a mode in which CUDA reports each error at the line of code that causes the error.
 
 ## When it helps
 
-The driver reported an Xid that a program can cause itself, such as 13 or 31 (an invalid memory access). CUDA reports
-such errors late, so the Python traceback usually names the wrong line.
+This helps if the driver reported an Xid error that a program can cause, such as Xid 13 or 31 (an invalid memory
+access). CUDA reports such errors late, so the Python traceback usually names the wrong line.
 
 ## Safety class
 
-Exact: training computes the same numbers. The run is slower.
+The safety class is exact, because training computes the same numbers. The run with this debug mode is slower.
 
 ## How to do it
 
-Run once with `CUDA_LAUNCH_BLOCKING=1`. The traceback then names the right line. `compute-sanitizer python train.py`
-also names the kernel and the address.
+Run the program once with the environment variable `CUDA_LAUNCH_BLOCKING=1`, so that the traceback names the right line.
+To see also which kernel failed and at which memory address, run `compute-sanitizer python train.py`.
 """,
     "gpu.exclusive": """
-The training run uses a GPU that no other process uses.
+Run the training on a GPU that no other process uses.
 
 ## When it helps
 
-Another process computes on the same GPU. The two processes take turns and share its memory.
+This helps if another process computes on the same GPU, so that the two processes share its compute time and its memory.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-End the other process if it is yours, or choose a free GPU with `CUDA_VISIBLE_DEVICES`. An administrator can reserve a
-GPU for one process with `nvidia-smi -c EXCLUSIVE_PROCESS`.
+End the other process if you started it, or choose a free GPU with `CUDA_VISIBLE_DEVICES`. An administrator can reserve
+a GPU for one process with `nvidia-smi -c EXCLUSIVE_PROCESS`.
 """,
     "gpu.pcie_slot": """
-The link between the host and the GPU runs at the full speed of the card and the slot.
+Connect the GPU so that its PCIe link runs at the full speed that the card and the slot support.
 
 ## When it helps
 
-The GPU is connected with fewer PCIe lanes or an older PCIe generation than possible, and copies take a visible share of
-a step.
+This helps if the GPU is connected with fewer PCIe lanes or an older PCIe generation than the card and the slot support,
+and copies between host and GPU take a visible share of step time.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
 Take the card out and insert it again, or try another slot, riser or cable. Check the link speed in the firmware
-settings. `nvidia-smi -q` prints the current and the fastest possible link under "GPU Link Info". Run this command while
-the GPU is busy, because an idle GPU lowers its link speed.
+settings. `nvidia-smi -q` prints the current and the fastest possible link speed under "GPU Link Info". Run `nvidia-smi
+-q` while the GPU is busy, because an idle GPU lowers its link speed.
 """,
     "gpu.power_limit": """
-The power limit of the GPU is raised to its default, or lowered a little to keep the clock steady.
+Raise the power limit of the GPU to its default. If the GPU overheats, lower the power limit slightly instead, so that
+the clock rate stays constant.
 
 ## When it helps
 
-Somebody set the power limit below the default, and the GPU lowers its clock to stay below the limit. If a GPU
-overheats, a slightly lower limit keeps the clock steady instead of rising and falling.
+This helps if the power limit of the GPU was set below the default, so that the GPU lowers its clock rate to stay below
+the limit. If the GPU overheats, a slightly lower power limit prevents its clock rate from repeatedly falling and
+rising.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-Run `nvidia-smi -i GPU -pl WATTS` as an administrator. `nvidia-smi -q -d POWER` prints the default and the allowed
-range.
+Run `nvidia-smi -i GPU -pl WATTS` as an administrator. `nvidia-smi -q -d POWER` prints the default power limit and the
+range of allowed power limits.
 """,
     "gpu.power_supply": """
-Somebody checks the power supply of the machine.
+Have the power supply of the machine checked.
 
 ## When it helps
 
-The machine signals the GPU to use less power (a power brake). The usual causes are a power supply that failed or too
-many cards on one supply.
+This helps if the machine signals the GPU to use less power (a power brake). The usual causes are a failed power supply
+or too many GPUs on one power supply.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-Report the host and the GPU to the operator of the machine. Use another node until the power supply is repaired.
+Tell the operator of the machine which host and which GPU have the problem. Run the job on another node until the power
+supply is repaired.
 """,
     "gpu.replace": """
-The faulty GPU, or its node, is no longer used for training.
+Stop using the faulty GPU, or the node that contains it, for training.
 
 ## When it helps
 
-The GPU reported an uncorrectable memory error or an Xid that points to the hardware. Results after the error can be
-wrong, and the next error can end the run.
+This helps if the GPU reported an uncorrectable memory error, or an Xid error that indicates a hardware fault. Results
+that the GPU computes after such an error can be wrong, and the next error can end the run.
 
 ## Safety class
 
-Exact: the run continues from a checkpoint on another GPU.
+The safety class is exact, because the run continues from a checkpoint on another GPU.
 
 ## How to do it
 
-Resume from the last checkpoint before the error on another node. Exclude this node (Slurm: `scontrol update
-nodename=NODE state=drain reason=xid`; Kubernetes: `kubectl cordon NODE`) and report it.
+On another node, resume training from the last checkpoint that was saved before the error. Exclude the faulty node from
+further jobs (Slurm: `scontrol update nodename=NODE state=drain reason=xid`; Kubernetes: `kubectl cordon NODE`), and
+report the fault to the operator.
 """,
     "host.cores": """
-The program gets CPU cores that no other process uses.
+Give the program CPU cores that no other process uses.
 
 ## When it helps
 
-The program often waits for a CPU core, because of other processes or the CPU quota of the container. The program itself
-is not the cause.
+This helps if the program often waits for a CPU core because of other processes or because of the CPU quota of its
+container. The program itself does not cause this waiting time.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-Move the other programs to another machine, raise the CPU quota (`docker run --cpus`, `resources.limits.cpu` in
-Kubernetes, `--cpus-per-task` in Slurm), or pin this program to free cores with `taskset -c 0-7 python train.py`.
+There are three ways: move the other programs to another machine, raise the CPU quota (`docker run --cpus`,
+`resources.limits.cpu` in Kubernetes, `--cpus-per-task` in Slurm), or pin this program to free cores with `taskset -c
+0-7 python train.py`.
 """,
     "host.memory": """
-The program uses less memory of the host.
+Reduce the host memory that the program uses.
 
 ## When it helps
 
-The processes of the run use nearly all memory, or the host moves memory pages to disk (swapping).
+This helps if the processes of the run use nearly all memory of the host, or if the host moves memory pages to disk
+(swapping).
 
 ## Safety class
 
-Exact if only the number of workers, the queues and the caches become smaller. A smaller shuffle buffer changes the
-order of the samples.
+The safety class is exact if you only reduce the number of workers or the size of queues and caches. A smaller shuffle
+buffer is not exact, because it changes the order of the samples.
 
 ## How to do it
 
-Use fewer loader workers or a smaller `prefetch_factor`, and limit caches in the dataset. Keep large Python lists in
-NumPy arrays, so that forked workers share them. If this is not enough, use a machine with more memory.
+Use fewer loader workers or a smaller `prefetch_factor`, and limit the size of caches in the dataset. Convert large
+Python lists to NumPy arrays, so that forked workers share their memory. If these changes are not enough, use a machine
+with more memory.
 """,
     "ranks.balance": """
-All ranks get the same amount of work and machines of the same speed.
+Give all ranks the same amount of work, and run them on machines of the same speed.
 
 ## When it helps
 
-One rank is slower than the others, and they wait for it in each collective. The finding names the rank and the phase
-that takes longer on this rank.
+This helps if one rank is slower than the others, so that the other ranks wait for it in each collective operation. The
+finding names the slow rank, and the phase of a step that takes longer on this rank.
 
 ## Safety class
 
-Exact if the cause is the host or the device of the rank. Semantic if samples move from one rank to another.
+The safety class is exact if the host or the GPU of the slow rank is the cause, and you fix the host or the GPU. The
+safety class is semantic if you move samples from one rank to another.
 
 ## How to do it
 
-- If the phase is `data_wait`, compare the loader, the disk and the file sizes of that rank with those of the other
-  ranks.
-- If the phase is `forward` or `backward`, compare the input lengths of that rank with those of the other ranks. Group
-  samples of similar length, so that the batches of all ranks take equally long.
-- If all phases take longer, check the clock, the temperature and the other processes of that rank's machine.
+- If the slow phase is `data_wait`, compare the loader, the disk and the file sizes of the slow rank with those of the
+  other ranks.
+- If the slow phase is `forward` or `backward`, compare the input lengths of the slow rank with those of the other
+  ranks. Group samples of similar length, so that the batches of all ranks take equally long.
+- If all phases take longer on the slow rank, check the CPU and GPU clock rates, the temperatures and the other
+  processes of its machine.
 """,
 }

@@ -6,103 +6,110 @@ from collections.abc import Mapping
 
 PAGES: Mapping[str, str] = {
     "batch.accumulate": """
-The program adds up the gradients of several micro-steps (forward and backward passes) before the optimizer makes one
-update.
+Add up the gradients of several micro-steps before each optimizer update (gradient accumulation). A micro-step is one
+forward pass and one backward pass.
 
 ## When it helps
 
-Communication between ranks or the optimizer takes a visible share of each step. With fewer updates, both run fewer
-times for the same number of samples.
+Gradient accumulation helps if the optimizer, or communication between ranks, takes a visible share of step time. With
+gradient accumulation, both run fewer times for the same number of samples.
 
 ## Safety class
 
-Semantic: the effective batch is larger, so the learning rate and the number of steps have to be chosen again.
+The safety class is semantic, because the effective batch size grows. Choose the learning rate and the number of steps
+again for the larger batch.
 
 ## How to do it
 
 Call `(loss / n).backward()` for n batches, then `optimizer.step()` and `optimizer.zero_grad()`. With
-DistributedDataParallel, run all but the last backward pass under `model.no_sync()`. `paceline.train` accepts
-`--accumulate n`.
+DistributedDataParallel, run all backward passes except the last under `model.no_sync()`. With `paceline.train`, use the
+option `--accumulate n`.
 """,
     "loss.detect_anomaly": """
-Torch reports the operation whose backward pass produced the first NaN.
+Turn on anomaly detection, so that torch reports the operation whose backward pass produced the first NaN.
 
 ## When it helps
 
-The loss became NaN or infinite. Without this check, NaN often appears several operations after its cause.
+Anomaly detection helps if the loss became NaN or infinite. Without anomaly detection, a NaN often becomes visible only
+several operations after the operation that caused it.
 
 ## Safety class
 
-Exact: training computes the same numbers. Steps become several times slower, so use the check only for the steps around
-the NaN.
+The safety class is exact, because training computes the same numbers. Anomaly detection makes steps several times
+slower, so use it only for the steps just before and after the first NaN.
 
 ## How to do it
 
-Load the last checkpoint before the step that the finding names, and run the steps from there under
-`torch.autograd.set_detect_anomaly(True)`.
+Load the last checkpoint that was saved before the step that the finding names. Run the steps from this checkpoint on
+under `torch.autograd.set_detect_anomaly(True)`.
 """,
     "optimizer.clip": """
-Gradients are scaled down if their norm is larger than a limit.
+Scale the gradients down if their norm exceeds a limit (gradient clipping).
 
 ## When it helps
 
-The loss jumps, diverges or becomes NaN because single batches have very large gradients.
+Gradient clipping helps if the loss jumps, diverges or becomes NaN because single batches have very large gradients.
 
 ## Safety class
 
-Semantic: updates with large gradients become smaller.
+The safety class is semantic, because clipping makes updates with large gradients smaller.
 
 ## How to do it
 
-Call `torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)` between `backward()` and `optimizer.step()`. With a
-`GradScaler`, call `scaler.unscale_(optimizer)` first. `paceline.train` accepts `--clip-norm 1.0`.
+Call `torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)` between `backward()` and `optimizer.step()`. If the
+program uses a `GradScaler`, call `scaler.unscale_(optimizer)` before clipping. With `paceline.train`, use the option
+`--clip-norm 1.0`.
 """,
     "optimizer.lower_lr": """
-The learning rate is lower, or it rises slowly over the first steps (warm-up).
+Lower the learning rate, or increase it slowly over the first steps of training (warm-up).
 
 ## When it helps
 
-The loss rises or becomes NaN, most often in the first few hundred steps.
+This helps if the loss rises or becomes NaN, most often during the first few hundred steps.
 
 ## Safety class
 
-Semantic: training computes other parameters.
+The safety class is semantic, because training with another learning rate gives other parameters.
 
 ## How to do it
 
-Divide the learning rate by 3 to 10. For a warm-up, use `torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01,
-total_iters=500)` and call `scheduler.step()` after each `optimizer.step()`.
+Divide the learning rate by a factor from 3 to 10. For a warm-up, create `torch.optim.lr_scheduler.LinearLR(optimizer,
+start_factor=0.01, total_iters=500)`, and call `scheduler.step()` after each `optimizer.step()`.
 """,
     "optimizer.schedule": """
-The learning rate changes during training, usually downwards.
+Change the learning rate during training, usually by lowering it.
 
 ## When it helps
 
-The loss has stopped improving although it should still improve. With a lower learning rate, the loss often falls
-further.
+A learning-rate schedule helps if the loss has stopped falling before training has reached the expected loss. With a
+lower learning rate, the loss often falls further.
 
 ## Safety class
 
-Semantic: training computes other parameters.
+The safety class is semantic, because training with another learning rate gives other parameters.
 
 ## How to do it
 
-Use `torch.optim.lr_scheduler.CosineAnnealingLR` if the number of steps is known, or `ReduceLROnPlateau` if it is not.
+If the number of training steps is known, use `torch.optim.lr_scheduler.CosineAnnealingLR`. If the number of training
+steps is not known, use `torch.optim.lr_scheduler.ReduceLROnPlateau`.
 """,
     "run.early_stopping": """
-Training ends when the loss has not improved for some time.
+End training when the loss has not improved for some time.
 
 ## When it helps
 
-The loss is flat over the last half of the run, so the remaining steps cost time without a benefit.
+Early stopping helps if the loss did not improve during the last half of the run, so that the remaining steps cost time
+without a benefit.
 
 ## Safety class
 
-Semantic: training ends with other parameters than it would after all steps.
+The safety class is semantic, because the parameters at an early end of training differ from the parameters after all
+planned steps.
 
 ## How to do it
 
-Evaluate on validation data at fixed intervals, remember the best value, and stop after several evaluations without an
-improvement. Lightning's `EarlyStopping` and the Trainer's `EarlyStoppingCallback` do this.
+Evaluate the model on validation data at regular intervals, store the best result, and stop training after several
+evaluations without an improvement. `EarlyStopping` of Lightning and `EarlyStoppingCallback` of the Hugging Face Trainer
+do this.
 """,
 }

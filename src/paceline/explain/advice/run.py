@@ -6,132 +6,142 @@ from collections.abc import Mapping
 
 PAGES: Mapping[str, str] = {
     "checkpoint.async": """
-The program copies the state to host memory and writes it to disk while training continues.
+Copy the training state to host memory, and write the checkpoint to disk while training continues.
 
 ## When it helps
 
-Saving a checkpoint stops training for a visible share of the time.
+This helps if training stops for a visible share of the time while the program saves checkpoints.
 
 ## Safety class
 
-Exact: the checkpoint contains the same values.
+The safety class is exact, because the checkpoint contains the same values.
 
 ## How to do it
 
-`torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)` returns a future. Wait for this future before the
-next save. The host needs enough memory for one copy of the state.
+Call `torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)`, which returns a future. Before the program
+saves the next checkpoint, it must wait for this future. The host needs enough memory for one copy of the training
+state.
 """,
     "checkpoint.less_often": """
-The program saves a checkpoint at longer intervals.
+Save checkpoints at longer intervals.
 
 ## When it helps
 
-The program saves after every few steps, and saving takes a visible share of the time.
+This helps if the program saves a checkpoint after every few steps, and saving takes a visible share of the time.
 
 ## Safety class
 
-Exact: training computes the same numbers. After a crash, more work is lost.
+The safety class is exact, because training computes the same numbers. If the program crashes, more training steps are
+lost.
 
 ## How to do it
 
-Save by time instead of by step, for example every 15 minutes. The best interval follows from Young's rule: `sqrt(2 *
-save time * time between failures)`. If a save takes 10 s and the job fails once a day, it is about 20 minutes.
+Save a checkpoint after a fixed time, for example every 15 minutes, instead of after a fixed number of steps. The best
+interval between checkpoints is given by Young's formula: `sqrt(2 * save time * time between failures)`. For example, if
+saving a checkpoint takes 10 s and the job fails once a day, the best interval is about 20 minutes.
 """,
     "evaluation.faster": """
-The evaluation uses larger batches, no autograd and a loader with workers.
+Run the evaluation with larger batches, without autograd, and with a loader that has workers.
 
 ## When it helps
 
-Evaluation takes a large share of the run, and it uses the same batch size and autograd mode as training.
+This helps if evaluation takes a large share of the run, and if it uses the same batch size and autograd mode as
+training.
 
 ## Safety class
 
-Numeric: larger batches add numbers in another order. The training itself is unchanged.
+The safety class is numeric, because the evaluation adds numbers in another order if its batches are larger. The
+training itself does not change.
 
 ## How to do it
 
-Call `model.eval()` and run the evaluation under `torch.inference_mode()`. No memory is needed for gradients, so use
-batches two to four times as large. Give the evaluation loader workers and `persistent_workers=True`.
+Call `model.eval()` and run the evaluation under `torch.inference_mode()`. Evaluation needs no memory for gradients, so
+use batches that are two to four times as large as in training. Give the `DataLoader` of the evaluation several workers
+and `persistent_workers=True`.
 """,
     "evaluation.less_often": """
-The program evaluates at longer intervals, or on a fixed part of the validation data.
+Evaluate at longer intervals, or on a fixed part of the validation data.
 
 ## When it helps
 
-Evaluation takes a large share of the run.
+This helps if evaluation takes a large share of the run.
 
 ## Safety class
 
-Exact: training computes the same numbers. The validation curve has fewer points. If evaluation controls training (early
-stopping, `ReduceLROnPlateau`), training can change.
+The safety class is exact, because training computes the same numbers. The validation curve has fewer points. If
+training depends on the evaluation (early stopping, `ReduceLROnPlateau`), the change is not exact.
 
 ## How to do it
 
-Evaluate every n-th epoch, or every n steps on a fixed random subset. At the end, evaluate on all data.
+Evaluate every n-th epoch, or every n steps on a fixed random subset of the validation data. At the end of training,
+evaluate on all validation data.
 """,
     "host.gc": """
-Python's garbage collector runs between steps instead of at arbitrary times.
+Run Python's garbage collector at chosen times between steps, not whenever Python starts it automatically.
 
 ## When it helps
 
-Some steps are much slower than the rest, and the program has many Python objects, so that a full collection takes
-several milliseconds.
+This helps if some steps are much slower than the others, and the program has so many Python objects that a full garbage
+collection takes several milliseconds.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-Call `gc.collect()` and `gc.freeze()` after setting up, and `gc.disable()` before the loop. Then call `gc.collect()`
-every few hundred steps. If there are several ranks, collect garbage in the same step on all ranks.
+After the setup and before the training loop, call `gc.collect()`, `gc.freeze()` and `gc.disable()`. In the training
+loop, call `gc.collect()` every few hundred steps. If there are several ranks, collect garbage in the same step on all
+ranks.
 """,
     "host.less_often": """
-Slow code between the phases of a step runs only every n-th step.
+Run slow Python code, such as logging, only every n-th step.
 
 ## When it helps
 
-Logging, metrics, plots or progress bars take a visible share of each step. The finding names the function and its line.
+This helps if logging, metrics, plots or progress bars take a visible share of step time. The finding names the slow
+function and the line that calls it.
 
 ## Safety class
 
-Exact: training computes the same numbers. The log has fewer entries.
+The safety class is exact, because training computes the same numbers. The log has fewer entries.
 
 ## How to do it
 
     if step % 50 == 0:
         log(metrics)
 
-`paceline tune --diff` shows this edit at the line if it is plainly safe.
+If the edit is certainly safe, `paceline tune --diff` shows it for the line that runs the slow code.
 """,
     "memory.detach": """
-The program keeps numbers or detached tensors, not tensors with their autograd graph.
+Store numbers or detached tensors instead of tensors with their autograd graph.
 
 ## When it helps
 
-Memory grows with each step because a list or a running sum contains losses. Each of these tensors keeps all activations
-of its step alive.
+This helps if memory use grows with each step because a list or a running sum contains losses. Each of these loss
+tensors keeps all activations of its step in memory.
 
 ## Safety class
 
-Exact: training computes the same numbers.
+The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-Write `losses.append(loss.detach())` instead of `losses.append(loss)`, and `total += loss.detach()` instead of
-`total += loss`. `loss.item()` also works, but waits for the GPU.
+Write `losses.append(loss.detach())` instead of `losses.append(loss)`, and `total += loss.detach()` instead of `total +=
+loss`. `loss.item()` also frees the activations, but it waits for the GPU.
 """,
     "run.bound_state": """
-Lists, caches and histories have an upper limit on their size.
+Limit the size of lists, caches and histories that grow during training.
 
 ## When it helps
 
-Memory grows, or steps get slower, because something grows with each step: a list that the program processes in every
-step, a cache without a limit, a hook that stores activations, or a log file that is rewritten each time.
+This helps if memory use grows, or if steps become slower, because a data structure or a file grows with each step.
+Examples are a list that the program processes in every step, a cache without a size limit, a hook that stores
+activations, and a log file that the program rewrites completely in each step.
 
 ## Safety class
 
-Exact if training does not depend on the entries that are dropped.
+The safety class is exact if training does not depend on the entries that are dropped.
 
 ## How to do it
 
@@ -139,36 +149,38 @@ Use `collections.deque(maxlen=1000)` for histories and `functools.lru_cache(maxs
 files instead of rewriting them. Remove hooks that are no longer needed.
 """,
     "startup.cache": """
-The program stores the results of its startup work on disk and loads them in the next run.
+Store the results of startup work on disk, and load them from disk in the next run.
 
 ## When it helps
 
-A run spends a large part of its time before the first step, for example on listing files, building an index or
-tokenizing. Each restart repeats this work.
+This helps if a run spends a large part of its time before the first training step, for example on listing files,
+building an index or tokenizing. Each restart of the program repeats this work.
 
 ## Safety class
 
-Exact if the cache is rebuilt when its input changes. Put a hash of the input into the file name.
+The safety class is exact if the program rebuilds the cache when the input of the cache changes. To detect such a
+change, include a hash of the input in the file name of the cache.
 
 ## How to do it
 
-Save the index with `numpy.save`, tokenize once into a binary file, or use `datasets.load_dataset`, which caches its
+Save the index with `numpy.save`, store the tokens in a binary file, or use `datasets.load_dataset`, which caches its
 result. For `torch.compile`, set `TORCHINDUCTOR_CACHE_DIR` to a folder that is kept between runs.
 """,
     "startup.lazy": """
-The program does startup work when it needs the result, or in the loader workers.
+Do startup work only when its result is needed, or move it to the loader workers.
 
 ## When it helps
 
-A run spends a large part of its time before the first step on work that the first steps do not need.
+This helps if a run spends a large part of its time before the first training step on work that the first steps do not
+need.
 
 ## Safety class
 
-Exact: the program does the same work, but later.
+The safety class is exact, because the program does the same work, only later.
 
 ## How to do it
 
-Open files and load tables in `Dataset.__getitem__` on the first call, so that the workers do it in parallel. Load
-evaluation data before the first evaluation, not at the start.
+Open files and load tables during the first call of `Dataset.__getitem__`, so that the loader workers do this work in
+parallel. Load the evaluation data just before the first evaluation, not at the start of the program.
 """,
 }

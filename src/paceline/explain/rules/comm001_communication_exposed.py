@@ -15,24 +15,27 @@ _LEAST = 0.08
 PAGE = """
 ## What it means
 
-Ranks exchange gradients or parameters, and this exchange does not overlap with computing. All ranks wait for this
-communication at the same time.
+The ranks exchange gradients or parameters, and they do not compute during this communication. All ranks wait for the
+communication for about equally long.
 
 ## How it is detected
 
-Communication takes at least 8% of step time on every rank. Communication time is the time in collectives, and the time
-blocked inside the forward and backward pass of a distributed run. All ranks compute for about equally long. If one rank
-makes the others wait, COMM002 is reported instead.
+Paceline reports this finding if communication takes at least 8% of step time on every rank, and if all ranks compute
+for about equally long. Communication time is the time in collective operations, plus the time in which the forward and
+backward pass of a distributed run are blocked. If one rank makes the other ranks wait, Paceline reports COMM002
+instead.
 
-In profiler captures, communication during which no compute kernel runs takes at least 8% of the time between the first
-and the last GPU event. The time in which ranks wait for the slowest rank is not included.
+In profiler captures, Paceline reports this finding if communication during which no compute kernel runs takes at least
+8% of the time between the first and the last GPU event. The time in which ranks wait for the slowest rank is not
+included.
 
 ## What helps
 
-- `ddp.bucket_cap_mb`: with another bucket size, more of the communication can overlap with computing.
-- `ddp.comm_hook`: gradients in 16 bits need half the bytes.
-- `batch.accumulate`: ranks exchange gradients fewer times for the same number of samples. The effective batch grows.
-- `layout.shard`: another layout can need less communication; `paceline plan` compares layouts.
+- `ddp.bucket_cap_mb`: with another gradient bucket size, more of the communication can overlap with computing.
+- `ddp.comm_hook`: a communication hook that compresses gradients to 16 bits halves the bytes that ranks exchange.
+- `batch.accumulate`: with gradient accumulation, ranks exchange gradients fewer times for the same number of samples.
+  The effective batch size grows.
+- `layout.shard`: another parallel layout can need less communication. `paceline plan` compares parallel layouts.
 """
 
 
@@ -45,8 +48,8 @@ def check(facts: Facts) -> Finding | None:
     if share < 0.08:
         return None
     text = (
-        f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time "
-        f"on {len(shares)} ranks"
+        f"communication takes {units.percent(min(shares))} to {units.percent(max(shares))} of step time on the "
+        f"{len(shares)} ranks"
     )
     return Finding(
         code="COMM001",

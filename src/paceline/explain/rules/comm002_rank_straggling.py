@@ -16,21 +16,24 @@ _OFTEN = 3
 PAGE = """
 ## What it means
 
-Synchronous training runs at the speed of its slowest rank. One rank is busy longer than the others, and they wait for
-it in each exchange.
+Synchronous training runs at the speed of its slowest rank. One rank computes for longer than the others, and the other
+ranks wait for it whenever ranks communicate.
 
 ## How it is detected
 
-The busy time of a rank is its step time without communication. The slowest rank's busy time exceeds the median busy
-time of the other ranks by at least 10% of a step. The other ranks spend about that much more time in communication. The
-finding names the phase in which the slowest rank loses most.
+The busy time of a rank is its step time without communication. Paceline reports this finding if the busy time of the
+slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks spend
+about that much more time in communication. The finding names the phase of a step in which the slowest rank loses most
+time.
 
-In profiler captures of several ranks, each collective is matched across the ranks. The rank that arrives last makes the
-others wait. Over all collectives in which one rank is last, this waiting adds up to at least 5% of the time.
+In profiler captures of several ranks, Paceline matches each collective operation across the ranks. The rank that
+arrives last at a collective operation makes the other ranks wait. Paceline reports this finding if the ranks wait for
+the same rank during at least 5% of the time in total.
 
 ## What helps
 
-- `ranks.balance`: find the cause in the phase that the finding names, and give every rank the same work.
+- `ranks.balance`: find out why the slowest rank needs more time in the phase that the finding names, and give every
+  rank the same amount of work.
 """
 
 
@@ -51,20 +54,20 @@ def check(facts: Facts) -> Finding | None:
         ranks=[late.rank],
         evidence=[
             Evidence(
-                text=f"rank {late.rank} is busy for {units.seconds(late.own_s)} per step, the other ranks for "
+                text=f"rank {late.rank} is busy for {units.seconds(late.own_s)} per step, and the other ranks for "
                 f"{units.seconds(late.own_s - late.excess_s)} (median)",
                 value=late.excess_s,
                 unit="s",
             ),
             Evidence(
-                text=f"{units.percent(late.phase_share)} of the difference is in the {late.phase} phase of rank "
+                text=f"{units.percent(late.phase_share)} of this difference is in the {late.phase} phase of rank "
                 f"{late.rank}{late.where}",
                 value=late.phase_share,
                 unit="share of the difference",
             ),
             Evidence(
-                text=f"the other ranks spend {units.percent(late.others_waiting)} of a step in communication, rank "
-                f"{late.rank} spends {units.percent(late.waiting)}",
+                text=f"the other ranks spend {units.percent(late.others_waiting)} of a step in communication, and "
+                f"rank {late.rank} spends {units.percent(late.waiting)}",
                 value=late.others_waiting,
                 unit="share of step time",
             ),
@@ -91,9 +94,11 @@ def check_traces(traces: Traces) -> Finding | None:
     if share < _LEAST:
         return None
     gain = gain_of_removing(share, 0.5, 1.0)
-    came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collectives"
+    came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collective operations"
     together = units.seconds(late.caused_ns / 1e9)
-    waited = f"the other ranks wait {together} in total for this rank, {units.percent(late.share)} of all waiting time"
+    waited = (
+        f"the other ranks wait {together} in total for this rank, {units.percent(late.share)} of the total waiting time"
+    )
     return Finding(
         code="COMM002",
         name="rank-straggling",
@@ -110,7 +115,7 @@ def check_traces(traces: Traces) -> Finding | None:
             Remedy(
                 id="ranks.balance",
                 safety="exact",
-                change=f"find out what rank {late.rank} does before it reaches the collectives",
+                change=f"find out what rank {late.rank} does before it reaches the collective operations",
                 gain=gain,
             )
         ],

@@ -11,18 +11,19 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The program accumulates gradients over several micro-steps (forward and backward passes before one optimizer update).
-Ranks exchange gradients in each micro-step, but only the last exchange is needed.
+The program accumulates gradients over several micro-steps. A micro-step is one forward and one backward pass, and
+several micro-steps precede one optimizer update. The ranks exchange gradients in each micro-step, although one exchange
+after the last micro-step is enough.
 
 ## How it is detected
 
-A step has at least two micro-steps. More than one of them ran with gradient synchronization
-(`DistributedDataParallel.require_backward_grad_sync`). Communication takes at least 2% of step time.
+Paceline reports this finding if a step has at least two micro-steps, if more than one of the micro-steps exchanges
+gradients (`DistributedDataParallel.require_backward_grad_sync`), and if communication takes at least 2% of step time.
 
 ## What helps
 
-- `ddp.no_sync`: run all micro-steps except the last under `model.no_sync()`. The gradients are the same except for the
-  order of additions.
+- `ddp.no_sync`: run all micro-steps except the last under `model.no_sync()`. The gradients stay the same, except that
+  numbers are added in another order.
 """
 
 
@@ -45,7 +46,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{synced:.1f} of {micro:.1f} micro-steps per step exchange gradients; one exchange is enough",
+                text=f"{synced:.1f} of the {micro:.1f} micro-steps of a step exchange gradients, but one exchange per "
+                f"step is enough",
                 value=synced,
                 unit="exchanges per step",
             ),
@@ -61,7 +63,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"ranks exchange gradients {synced:.0f} times per step; once is enough",
+        summary=f"ranks exchange gradients {synced:.0f} times per step, but once per step is enough",
     )
 
 

@@ -14,14 +14,15 @@ PAGE = """
 ## What it means
 
 The forward pass, the backward pass and the optimizer take nearly all of the step time. This is the healthy state. To
-train faster, the program has to compute faster (precision, compilation, a faster device) or use more devices.
+train faster, make the computation itself faster (precision, compilation, a faster GPU) or use more GPUs.
 
 ## How it is detected
 
-The forward pass, the backward pass and the optimizer take at least 85% of step time. If the utilization of the GPU can
-be read, kernels also run during at least 85% of the time. In profiler captures, compute kernels run during at least 85%
-of the time between the first and the last GPU event, on every rank. The model FLOP utilization (MFU), if it can be
-computed, shows how much of the GPU's peak rate is used.
+Paceline reports this finding if the forward pass, the backward pass and the optimizer together take at least 85% of
+step time. If Paceline can read the utilization of the GPU, kernels must also run during at least 85% of the time. In
+profiler captures, compute kernels must run during at least 85% of the time between the first and the last GPU event on
+every rank. If the model FLOP utilization (MFU) can be computed, the finding also shows it as a percentage of the GPU's
+peak rate.
 """
 
 
@@ -49,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
             *_mfu(rank.mfu),
         ],
         remedies=[],
-        summary=f"the device computes {units.percent(busy)} of the time",
+        summary=f"the GPU or CPU computes during {units.percent(busy)} of the time",
     )
 
 
@@ -80,7 +81,7 @@ def check_traces(traces: Traces) -> Finding | None:
         ranks=spans.numbers(ranks),
         evidence=[spans.cited(ranks[0], busy, "computing")],
         remedies=[],
-        summary=f"compute kernels run {units.percent(busy)} of the time",
+        summary=f"compute kernels run during {units.percent(busy)} of the time",
     )
 
 

@@ -19,30 +19,30 @@ _SHORT_S = 100e-6  # mean compute kernel; the host can launch longer kernels in 
 PAGE = """
 ## What it means
 
-A step consists of many small operations. Most of the time is spent on issuing these operations (Python, dispatch,
-autograd, kernel launches), not on arithmetic.
+A step consists of many small operations. Most of the time is spent on launching these operations (Python code, operator
+dispatch, autograd, kernel launches), not on computing them.
 
 ## How it is detected
 
-In the profiled steps, a step issues at least 200 operators, and the forward and backward pass take at least 40% of step
-time. On a CPU, operators shorter than 20 µs and the Python code between operators take at least half of the time of
-these passes.
+Paceline reports this finding if a profiled step launches at least 200 operators, and if the forward and backward pass
+take at least 40% of step time. On a CPU, operators shorter than 20 µs, together with the Python code between operators,
+must take at least half of the time of the forward and backward pass.
 
-On a GPU, CUDA events measure how far the GPU is behind when the host has issued the last operation of a forward or
-backward pass. The delay is less than a tenth of that pass (median of at least eight measurements), so the GPU waits for
-the host all the time.
+On a GPU, CUDA events measure how much later the GPU finishes a forward or backward pass than the host finishes
+launching it. This delay must be less than a tenth of the time of the pass (median of at least eight measurements). A
+short delay means that the GPU always waits for the host.
 
-In profiler captures, the GPU is idle during at least 15% of the time because the next kernel has not been launched, and
-compute kernels take less than 100 µs on average. Idle time during batch fetching and synchronizing calls is not
-included.
+In profiler captures, Paceline reports this finding if the GPU is idle during at least 15% of the time because the host
+has not launched the next kernel, and if compute kernels take less than 100 µs on average. Idle time while a batch is
+fetched or during synchronizing calls is not included.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
 - `compute.compile`: `torch.compile` fuses small operations and removes the Python code between them.
-- `compute.batch_ops`: one batched operation replaces a loop over rows or heads.
-- `batch.size`: a larger batch makes every operation larger.
+- `compute.batch_ops`: one batched operation replaces a Python loop over rows or attention heads.
+- `batch.size`: with a larger batch, each operation computes longer, but takes equally long to launch.
 """
 
 
@@ -58,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
-        f"a step issues {window.operators_per_step:,.0f} operators that take {units.seconds(mean)} on "
+        f"a step runs {window.operators_per_step:,.0f} operators, which take {units.seconds(mean)} on "
         f"average ({window.steps} steps profiled)"
     )
     gain = gain_of_removing(share, 0.15, 0.75)
@@ -72,14 +72,14 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(text=text, value=window.operators_per_step, unit="operators per step"),
-            words.share_of_step(share, "issuing small operators, with the Python code between them,"),
+            words.share_of_step(share, "launching small operators, including the Python code between them,"),
             *_lag(rank),
         ],
         remedies=[
             Remedy(
                 id="compute.batch_ops",
                 safety="numeric",
-                change="replace loops of small operations by batched operations",
+                change="replace loops of small operations with batched operations",
                 gain=gain,
             ),
             Remedy(
@@ -89,8 +89,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.1, 0.6),
             ),
         ],
-        summary=f"a step issues {window.operators_per_step:,.0f} small operators, and issuing them takes longer than "
-        f"computing",
+        summary=f"a step runs {window.operators_per_step:,.0f} small operators, and launching them takes longer than "
+        f"computing them",
     )
 
 
@@ -116,7 +116,7 @@ def _lag(rank: RankFacts) -> list[Evidence]:
     lag = (told.get("lag_s") or {}).get("backward")
     if lag is None:
         return []
-    text = f"the GPU finishes {units.seconds(lag)} after the host has issued the backward pass"
+    text = f"the GPU finishes the backward pass only {units.seconds(lag)} after the host has launched it"
     text += f" ({told.get('lag_count')} steps)"
     return [Evidence(text=text, value=float(lag), unit="s")]
 

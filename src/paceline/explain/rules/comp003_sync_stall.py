@@ -18,30 +18,32 @@ _NOT_BY_WAITING = ("data_wait", "transfer", "checkpoint")
 PAGE = """
 ## What it means
 
-The program reads a value from the GPU in the middle of a step: `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
-`float(tensor)`, printing a tensor, or `torch.cuda.synchronize()`. The host waits until the GPU has finished all queued
-work. Then the GPU waits until the host has queued new work.
+The program reads a value from the GPU in the middle of a step, by `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
+`float(tensor)` or printing a tensor, or it calls `torch.cuda.synchronize()`. The host waits until the GPU has finished
+all queued work. Then the GPU is idle until the host has launched new work.
 
 ## How it is detected
 
-A sampler takes 50 stack samples of the training thread per second. In at least 5% of the samples between the first and
-the last step, and in at least eight samples, the innermost line is a call that reads a value from the GPU.
+Paceline takes 50 stack samples of the training thread per second. Paceline reports this finding if the innermost line
+is a call that reads a value from the GPU in at least eight samples, and in at least 5% of the samples between the first
+and the last step.
 
-Waiting costs nothing while the GPU has work. The lost time is therefore at most the time in which the GPU is idle (1 -
-utilization, read with NVML), except idle time for data, copies and checkpoints. If this idle time is below 5%, there is
-no finding. The expected gain is between a quarter and all of the idle time, because a GPU is also idle for other
-reasons. If the utilization cannot be read, the finding has the severity "info".
+If the host waits while the GPU computes, no time is lost. The lost time is therefore at most the time in which the GPU
+is idle (1 - utilization, read with NVML), without the idle time for data loading, copies and checkpoints. If this idle
+time is below 5%, Paceline does not report the finding. The expected gain is between a quarter of the idle time and all
+of it, because a GPU is also idle for other reasons. If the utilization cannot be read, the finding has the severity
+"info".
 
-In profiler captures, the GPU is idle during at least 5% of the time while the host is in a call such as
-`cudaStreamSynchronize`.
+In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while the host is
+in a call such as `cudaStreamSynchronize`.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `sync.less_often`: add values up on the GPU (`total += loss.detach()`) and read them every n-th step.
-- `sync.non_blocking`: copy the value with `.to("cpu", non_blocking=True)` into pinned memory and read it one step
-  later.
+- `sync.less_often`: add values up on the GPU (`total += loss.detach()`), and read the sum every n-th step.
+- `sync.non_blocking`: copy the value into pinned memory with `.to("cpu", non_blocking=True)`, and read the copy one
+  step later.
 """
 
 
@@ -68,7 +70,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks if _share(r) >= WORTH],
         evidence=_evidence(rank, share, idle, lines),
         remedies=_remedies(lines[0], gain),
-        summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in "
+        summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in the function "
         f"{lines[0]['function']}",
     )
 
@@ -103,18 +105,18 @@ def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[Jso
     total = sum(int(line["count"]) for line in lines)
     found = [
         Evidence(
-            text=f"the training thread waits for the GPU in {units.percent(share)} of its samples ({total} samples)",
+            text=f"the training thread waited for the GPU in {units.percent(share)} of its {total} stack samples",
             value=share,
             unit=words.SHARE_OF_SAMPLES,
         )
     ]
     for line in lines[:3]:
-        text = f"{line['count']} of these samples are in {line['function']}: `{line['text']}`"
+        text = f"{line['count']} of these stack samples are in the function {line['function']}: `{line['text']}`"
         found.append(Evidence(text=text, value=float(line["count"]), unit="samples"))
     if idle is not None and rank.gpu is not None:
         text = (
-            f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, except while it waits for "
-            f"data or copies"
+            f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, not counting idle time for data "
+            f"and copies"
         )
         text += f" ({rank.gpu.readings} readings)"
         found.append(Evidence(text=text, value=idle, unit="share of time"))
@@ -126,13 +128,13 @@ def _remedies(line: JsonObject, gain: Gain | None) -> list[Remedy]:
         Remedy(
             id="sync.less_often",
             safety="exact",
-            change=f"in {line['function']}, add values up on the GPU and read them every n-th step",
+            change=f"in {line['function']}, add values up on the GPU and read the sum every n-th step",
             gain=gain,
         ),
         Remedy(
             id="sync.non_blocking",
             safety="exact",
-            change="copy the value with non_blocking=True into pinned memory and read it one step later",
+            change="copy the value into pinned memory with non_blocking=True, and read the copy one step later",
             gain=gain,
         ),
     ]
@@ -148,7 +150,7 @@ def check_traces(traces: Traces) -> Finding | None:
     less = Remedy(
         id="sync.less_often",
         safety="exact",
-        change="add values up on the GPU and read them every n-th step",
+        change="add values up on the GPU and read the sum every n-th step",
         gain=gain,
     )
     return Finding(

@@ -18,25 +18,25 @@ _LEAST_RATIO = 2.0
 PAGE = """
 ## What it means
 
-The GPU multiplies matrices in TF32, bf16 or fp16 several times as fast as in fp32, but the program does not use these
-formats. Parameters are fp32, autocast is not used, and TF32 is off (the default of torch).
+The GPU multiplies matrices in TF32, bf16 or fp16 several times as fast as in fp32, but the program multiplies matrices
+in fp32. The parameters are fp32, autocast is not used, and TF32 is off (the default of torch).
 
 ## How it is detected
 
-The GPU has a compute capability of at least 7.0 (fp16 tensor cores; bf16 and TF32 from 8.0 on). Matrix products in fp32
-take at least a tenth of step time. This share is computed from the device time of matrix operators in the profiled
-step. Without a profile, the share is computed from the shortest time that matrix products can take at the GPU's fp32
-peak rate.
+Paceline reports this finding if the GPU has a compute capability of at least 7.0 (fp16 tensor cores; bf16 and TF32 from
+8.0 on), and if matrix products in fp32 take at least a tenth of step time. Paceline computes this share from the time
+that matrix operators take on the GPU in the profiled step. Without a profiled step, Paceline uses a lower bound: the
+time that the matrix products would take at the GPU's fp32 peak rate.
 
-The expected speed-up of the matrix products is at most the ratio of the peak rates of the two formats (2 if Paceline
-does not know the GPU). The lower bound of the expected gain is a third of the maximum, because conversions and memory
-traffic remain.
+The expected speed-up of the matrix products is at most the ratio of the GPU's peak rates in the two data types (2 if
+Paceline does not know the GPU). The lower bound of the expected gain is a third of its upper bound, because type
+conversions and memory traffic do not become faster.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `precision.tf32`: add one line, `torch.set_float32_matmul_precision("high")`.
+- `precision.tf32`: add the line `torch.set_float32_matmul_precision("high")` to the program.
 - `precision.autocast`: put `torch.autocast("cuda", dtype=torch.bfloat16)` around the forward pass.
 - `precision.fp16`: on GPUs with a compute capability below 8.0, use autocast with fp16 and a `GradScaler`.
 """
@@ -63,7 +63,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=_evidence(rank, share),
         remedies=_remedies(rank, share, able, gain),
-        summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU is faster in other formats",
+        summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU multiplies matrices faster "
+        f"in other data types",
     )
 
 
@@ -89,7 +90,7 @@ def _ratio(rank: RankFacts, kind: str) -> float:
 def _evidence(rank: RankFacts, share: float) -> list[Evidence]:
     meta = rank.record.meta
     told = (
-        f"parameters are fp32, autocast is not used, and TF32 is off on {meta.get('device_name')} "
+        f"the parameters are fp32, autocast is not used, and TF32 is off on the {meta.get('device_name')} "
         f"(compute capability {meta.get('capability')})"
     )
     found = [

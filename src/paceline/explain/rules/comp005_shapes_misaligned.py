@@ -20,24 +20,26 @@ PAGE = """
 ## What it means
 
 Tensor cores load matrices in pieces of 16 bytes. If the length of a matrix row is not a multiple of 16 bytes, the GPU
-needs smaller loads or a slower kernel. Typical cases are a vocabulary of 50,257 tokens or a last layer with an odd
+needs smaller loads or a slower kernel. Typical examples are a vocabulary of 50,257 tokens, or a last layer with an odd
 width.
 
 ## How it is detected
 
-Matrices are multiplied in bf16, fp16 or TF32. Paceline looks at the sixteen sizes of matrix products with the most
-arithmetic. At least a tenth of this arithmetic is in products with a dimension that is not a multiple of 16 bytes. 16
-bytes are 8 elements in bf16 or fp16, and 4 elements in TF32. The limit comes from NVIDIA's guide to matrix
-multiplication. Such products take at least 5% of step time.
+Paceline reports this finding if the program multiplies matrices in bf16, fp16 or TF32, and if two conditions on
+misaligned matrix products hold. A matrix product is misaligned if one of its dimensions is not a multiple of 16 bytes,
+which are 8 elements in bf16 or fp16, and 4 elements in TF32. Misaligned matrix products must contain at least a tenth
+of the FLOPs, counted over the sixteen sizes of matrix products with the most FLOPs. Misaligned matrix products must
+also take at least 5% of step time. The limit of 16 bytes comes from NVIDIA's guide to matrix multiplication.
 
-The gain of padding depends on the GPU and its library, and was not measured. The expected gain is between nothing and
-half of the time of these products. Convolutions are not included, because cuDNN pads them itself.
+The gain of padding depends on the GPU and its libraries, and it was not measured. The expected gain is therefore
+between nothing and half of the time of the misaligned matrix products. Convolutions are not included, because cuDNN
+pads them itself.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `shapes.pad`: pad the dimension to the next multiple with rows that are never used; for example, extend a vocabulary
+- `shapes.pad`: pad the dimension to the next multiple with rows that are never used. For example, extend a vocabulary
   of 50,257 tokens to 50,304.
 """
 
@@ -73,7 +75,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"{units.percent(part)} of the matrix operations have a dimension that is not a multiple of {multiple}",
+        summary=f"{units.percent(part)} of the FLOPs in matrix products are in products with a dimension that is not "
+        f"a multiple of {multiple}",
     )
 
 
@@ -95,8 +98,8 @@ def _evidence(rank: RankFacts, odd: Sequence[Product], part: float, multiple: in
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(
-            text=f"{units.percent(part)} of the operations in matrix products have a dimension that is not a "
-            f"multiple of {multiple} ({kind}, 1 step profiled)",
+            text=f"{units.percent(part)} of the FLOPs in matrix products are in products with a dimension that is "
+            f"not a multiple of {multiple} ({kind}, 1 step profiled)",
             value=part,
             unit="share of matrix work",
         )

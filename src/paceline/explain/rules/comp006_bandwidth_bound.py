@@ -12,15 +12,16 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Most of the compute time is spent on operations with little arithmetic per number: additions, activations, masks,
-normalizations. Memory bandwidth limits the speed of these operations. A chain of them reads and writes the same tensors
-several times.
+Most of the compute time is spent on operations with little arithmetic per element: additions, activation functions,
+masks and normalizations. Memory bandwidth limits the speed of such operations. A chain of such operations reads and
+writes the same tensors several times.
 
 ## How it is detected
 
-Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. In the profiled steps,
-they take at least half of all operator time and at least 30% of step time. On a GPU, the time of an operator is
-measured on the device with CUDA events. Without device times, there is no finding.
+Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. Paceline reports this
+finding if, in the profiled steps, this time is at least half of all operator time and at least 30% of step time. On a
+GPU, the time of an operator is measured with CUDA events. If the operator times on the GPU are not known, Paceline does
+not report the finding.
 
 ## What helps
 
@@ -55,8 +56,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=[
             Evidence(
-                text=f"{units.percent(part)} of operator time is in element-wise operations and reductions, "
-                f"mostly {top} ({window.steps} steps profiled)",
+                text=f"{units.percent(part)} of operator time is spent in element-wise operations and reductions, "
+                f"mostly in {top} ({window.steps} steps profiled)",
                 value=part,
                 unit="share of operator time",
             ),
@@ -66,17 +67,18 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="compute.compile",
                 safety="numeric",
-                change="torch.compile(model), which fuses chains of element-wise operations",
+                change="use torch.compile(model), which fuses chains of element-wise operations",
                 gain=gain,
             ),
             Remedy(
                 id="precision.autocast",
                 safety="numeric",
-                change="bf16 autocast, which halves the bytes to read and write",
+                change="use bf16 autocast, which halves the bytes that operations read and write",
                 gain=gain_of_removing(share, 0.0, 0.4),
             ),
         ],
-        summary=f"element-wise operations take {units.percent(share)} of the time; memory bandwidth limits them",
+        summary=f"element-wise operations take {units.percent(share)} of the time, and memory bandwidth limits their "
+        f"speed",
     )
 
 

@@ -20,19 +20,19 @@ compute units. GPU memory has room for a larger batch.
 
 ## How it is detected
 
-The forward pass, the backward pass and the optimizer take at least 70% of step time. At no time was more than half of
-the GPU's memory allocated. Over at least three readings, the GPU computes less than half of the time, or draws less
-than half of its power limit under load.
+Paceline reports this finding if three conditions hold. The forward pass, the backward pass and the optimizer together
+take at least 70% of step time. The program never allocates more than half of the GPU's memory. Over at least three
+readings, the GPU computes during less than half of the time, or it draws less than half of its power limit under load.
 
-If half of the memory is free, a batch of twice the size fits. At best, the larger batch takes as long as the current
-one, so the expected speed-up is between 1x and 2x.
+If half of the memory is free, a batch of twice the size fits. At best, a step with twice the batch size takes as long
+as a step with the current batch size, so the expected speed-up is between 1x and 2x.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `batch.size`: use a larger batch and adapt the learning rate.
-- `compute.compile`: `torch.compile` fuses small kernels into fewer, larger ones.
+- `batch.size`: use a larger batch, and adapt the learning rate to it.
+- `compute.compile`: `torch.compile` fuses small kernels into fewer, larger kernels.
 """
 
 
@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(id="batch.size", safety="semantic", change=_larger(rank), gain=gain),
             Remedy(id="compute.compile", safety="numeric", change="torch.compile(model)", gain=gain),
         ],
-        summary=f"GPU {gpu.index} has too little work: {_how_little(gpu)}",
+        summary=f"the kernels of a step are too small for GPU {gpu.index}: {_how_little(gpu)}",
     )
 
 
@@ -75,19 +75,21 @@ def _is_underfilled(gpu: GpuUse) -> bool:
 
 def _how_little(gpu: GpuUse) -> str:
     if gpu.utilization is not None and gpu.utilization < _HALF:
-        return f"it computes {units.percent(gpu.utilization)} of the time"
-    return f"it draws {units.percent(gpu.power_share)} of its power limit under load"
+        return f"the GPU computes during {units.percent(gpu.utilization)} of the time"
+    return f"the GPU draws {units.percent(gpu.power_share)} of its power limit under load"
 
 
 def _larger(rank: RankFacts) -> str:
     size = rank.breakdown.batch_size
-    return f"a batch of {2 * size:,.0f} instead of {size:,.0f}" if size else "a batch twice as large"
+    return (
+        f"use a batch size of {2 * size:,.0f} instead of {size:,.0f}" if size else "use a batch that is twice as large"
+    )
 
 
 def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
     found = []
     if gpu.utilization is not None:
-        text = f"GPU {gpu.index} ({gpu.name}) computes {units.percent(gpu.utilization)} of the time"
+        text = f"GPU {gpu.index} ({gpu.name}) computes during {units.percent(gpu.utilization)} of the time"
         text += f" ({gpu.readings} readings)"
         found.append(Evidence(text=text, value=gpu.utilization, unit="share of time"))
     if gpu.power_w is not None and gpu.power_share is not None:

@@ -15,21 +15,23 @@ _LEAST_TENSORS, _LEAST_NUMBERS = 8, 100_000
 PAGE = """
 ## What it means
 
-The optimizer updates the parameters one tensor at a time, and this takes a visible share of the step.
+The optimizer updates the parameters one tensor at a time, and these updates take a visible share of step time.
 
 ## How it is detected
 
-The optimizer phase (updating the parameters, zeroing and clipping gradients) takes at least 12% of step time. The
-optimizer uses neither fused nor foreach kernels; on a CPU, this is the default of torch. There is no finding for
-optimizers that are not part of torch. There is also none if the parameters are fewer than 8 tensors with fewer than
-100,000 numbers in total.
+Paceline reports this finding if the optimizer phase (updating the parameters, zeroing and clipping gradients) takes at
+least 12% of step time, and if the optimizer uses neither fused nor foreach kernels. On a CPU, torch uses neither of
+these kernels by default. Paceline does not report this finding for optimizers that are not part of torch. Paceline also
+does not report it if the model has fewer than 8 parameter tensors with fewer than 100,000 elements in total.
 
 ## What helps
 
 - `optimizer.fused`: `fused=True` updates all parameters in one kernel (Adam, AdamW, SGD, Adagrad; on a CPU since torch
   2.4).
-- `optimizer.foreach`: `foreach=True` updates several tensors per kernel, for optimizers without a fused kernel.
-- `batch.accumulate`: fewer optimizer updates for the same number of samples. The effective batch grows.
+- `optimizer.foreach`: `foreach=True` updates several tensors per kernel, and also exists for optimizers without a fused
+  kernel.
+- `batch.accumulate`: with gradient accumulation, the optimizer runs fewer times for the same number of samples. The
+  effective batch size grows.
 """
 
 
@@ -62,7 +64,7 @@ def check(facts: Facts) -> Finding | None:
             Evidence(text=text, value=float(biggest["tensors"]), unit="tensors"),
         ],
         remedies=_remedies(biggest, share),
-        summary=f"the optimizer takes {units.percent(share)} of the time and is not fused",
+        summary=f"the optimizer takes {units.percent(share)} of the time and updates one tensor at a time",
     )
 
 

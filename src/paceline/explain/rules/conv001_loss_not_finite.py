@@ -15,13 +15,14 @@ The loss became NaN or infinite. All later training steps are usually useless.
 
 ## How it is detected
 
-At every step, Paceline reads the loss, which is the tensor on which the program calls `backward`, before loss scaling.
-On a GPU, it copies the value asynchronously. The finding names the first step with a NaN or infinite loss. With fp16
-loss scaling, single infinite losses are normal; they are not reported if later losses are finite.
+In every step, Paceline reads the loss, which is the tensor on which the program calls `backward`. If the program scales
+its loss, Paceline reads the loss before scaling. On a GPU, Paceline copies the value asynchronously. The finding names
+the first step with a NaN or infinite loss. With fp16 loss scaling, single infinite losses are normal, so Paceline does
+not report them if later losses are finite.
 
 ## What helps
 
-- `loss.detect_anomaly`: run these steps again under `torch.autograd.set_detect_anomaly(True)`.
+- `loss.detect_anomaly`: run the steps around the first NaN again under `torch.autograd.set_detect_anomaly(True)`.
 - `optimizer.clip`: clip gradients.
 - `optimizer.lower_lr`: lower the learning rate or use a longer warm-up.
 """
@@ -35,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
     bad = loss.first_bad_step
     before = [v for s, v in zip(loss.steps, loss.values, strict=True) if s < bad]
     text = (
-        f"the loss was {before[-1]:.4g} before step {bad} and then not finite"
+        f"the loss was {before[-1]:.4g} before step {bad}, and not finite from step {bad} on"
         if before
         else f"the loss was not finite from step {bad} on"
     )
@@ -52,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="loss.detect_anomaly",
                 safety="exact",
-                change=f"run step {bad} under torch.autograd.set_detect_anomaly(True)",
+                change=f"run step {bad} again under torch.autograd.set_detect_anomaly(True)",
             ),
             Remedy(id="optimizer.clip", safety="semantic", change="clip gradients (torch.nn.utils.clip_grad_norm_)"),
             Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate or use a warm-up"),

@@ -16,8 +16,9 @@ The loss rises instead of falling. The usual cause is a learning rate that is to
 
 ## How it is detected
 
-Paceline recorded at least 20 losses. The median of the last tenth is more than three times the median of the first
-tenth. It is also larger than 90% of the losses in the first half.
+Paceline reports this finding if it recorded at least 20 losses, and if the median of the last tenth of the losses is
+more than three times the median of the first tenth. The median of the last tenth must also be larger than 90% of the
+losses in the first half.
 
 ## What helps
 
@@ -32,8 +33,8 @@ def check(facts: Facts) -> Finding | None:
     if loss is None or not _diverges(loss):
         return None
     text = (
-        f"the loss rose from {loss.first:.4g} to {loss.last:.4g} (medians of the first and the last tenth "
-        f"of {len(loss.values)} losses)"
+        f"the loss rose from {loss.first:.4g} to {loss.last:.4g} (medians over the first and the last tenth of "
+        f"{len(loss.values)} losses)"
     )
     return Finding(
         code="CONV002",

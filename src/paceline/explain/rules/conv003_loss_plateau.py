@@ -17,22 +17,24 @@ _LEAST_NEVER = 120  # losses needed to report that the loss never fell
 PAGE = """
 ## What it means
 
-The loss fell at first and then stopped falling. Either training has converged, or the learning rate is not suitable for
-further progress.
+The loss fell at first and then stopped falling. Either training has converged, or the loss cannot fall further with the
+current learning rate.
 
 ## How it is detected
 
-Paceline recorded at least 60 losses, and the loss first fell by at least 5%. The second half of the run is divided into
-four equal parts. The medians of these parts differ by less than 1% of the first loss, or by less than half of the noise
-between neighboring losses.
+Paceline reports this finding if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the loss
+hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal parts.
+The medians of these four parts must differ by less than 1% of the first loss, or by less than half of the noise between
+neighboring losses.
 
-If the loss never fell, the finding needs at least 120 losses and has low confidence. The run is divided into four equal
-parts, and the medians of the parts differ by less than 1% of the first loss. The learning rate may be too low, labels
-may be mixed up, or the data may be random.
+If the loss never fell, Paceline needs at least 120 losses, and the finding has low confidence. Paceline then divides
+the whole run into four equal parts, and the medians of the four parts must differ by less than 1% of the first loss. If
+the loss never fell, the learning rate may be too low, labels may be assigned to the wrong samples, or the data may be
+random.
 
 ## What helps
 
-- `optimizer.schedule`: lower the learning rate, or restart its schedule.
+- `optimizer.schedule`: lower the learning rate, or restart the learning-rate schedule.
 - `run.early_stopping`: stop training when the loss has not improved for some time.
 """
 
@@ -60,18 +62,26 @@ def check(facts: Facts) -> Finding | None:
         evidence=[
             Evidence(text=text, value=float(since), unit="step"),
             Evidence(
-                text=f"{units.percent(share)} of the time was spent after that step", value=share, unit="share of time"
+                text=f"{units.percent(share)} of the training time was spent after step {since}",
+                value=share,
+                unit="share of time",
             ),
         ],
         remedies=[
             Remedy(
-                id="optimizer.schedule", safety="semantic", change="lower the learning rate, or restart its schedule"
+                id="optimizer.schedule",
+                safety="semantic",
+                change="lower the learning rate, or restart the learning-rate schedule",
             ),
             Remedy(
-                id="run.early_stopping", safety="semantic", change="stop when the loss has not improved for some time"
+                id="run.early_stopping",
+                safety="semantic",
+                change="stop training when the loss has not improved for some time",
             ),
         ],
-        summary="the loss has not improved at all" if never else f"the loss has not improved since step {since}",
+        summary="the loss has not improved during the whole run"
+        if never
+        else f"the loss has not improved since step {since}",
     )
 
 

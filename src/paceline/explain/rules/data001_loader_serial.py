@@ -15,33 +15,35 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-The training process reads, decodes and augments the batches itself. While it makes a batch, the device is idle. While
-the device computes, no batch is made.
+The training process reads, decodes and augments the batches itself, without loader workers. While the training process
+loads a batch, the GPU is idle. While the GPU computes, no batch is loaded.
 
 ## How it is detected
 
-The training thread waits for data during at least 5% of step time and at least 0.2 ms per step. The training loader has
-no workers (`num_workers=0`), or the program has no `DataLoader` and reads data in the training thread between steps.
-Programs that read data in another thread or process do not have this finding.
+Paceline reports this finding if the training thread waits for data during at least 5% of step time and for at least 0.2
+ms per step, and if no other thread or process loads the data. This is the case if the training loader has no workers
+(`num_workers=0`), or if the program has no `DataLoader` and reads data in the training thread between steps.
 
-In profiler captures, the GPU is idle during at least 5% of the time while a loader without workers fetches a batch.
+In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while a loader
+without workers fetches a batch.
 
 ## What helps
 
-- `loader.workers`: worker processes make batches while the device computes. Paceline predicts the step time as the
-  largest of three times: computing, making a batch divided by the number of workers, and CPU work divided by the number
-  of cores. It proposes the smallest number of workers whose predicted step time is within 3% of the best. The change is
-  exact (training computes the same numbers) if making a sample draws no random numbers. For an `IterableDataset`,
-  Paceline proposes one worker, which reads the samples in the same order. Each of several workers would read all
-  samples, unless `__iter__` uses `get_worker_info()`.
-- `loader.background`: without a `DataLoader`, make the next batch in the background.
-- `loader.decode`: make the code that loads a sample faster.
+- `loader.workers`: worker processes load batches while the model computes. Paceline predicts the step time as the
+  largest of three times: the compute time, the time to load a batch divided by the number of workers, and the CPU time
+  divided by the number of cores. Paceline proposes the smallest number of workers whose predicted step time is within
+  3% of the best. The change is exact (training computes the same numbers) if loading a sample draws no random numbers.
+  For an `IterableDataset`, Paceline proposes one worker, which reads the samples in the same order as before. With
+  several workers, each worker would read all samples of an `IterableDataset`, unless its `__iter__` uses
+  `get_worker_info()`.
+- `loader.background`: without a `DataLoader`, load the next batch in a background thread or process.
+- `loader.decode`: make the code that loads one sample faster.
 
 ## When it misleads
 
 If only one reader can read the data (a stream, a database cursor), more than one background thread or worker does not
-help. A dataset that keeps its position between epochs starts again in each worker, because each worker has its own copy
-of the dataset.
+help. If a dataset keeps its read position between epochs, it starts again from the beginning in each epoch with
+workers, because each worker has its own copy of the dataset.
 """
 
 
@@ -65,8 +67,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=remedies,
-        summary=f"the training process makes its batches itself, which takes {units.percent(supply.wait_share)} of its "
-        f"time",
+        summary=f"the training process loads its batches itself, without workers, and waits "
+        f"{units.percent(supply.wait_share)} of its time for data",
     )
 
 
@@ -75,14 +77,14 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
         background = Remedy(
             id="loader.background",
             safety="exact",
-            change="make the next batch in a background thread or process during the current step",
+            change="load the next batch in a background thread or process during the current step",
             gain=supply.gain_with(1),
         )
         hot = readers(rank.record)
         cheaper = Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {hot[0].function if hot else 'the reader'} faster",
+            change=f"make {hot[0].function if hot else 'the code that reads the data'} faster",
             gain=gain_of_removing(supply.wait_share, 0.2, 0.7),
         )
         return [background, cheaper]
@@ -109,7 +111,8 @@ def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
         return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
     return found + [
         Evidence(
-            text=f"{f.function} takes {units.percent(f.share)} of the time in which batches are made ({f.count} "
+            text=f"{f.function} takes {units.percent(f.share)} of the time that the loader needs for batches "
+            f"({f.count} "
             f"stack samples)",
             value=f.share,
             unit=words.SHARE_OF_SAMPLES,

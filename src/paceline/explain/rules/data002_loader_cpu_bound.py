@@ -21,25 +21,26 @@ from paceline.explain.supply import (
 PAGE = """
 ## What it means
 
-The workers compute all the time (decoding, augmenting, tokenizing) and use all cores that this program may use. More
-workers would share the same cores, which often makes loading slower.
+The loader workers compute all the time (decoding, augmenting, tokenizing) and use all CPU cores that the program may
+use. More workers would share the same cores, which often makes loading slower.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. The loader has workers, or the program reads data in its own
-background threads or processes. The workers spend most of their time on making samples, not on collating or sending
-batches, and less than half of the time blocked.
+Paceline reports this finding if training waits for data during at least 5% of step time, and if the loader has workers,
+or the program reads data in its own background threads or processes. The workers must spend most of their time on
+loading samples, not on collating or sending batches, and they must be blocked for less than half of the time.
 
-In addition, all cores are in use: the program uses at least 80% of the cores that CPU affinity and the cgroup quota
-allow, or workers that are ready to run wait for a core during at least a quarter of the time.
+In addition, all CPU cores must be in use. This is the case if the program uses at least 80% of the cores that CPU
+affinity and the cgroup quota allow, or if workers that are ready to run wait for a core during at least a quarter of
+the time.
 
 ## What helps
 
 - `loader.decode`: use a faster decoder, or decode images directly to a smaller size.
 - `loader.cache`: keep decoded samples in memory.
-- `loader.batch_transform`: transform whole batches, or transform them on the device.
+- `loader.batch_transform`: apply transforms to whole batches, or apply them on the GPU.
 
-More cores per device also help. More workers do *not* help.
+More CPU cores per GPU also help. More loader workers do *not* help.
 """
 
 
@@ -63,7 +64,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"{words.makers(rank.loader)} use all cores, and training still waits {units.percent(share)} of "
+        summary=f"{words.makers(rank.loader)} use all CPU cores, and training still waits {units.percent(share)} of "
         f"its time for data",
     )
 
@@ -92,13 +93,13 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         Remedy(
             id="loader.cache",
             safety="exact",
-            change="keep decoded samples in memory, if memory is large enough",
+            change="keep decoded samples in memory, if they fit",
             gain=gain_of_removing(share, 0.3, 0.9),
         ),
         Remedy(
             id="loader.batch_transform",
             safety="numeric",
-            change="transform whole batches instead of samples, or transform them on the device",
+            change="apply transforms to whole batches instead of single samples, or apply them on the GPU",
             gain=gain_of_removing(share, 0.1, 0.7),
         ),
     ]

@@ -14,23 +14,23 @@ SATURATED = 0.6  # share of time in which some task waits for storage, above whi
 PAGE = """
 ## What it means
 
-While making a sample, workers spend most of the time neither computing nor waiting for a core. They are blocked by a
-disk, a network file system, an object store, or another call that sleeps.
+While loading a sample, the loader workers spend most of the time neither computing nor waiting for a CPU core. The
+workers are blocked by a disk, a network file system, an object store, or another call that sleeps.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. The loader has workers, and the workers are blocked for at
-least half of the time in which they make batches. Blocked time is measured with Linux's `schedstat` and the CPU time of
-each worker.
+Paceline reports this finding if training waits for data during at least 5% of step time, if the loader has workers, and
+if the workers are blocked for at least half of the time that they need for loading batches. Blocked time is measured
+with Linux's `schedstat` and the CPU time of each worker.
 
 ## What helps
 
-- `loader.workers`: blocked workers use no core, so more workers can read more files at the same time. Paceline proposes
-  the smallest number of workers whose predicted step time is within 3% of the best. It does not propose more workers if
-  the storage itself is saturated (Linux reports I/O pressure above 60%).
-- `loader.threads`: use more threads, if the loader uses threads instead of worker processes.
-- `loader.prefetch`: make a longer queue of batches.
-- `loader.shards`: store the samples in shards, which need a few large reads instead of many small ones.
+- `loader.workers`: blocked workers use no CPU core, so more workers can read more files at the same time. Paceline
+  proposes the smallest number of workers whose predicted step time is within 3% of the best. Paceline does not propose
+  more workers if the storage itself is saturated (Linux reports I/O pressure above 60%).
+- `loader.threads`: if the loader uses threads instead of worker processes, use more threads.
+- `loader.prefetch`: prefetch more batches per worker.
+- `loader.shards`: store the samples in shards, which need a few large reads instead of many small reads.
 - `loader.local_copy`: copy the data to a local disk.
 """
 
@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(facts, rank, supply),
         remedies=remedies,
-        summary=f"{words.makers(rank.loader)} wait for storage, the network or a sleeping call; training waits "
+        summary=f"{words.makers(rank.loader)} wait for storage, the network or a call that sleeps, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -67,13 +67,13 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
     shards = Remedy(
         id="loader.shards",
         safety="exact",
-        change="paceline data convert SRC DEST, which replaces many small reads by large ones",
+        change="run paceline data convert SRC DEST, which replaces many small reads with a few large reads",
         gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
     )
     if saturated or best <= supply.workers:
         return [shards]
     remedy, change = words.more_makers(rank.loader, best)
-    change, safety = f"{change}; blocked workers use no core", words.safety_of_workers(rank.loader, best)
+    change, safety = f"{change}; blocked workers use no CPU core", words.safety_of_workers(rank.loader, best)
     return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
 
 
@@ -83,7 +83,7 @@ def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
     if facts.host.io_pressure is not None:
         text = (
-            f"at least one task on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
+            f"at least one process on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
             f"the time"
         )
         found.append(Evidence(text=text, value=facts.host.io_pressure, unit="share of time"))

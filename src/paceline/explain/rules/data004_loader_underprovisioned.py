@@ -22,26 +22,27 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-The workers are busy all the time and are still too slow, but some CPU cores are free. More workers would make batches
-faster.
+The loader workers are busy all the time and are still too slow, but some CPU cores are free. More workers would load
+batches faster.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. The loader has workers that compute rather than wait, or the
-program reads data in its own background threads or processes. At least a fifth of the cores that the program may use
-are free, and workers do not wait for a core.
+Paceline reports this finding if training waits for data during at least 5% of step time, and if the loader has workers
+that compute rather than wait, or the program reads data in its own background threads or processes. In addition, at
+least a fifth of the CPU cores that the program may use must be free, and the workers must not wait for a core.
 
-In profiler captures, the GPU is idle during at least 5% of the time while the training process waits for workers. A
-capture does not show what workers do or whether cores are free, so the confidence is low; `paceline run` measures both.
+In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while the training
+process waits for workers. A capture does not show what the workers do or whether CPU cores are free, so the confidence
+is low. `paceline run` measures both.
 
 ## What helps
 
-- `loader.workers`: use more workers. Paceline predicts the step time as the largest of three times: computing, making a
-  batch divided by the number of workers, and CPU work divided by the number of cores. It proposes the smallest number
-  of workers whose predicted step time is within 3% of the best.
-- `loader.threads`: use more threads, if the loader uses threads instead of worker processes.
-- `loader.background`: use more background threads, if the program reads data in threads of its own. Paceline does not
-  know their number, so it proposes a multiple of the current number.
+- `loader.workers`: use more workers. Paceline predicts the step time as the largest of three times: the compute time,
+  the time to load a batch divided by the number of workers, and the CPU time divided by the number of cores. Paceline
+  proposes the smallest number of workers whose predicted step time is within 3% of the best.
+- `loader.threads`: if the loader uses threads instead of worker processes, use more threads.
+- `loader.background`: if the program reads data in its own threads, use more of these threads. Paceline does not know
+  how many threads the program uses, so it proposes a multiple of the current number.
 """
 
 
@@ -65,7 +66,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=[_remedy(rank, supply, best)],
-        summary=f"{words.makers(rank.loader)} are too slow and cores are free; training waits "
+        summary=f"{words.makers(rank.loader)} are too slow although CPU cores are free, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -86,7 +87,8 @@ def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
     gain = supply.gain_with(best)
     if rank.loader is None:
         change = (
-            f"make batches in {best} times as many threads (or processes, if the work holds Python's interpreter lock)"
+            f"load batches in {best} times as many threads as now (or processes, if the loading code holds Python's "
+            f"global interpreter lock)"
         )
         return Remedy(id="loader.background", safety="exact", change=change, gain=gain)
     remedy, change = words.more_makers(rank.loader, best)

@@ -12,21 +12,21 @@ from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, rece
 PAGE = """
 ## What it means
 
-Samples are made quickly, but combining samples into batches and moving the batches to the training process is slow. The
-cause is the collate function, pickling, shared memory, or the thread that pins memory.
+Samples are loaded quickly, but combining samples into batches and moving the batches to the training process is slow.
+The cause is the collate function, pickling, shared memory, or the thread that copies batches to pinned memory.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time, and the loader has workers. Three tasks together take at least
-1.2 times as long as making the samples: collating (combining samples into a batch), sending batches from the workers,
-and receiving batches in the training thread.
+Paceline reports this finding if training waits for data during at least 5% of step time, if the loader has workers, and
+if three tasks together take at least 1.2 times as long as loading the samples. The three tasks are collating (combining
+samples into a batch), sending batches from the workers, and receiving batches in the training thread.
 
 ## What helps
 
 - `loader.collate`: write samples into one preallocated tensor, without Python code per sample.
-- `loader.small_dtype`: send small data types (uint8 instead of float32) and convert them on the device.
-- `loader.threads`: threads share memory with the training process, so batches are not copied. Threads help if the code
-  that makes a sample releases Python's interpreter lock.
+- `loader.small_dtype`: send small data types (uint8 instead of float32), and convert them to floating point on the GPU.
+- `loader.threads`: threads share memory with the training process, so batches are not copied between processes. Threads
+  help if the code that loads a sample releases Python's global interpreter lock (GIL).
 """
 
 
@@ -49,7 +49,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
-        summary=f"collating and handing over batches takes longer than making samples; training waits "
+        summary=f"collating batches and sending them to the training process takes longer than loading samples, and "
+        f"training waits "
         f"{units.percent(share)} of its time for data",
     )
 
@@ -65,13 +66,13 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     types = Remedy(
         id="loader.small_dtype",
         safety="numeric",
-        change="send small data types (uint8) and convert them on the device",
+        change="load small data types (uint8) and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.2, 0.7),
     )
     threads = Remedy(
         id="loader.threads",
         safety="exact",
-        change="make batches in threads, so that batches are not copied between processes",
+        change="load batches in threads, so that batches are not copied between processes",
         gain=gain_of_removing(share, 0.2, 0.85),
     )
     slow_collate = rank.loader is not None and rank.loader.collate >= 0.5

@@ -15,21 +15,21 @@ from paceline.record import layout
 PAGE = """
 ## What it means
 
-Worker processes stop at the end of each epoch and start again at the beginning of the next one. Each start creates
-processes, sets up the dataset in each of them, and waits for the first batches. If epochs are short, these starts can
-take most of the time.
+Worker processes stop at the end of each epoch and start again at the beginning of the next epoch. At each start, the
+loader creates the processes, sets up the dataset in each of them, and waits for the first batches. If epochs are short,
+starting workers can take most of the time.
 
 ## How it is detected
 
-The loader has workers and stops them after each epoch (`persistent_workers=False`, or a new `DataLoader` in each
-epoch). The first batch of each epoch takes longer than other batches. Over at least two epochs, this extra time is at
-least 5% of step time.
+Paceline reports this finding if the loader stops its workers after each epoch (`persistent_workers=False`, or a new
+`DataLoader` in each epoch), and if the first batch of each epoch takes longer than other batches. Over at least two
+epochs, this extra time must be at least 5% of step time.
 
 ## What helps
 
 - `loader.persistent`: keep the workers between epochs, and create the `DataLoader` once, before the epoch loop. If you
-  change this by hand, the shuffled order changes from the second epoch on, because the training process draws one
-  random number less. `paceline tune` keeps the order.
+  set `persistent_workers=True` by hand, the shuffled order changes from the second epoch on, because the training
+  process draws one random number less per epoch. `paceline tune` keeps the shuffled order.
 """
 
 
@@ -45,7 +45,7 @@ def check(facts: Facts) -> Finding | None:
     if not supply.workers or kept or share < WORTH or restarts < 2:
         return None
     gain = gain_of_removing(share, 0.6, 0.98)
-    change = "DataLoader(persistent_workers=True), created once before the first epoch"
+    change = "use DataLoader(persistent_workers=True), and create it once before the first epoch"
     safety = words.safety_of_worker_draws(rank.loader)
     return Finding(
         code="DATA006",
@@ -66,11 +66,11 @@ def _evidence(rank: RankFacts, share: float, restarts: int) -> list[Evidence]:
     first = float(np.median(rank.phases["data_wait"][starts]))
     other = float(np.median(rank.phases["data_wait"][~starts])) if (~starts).any() else 0.0
     text = (
-        f"the first batch of an epoch takes {units.seconds(first)}, a later one {units.seconds(other)} "
-        f"(medians; {restarts} restarts in {len(rank.rows)} steps)"
+        f"the first batch of an epoch takes {units.seconds(first)}, a later batch {units.seconds(other)} (medians; "
+        f"the workers were started again {restarts} times in {len(rank.rows)} steps)"
     )
     return [
-        words.share_of_step(share, "starting workers again"),
+        words.share_of_step(share, "starting the workers again in each epoch"),
         Evidence(text=text, value=first, unit="s"),
     ]
 

@@ -16,19 +16,19 @@ _SYSTEM_SHARE = 0.4
 PAGE = """
 ## What it means
 
-Each sample is one or more files, or a small piece of a large file. Opening and seeking take longer than reading the
-bytes. On a disk or a network file system, each sample waits for at least one access. Even if the files are in the page
-cache, the work of the operating system takes longer than copying the bytes.
+Each sample is stored in one or more files, or in a small part of a large file, and opening files and seeking take
+longer than reading the bytes. On a disk or a network file system, loading each sample waits for at least one storage
+access. Even if the files are in the page cache, the system calls take longer than copying the bytes.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. Each sample takes at least two read calls of less than 256 KiB
-on average. At least 40% of the time in which batches are made is CPU time in the operating system, or time blocked
-while reading from storage.
+Paceline reports this finding if training waits for data during at least 5% of step time, and if each sample takes at
+least two read calls of less than 256 KiB on average. In addition, at least 40% of the time that the loader needs for
+batches must be CPU time in the operating system, or time in which a read from storage is blocked.
 
 ## What helps
 
-- `loader.shards`: pack the samples into shards once (`paceline data convert SRC DEST`) and read them with
+- `loader.shards`: pack the samples into shards once (`paceline data convert SRC DEST`), and read the shards with
   `paceline.data.Loader`, which reads large blocks in order.
 """
 
@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"each sample takes {reads.calls_per_sample:.0f} small reads; training waits "
+        summary=f"loading a sample takes {reads.calls_per_sample:.0f} small reads, and training waits "
         f"{units.percent(supply.steady_share)} of its time for data",
     )
 
@@ -74,10 +74,13 @@ def _is_small(reads: Reads) -> bool:
 
 
 def _evidence(rank: RankFacts, reads: Reads, share: float) -> list[Evidence]:
-    text = f"a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} on average"
+    text = (
+        f"loading a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} "
+        f"on average"
+    )
     system = (
-        f"{units.percent(reads.system_share)} of the time in which batches are made is spent in the operating "
-        f"system kernel"
+        f"{units.percent(reads.system_share)} of the time that the loader needs for batches is spent in the "
+        f"operating system"
     )
     return [
         words.share_of_step(share, "waiting for data"),

@@ -15,22 +15,23 @@ from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
 PAGE = """
 ## What it means
 
-Most batches are ready in time, but some take many times as long: a very large sample, a slow file, a retry. The loader
-returns batches in order, so one slow sample delays all batches after it.
+Most batches are ready in time, but some batches take many times as long, because of a very large sample, a slow file or
+a repeated read. The loader returns batches in order, so one slow sample delays all later batches.
 
 ## How it is detected
 
-Training waits for data during at least 5% of step time. At most a sixth of the steps account for at least 70% of this
-waiting time, and the median wait is less than a quarter of a step. Batches that take at least four times the median
-account for at least 40% of the time in which batches are made. The first batches of an epoch are not included.
+Paceline reports this finding if training waits for data during at least 5% of step time, and if this waiting time
+occurs in few steps. At most a sixth of the steps must account for at least 70% of the waiting time, and the median
+waiting time must be less than a quarter of the step time. In addition, batches that take at least four times the median
+loading time must account for at least 40% of the total loading time. The first batches of an epoch are not included.
 
 ## What helps
 
-- `loader.prefetch`: a longer queue of batches (`prefetch_factor`, possibly with more workers) hides single slow
-  batches.
-- `loader.max_sample_size`: limit or distribute the largest samples.
-- `loader.in_order`: `DataLoader(in_order=False)` lets later batches overtake a slow one. This changes the order of the
-  samples.
+- `loader.prefetch`: if the loader prefetches more batches (`prefetch_factor`, possibly with more workers), training
+  waits less often for single slow batches.
+- `loader.max_sample_size`: limit the size of the largest samples, or distribute them over the batches.
+- `loader.in_order`: with `DataLoader(in_order=False)`, the loader returns later batches before a slow one. This changes
+  the order of the samples.
 """
 
 
@@ -46,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
     text = (
-        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, the 99th percentile is "
+        f"the median wait for a batch is {units.seconds(float(np.median(wait)))}, and the 99th percentile is "
         f"{units.seconds(slowest)} ({len(wait)} steps)"
     )
     return Finding(
@@ -71,7 +72,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.3, 0.95),
             ),
         ],
-        summary=f"a few batches take far longer than the rest; training waits for data during {units.percent(share)} "
+        summary=f"a few batches take far longer to load than the others, and training waits for data during "
+        f"{units.percent(share)} "
         f"of step time",
     )
 

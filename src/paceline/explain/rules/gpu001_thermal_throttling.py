@@ -14,25 +14,26 @@ _LEAST_READINGS = 2
 PAGE = """
 ## What it means
 
-The GPU is too hot and lowers its clock until it cools down. Steps then take longer. In a run with several GPUs, the
-other GPUs wait for this one.
+The GPU is too hot and lowers its clock rate until it has cooled down. Steps then take longer. In a run with several
+GPUs, the other GPUs wait for the hot GPU.
 
 ## How it is detected
 
-The driver names heat as the reason for a lower clock (`sw_thermal`, `hw_thermal`) in at least two readings and in at
-least 5% of the readings under load.
+Paceline reports this finding if the driver names heat as the reason for a lower clock rate (`sw_thermal`, `hw_thermal`)
+in at least two readings and in at least 5% of the readings under load.
 
-The lost time is the product of three values: the share of these readings, how much lower the SM clock is than in
-readings without a limit, and the share of computing in a step. With fewer than three readings without a limit, Paceline
-uses the highest clock of the GPU instead. The lower bound of the expected gain is a third of the lost time, because
-memory-bound work hardly depends on the SM clock. The meaning of the readings comes from NVML's documentation.
+The lost time is the product of three values: the share of the readings with heat as the reason, how much lower the SM
+clock rate is in these readings than in readings without a limit, and the share of computing in step time. If there are
+fewer than three readings without a limit, Paceline compares with the highest clock rate of the GPU instead. The lower
+bound of the expected gain is a third of the lost time, because memory-bound operations hardly depend on the SM clock
+rate. The meaning of the readings comes from NVML's documentation.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `gpu.cooling`: increase the air flow, clean the fans, or let the fans start at a lower temperature.
-- `gpu.power_limit`: set a slightly lower power limit, so that the clock is steady instead of rising and falling.
+- `gpu.cooling`: increase the air flow, clean the fans, or set the fans to start at a lower temperature.
+- `gpu.power_limit`: set a slightly lower power limit, so that the clock rate is constant instead of rising and falling.
 """
 
 
@@ -57,10 +58,12 @@ def check(facts: Facts) -> Finding | None:
         remedies=[
             Remedy(id="gpu.cooling", safety="exact", change="improve the cooling of the GPU", gain=gain),
             Remedy(
-                id="gpu.power_limit", safety="exact", change="nvidia-smi -pl WATTS, slightly below the current limit"
+                id="gpu.power_limit",
+                safety="exact",
+                change="run nvidia-smi -pl WATTS with a value slightly below the current power limit",
             ),
         ],
-        summary=f"GPU {gpu.index} lowers its clock because of heat during {units.percent(heat.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock rate because of heat during {units.percent(heat.share)} of the time",
     )
 
 
@@ -71,14 +74,17 @@ def _shows(heat: Throttle) -> bool:
 def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"heat lowers the clock of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "
+            text=f"heat lowers the clock rate of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "
             f"{units.percent(heat.share)} of {heat.readings} readings under load",
             value=heat.share,
             unit="share of readings",
         )
     ]
     if heat.clock_mhz and heat.free_clock_mhz:
-        text = f"the SM clock is then {heat.clock_mhz:,.0f} MHz instead of {heat.free_clock_mhz:,.0f} MHz"
+        text = (
+            f"in these readings, the SM clock rate is {heat.clock_mhz:,.0f} MHz instead of "
+            f"{heat.free_clock_mhz:,.0f} MHz"
+        )
         found.append(Evidence(text=text, value=heat.clock_mhz, unit="MHz"))
     if gpu.temperature_c is not None:
         found.append(Evidence(text=f"the GPU reached {gpu.temperature_c:.0f} °C", value=gpu.temperature_c, unit="°C"))

@@ -16,27 +16,28 @@ _LOWERED = 0.98
 PAGE = """
 ## What it means
 
-The GPU draws as much power as its limit allows, and lowers its clock to stay below the limit. At the default limit,
-this is normal under full load. It is a problem if somebody lowered the limit, or if the machine's power supply signals
-the GPU to use less power (a power brake).
+The GPU draws as much power as its power limit allows, and lowers its clock rate to stay below this limit. At the
+default power limit, this is normal under full load. It is a problem if the power limit was set below the default, or if
+the machine's power supply signals the GPU to use less power (a power brake).
 
 ## How it is detected
 
-The driver names power as the reason for a lower clock (`power_cap` or `hw_power_brake`) in at least two readings and in
-at least 5% of the readings under load. The SM clock is then at least 5% lower than in readings without a limit. With
-fewer than three readings without a limit, Paceline uses the highest clock of the GPU instead.
+Paceline reports this finding if the driver names power as the reason for a lower clock rate (`power_cap` or
+`hw_power_brake`) in at least two readings and in at least 5% of the readings under load. In these readings, the SM
+clock rate must be at least 5% lower than in readings without a limit. If there are fewer than three readings without a
+limit, Paceline compares with the highest clock rate of the GPU instead.
 
-The finding is a warning if the limit is more than 2% below the default, or if there is a power brake. Otherwise, its
-severity is "info". The lower bound of the expected gain assumes that a third of the lost clock rate matters, because
-memory-bound work hardly depends on the clock.
+The finding is a warning if the power limit is more than 2% below the default, or if there is a power brake. Otherwise,
+the severity of the finding is "info". The lower bound of the expected gain assumes that only a third of the lost clock
+rate affects the step time, because memory-bound operations hardly depend on the clock rate.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `gpu.power_limit`: restore the default limit (`nvidia-smi -pl`).
+- `gpu.power_limit`: restore the default power limit (`nvidia-smi -pl`).
 - `gpu.power_supply`: report the power brake to the operator of the machine.
-- `precision.autocast`: a matrix product in bf16 needs less energy than in fp32.
+- `precision.autocast`: use bf16, because a matrix product needs less energy in bf16 than in fp32.
 """
 
 
@@ -59,7 +60,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=sorted({r.record.rank for r, _, _ in found}),
         evidence=_evidence(gpu, cut),
         remedies=_remedies(gpu, cut),
-        summary=f"GPU {gpu.index} lowers its clock because of power during {units.percent(cut.share)} of the time",
+        summary=f"GPU {gpu.index} lowers its clock rate because of its power limit or a power brake during "
+        f"{units.percent(cut.share)} of the time",
     )
 
 
@@ -81,18 +83,20 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     what = "a power brake" if cut is gpu.brake else "the power limit"
     found = [
         Evidence(
-            text=f"{what} lowers the clock of GPU {gpu.index} ({gpu.name}) in {units.percent(cut.share)} of "
+            text=f"{what} lowers the clock rate of GPU {gpu.index} ({gpu.name}) in {units.percent(cut.share)} of "
             f"{cut.readings} readings under load",
             value=cut.share,
             unit="share of readings",
         )
     ]
     if cut.clock_mhz and cut.free_clock_mhz:
-        text = f"the SM clock is then {cut.clock_mhz:,.0f} MHz instead of {cut.free_clock_mhz:,.0f} MHz"
+        text = (
+            f"in these readings, the SM clock rate is {cut.clock_mhz:,.0f} MHz instead of {cut.free_clock_mhz:,.0f} MHz"
+        )
         found.append(Evidence(text=text, value=cut.clock_mhz, unit="MHz"))
     if gpu.power_w is not None and gpu.power_limit_w is not None:
         usual = f", {gpu.power_limit_default_w:.0f} W by default" if gpu.power_limit_default_w else ""
-        text = f"the GPU draws {gpu.power_w:.0f} W under load; the limit is {gpu.power_limit_w:.0f} W{usual}"
+        text = f"the GPU draws {gpu.power_w:.0f} W under load, and its power limit is {gpu.power_limit_w:.0f} W{usual}"
         found.append(Evidence(text=text, value=gpu.power_w, unit="W"))
     return found
 
@@ -107,7 +111,9 @@ def _remedies(gpu: GpuUse, cut: Throttle) -> list[Remedy]:
     if _is_lowered(gpu):
         change = f"nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}"
         return [Remedy(id="gpu.power_limit", safety="exact", change=change)]
-    return [Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet")]
+    return [
+        Remedy(id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet")
+    ]
 
 
 RULE = Rule(code="GPU002", name="power-capped", page=PAGE, check=check)

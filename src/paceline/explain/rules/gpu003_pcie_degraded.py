@@ -15,22 +15,22 @@ _WORTH = 0.05
 PAGE = """
 ## What it means
 
-The GPU is connected with fewer PCIe lanes, or with an older PCIe generation, than the card and the slot support.
-Copies to and from the GPU take longer in proportion. Usual causes are a card that is not seated well, a riser or
-cable, a slot that shares its lanes, or a firmware setting.
+The GPU is connected with fewer PCIe lanes, or with an older PCIe generation, than the card and the slot support. At
+half the link speed, for example, copies to and from the GPU take twice as long. Usual causes are a card that is not
+inserted fully, a faulty riser or cable, a slot that shares its lanes with another slot, or a firmware setting.
 
 ## How it is detected
 
-In at least three readings under load, even the fastest link is slower than what the card and the slot both support
-(`pcie_max_gen`, `pcie_max_width`). The finding is also reported if the slot supports an older generation than the card.
-Only readings in which the GPU computes at least half of the time are used, because an idle GPU slows its link to save
-power.
+Paceline takes the fastest PCIe link that it measured in at least three readings under load. Paceline reports this
+finding if this link is slower than the link that the card and the slot both support (`pcie_max_gen`, `pcie_max_width`),
+or if the slot supports an older PCIe generation than the card. Paceline uses only readings in which the GPU computes
+during at least half of the time, because an idle GPU lowers its link speed to save power.
 
-The expected gain is a part of the time for copies. For example, at half the rate, copies take twice as long, so half of
-the time could be saved. If copies take less than 5% of a step, no gain is given. The rates come from the PCIe
-specifications.
+The expected gain is a part of the time for copies. For example, at half the link speed, copies take twice as long, so
+half of the copy time could be saved. If copies take less than 5% of step time, Paceline states no expected gain. The
+link speeds come from the PCIe specifications.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
@@ -92,8 +92,8 @@ def _gain(link: Link, share: float) -> Gain | None:
 def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
     found = [
         Evidence(
-            text=f"the link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "
-            f"{link.lanes} lanes in {link.readings} readings under load; card and slot support PCIe "
+            text=f"the PCIe link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "
+            f"{link.lanes} lanes in {link.readings} readings under load, but the card and the slot support PCIe "
             f"{link.max_generation}.0 with {link.max_lanes} lanes",
             value=float(link.lanes),
             unit="lanes",
@@ -101,7 +101,7 @@ def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
         Evidence(text=f"copies take {units.percent(share)} of step time", value=share, unit="share of step time"),
     ]
     if (link.card_max_generation or 0) > link.max_generation:
-        text = f"the card supports PCIe {link.card_max_generation}.0; the slot limits it"
+        text = f"the card supports PCIe {link.card_max_generation}.0, but the slot supports only an older generation"
         found.append(Evidence(text=text, value=float(link.card_max_generation or 0), unit="generation"))
     return found
 

@@ -14,42 +14,45 @@ _PROGRAM: Mapping[int, str] = {
     13: "a kernel raised an exception",
     31: "a kernel accessed invalid memory",
     43: "a kernel was stopped after an error of the program",
-    45: "clean-up after another error",
+    45: "a clean-up after another error",
 }
 _CARD: Mapping[int, str] = {
-    48: "a memory error that ECC could not correct",
+    48: "a memory error that error correction (ECC) could not correct",
     63: "a memory row was retired",
     64: "a memory row could not be retired",
     74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "many memory errors that ECC corrected",
-    94: "a contained memory error",
-    95: "an uncontained memory error",
-    119: "the GPU's own processor does not answer",
-    120: "the GPU's own processor failed",
+    79: "the driver lost contact with the GPU (fallen off the bus)",
+    92: "many memory errors that error correction (ECC) corrected",
+    94: "a memory error that affected only one process",
+    95: "a memory error that affected all processes on the GPU",
+    119: "the system processor (GSP) of the GPU does not answer",
+    120: "the system processor (GSP) of the GPU failed",
 }
 
 PAGE = """
 ## What it means
 
-The driver reported a GPU error (an Xid), or the GPU's memory had an error that error correction could not repair.
-Results after the error may be wrong, and the next error may end the run.
+The driver reported a GPU error (an Xid), or GPU memory had an error that its error-correcting code (ECC) could not
+correct. Results that the GPU computes after such an error may be wrong, and the next error may end the run.
 
 ## How it is detected
 
-The driver reported at least one Xid during the run, or the number of uncorrectable memory errors rose by at least one.
-The Xids 13, 31, 43 and 45 usually come from the program (a failing kernel, an invalid memory access); their severity is
-"warning". All other Xids, and uncorrectable errors, have the severity "critical".
+Paceline reports this finding if the driver reported at least one Xid error during the run, or if the number of
+uncorrectable memory errors rose by at least one. The Xid errors 13, 31, 43 and 45 usually come from the program (a
+failing kernel, an invalid memory access), so their severity is "warning". All other Xid errors, and uncorrectable
+memory errors, have the severity "critical".
 
-Corrected memory errors and NVLink errors are listed, but they alone do not cause the finding. In many containers, the
-driver reports no events, so Paceline cannot see Xids. The meaning of Xid numbers comes from NVIDIA's documentation.
+Corrected memory errors and NVLink errors are listed in the finding, but Paceline does not report the finding because of
+them alone. In many containers, the driver reports no events, so Paceline cannot see Xid errors there. The meaning of
+the Xid numbers comes from NVIDIA's documentation.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `gpu.replace`: take the GPU or the node out of service and resume on another one.
-- `gpu.debug`: if the error comes from the program, run it with `CUDA_LAUNCH_BLOCKING=1` or `compute-sanitizer`.
+- `gpu.replace`: stop using the GPU or its node, and resume training on another one.
+- `gpu.debug`: if the error comes from the program, run the program with `CUDA_LAUNCH_BLOCKING=1` or
+  `compute-sanitizer`.
 """
 
 
@@ -70,11 +73,9 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r, _ in found],
         evidence=_evidence(rank, gpu),
         remedies=[
-            Remedy(
-                id="gpu.replace", safety="exact", change=f"take GPU {gpu.index} of {rank.record.host} out of service"
-            )
+            Remedy(id="gpu.replace", safety="exact", change=f"stop using GPU {gpu.index} of {rank.record.host}")
             if card
-            else Remedy(id="gpu.debug", safety="exact", change="run once with CUDA_LAUNCH_BLOCKING=1")
+            else Remedy(id="gpu.debug", safety="exact", change="run the program once with CUDA_LAUNCH_BLOCKING=1")
         ],
         summary=f"GPU {gpu.index} of {rank.record.host} reported errors",
     )

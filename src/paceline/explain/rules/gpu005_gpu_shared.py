@@ -14,17 +14,20 @@ _LEAST_SHARE = 0.05
 PAGE = """
 ## What it means
 
-A process outside this run computes on the same GPU. It uses a part of the memory, and the two processes take turns.
+A process outside this run computes on the same GPU. The other process uses a part of the GPU memory, and the GPU
+computes for only one of the two processes at a time.
 
 ## How it is detected
 
-The driver lists a process on the GPU that is not part of this run, in at least two readings and in at least 5% of the
-readings between the first and the last step. Short uses of the GPU, such as by `nvidia-smi`, are ignored.
+Paceline reports this finding if the driver lists a process on the GPU that is not part of this run, in at least two
+readings and in at least 5% of the readings between the first and the last step. Short uses of the GPU, such as by
+`nvidia-smi`, are ignored.
 
-Inside a container, the driver's process ids may not match those of the container, so there is no finding. The lost time
-cannot be measured from outside, so no gain is given.
+Inside a container, the process ids that the driver reports may not match the process ids of the container, so Paceline
+does not report this finding. Paceline cannot measure how much time the other process costs, so it states no expected
+gain.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 

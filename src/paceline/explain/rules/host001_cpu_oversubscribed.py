@@ -11,14 +11,15 @@ from paceline.explain.supply import WORTH, worker_threads
 PAGE = """
 ## What it means
 
-More threads compute than there are cores. The threads take turns, and each parallel operation ends only when its
-slowest thread ends.
+The program has more compute threads than CPU cores. The threads have to share the cores, and each parallel operation
+ends only when its slowest thread ends.
 
 ## How it is detected
 
-There are at least 1.5 times as many compute threads as cores that the program may use. Compute threads are the torch
-threads of all ranks on the host, or those of the loader's workers. In addition, the training thread had to wait for a
-core: the wait was at least a tenth of the time in which it was running or ready to run.
+Paceline reports this finding if there are at least 1.5 times as many compute threads as CPU cores that the program may
+use. Compute threads are the torch threads of all ranks on the host, or the torch threads of the loader's workers. In
+addition, the training thread must wait for a core during at least a tenth of the time in which it is running or ready
+to run.
 
 ## What helps
 
@@ -49,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
         gain=gain,
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
-            Evidence(text=f"{threads} compute threads share {cores:g} cores", value=float(threads), unit="threads"),
+            Evidence(text=f"{threads} compute threads share {cores:g} CPU cores", value=float(threads), unit="threads"),
             Evidence(
                 text=f"threads that were ready to run waited for a CPU core during {units.percent(share)} of the time",
                 value=share,
@@ -64,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"{threads} compute threads share {cores:g} cores",
+        summary=f"{threads} compute threads share {cores:g} CPU cores",
     )
 
 

@@ -9,16 +9,17 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The host has run out of memory and moves memory pages to and from disk (swapping). Each access to such a page waits for
-the disk.
+The host does not have enough memory, so it moves memory pages to and from disk (swapping). If the program uses a page
+that was moved to disk, it waits until the page is read back.
 
 ## How it is detected
 
-On average, at least 50 pages per second were read back from swap while the program ran.
+Paceline reports this finding if, while the program ran, the host read at least 50 memory pages per second from swap on
+average.
 
 ## What helps
 
-- `host.memory`: use fewer workers, smaller caches, a smaller shuffle buffer, or a machine with more memory.
+- `host.memory`: use fewer loader workers, smaller caches, a smaller shuffle buffer, or a machine with more memory.
 """
 
 
@@ -37,7 +38,7 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{pages:,.0f} pages per second were read back from swap ({facts.host.samples} readings)",
+                text=f"{pages:,.0f} memory pages per second were read back from swap ({facts.host.samples} readings)",
                 value=pages,
                 unit="pages/s",
             )

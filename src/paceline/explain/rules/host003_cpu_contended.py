@@ -10,14 +10,14 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-The program gets too little CPU time, because other processes on the host use the cores or because of the CPU quota of
-its container. The program itself is not the cause.
+The program gets too little CPU time, because other processes on the host use the CPU cores, or because of the CPU quota
+of its container. The program itself is not the cause.
 
 ## How it is detected
 
-The training thread had to wait for a core: the wait was at least a tenth of the time in which it was running or ready
-to run. In addition, processes outside this run used at least a fifth of the cores that the program may use, or a cgroup
-quota stopped the program during at least 5% of the time.
+Paceline reports this finding if the training thread waits for a CPU core during at least a tenth of the time in which
+it is running or ready to run. In addition, processes outside this run must use at least a fifth of the cores that the
+program may use, or a cgroup quota must stop the program during at least 5% of the time.
 
 ## What helps
 
@@ -43,8 +43,8 @@ def check(facts: Facts) -> Finding | None:
             unit="share of wanted time",
         ),
         Evidence(
-            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} "
-            f"cores ({host.samples} readings)",
+            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} CPU cores "
+            f"that the program may use ({host.samples} readings)",
             value=others,
             unit="share of cores",
         ),

@@ -15,16 +15,17 @@ PAGE = """
 
 The run uses nearly all memory of the GPU or of the host. A longer sequence, a larger batch or an evaluation can end the
 run with an out-of-memory error. On a GPU, full memory can also cost time: if an allocation fails, torch returns its
-cached memory to the driver, waits for the GPU, and tries again (a *retry*).
+cached memory to the driver, waits for the GPU, and tries the allocation again (a *retry*).
 
 ## How it is detected
 
-On a GPU, the largest amount allocated at one time is at least 90% of its memory, or there was at least one retry. On
-the host, the processes of the run hold at least 90% of the memory that they may use, and at most 10% is still
-available. The second condition is needed because the memory of a process includes pages that several processes share.
+For a GPU, Paceline reports this finding if the program at any time allocated at least 90% of the GPU memory, or if
+torch retried at least one allocation. For the host, Paceline reports this finding if the processes of the run use at
+least 90% of the memory that they may use, and if at most 10% of this memory is still available. Paceline also requires
+the second condition because the memory of a process includes pages that several processes share.
 
-If the GPU is less than 97% full and there was no retry, the severity is "info", because the memory is well used.
-Otherwise, the finding is a warning. The CUDA context and libraries need some hundred MiB more than the allocated
+If the GPU memory is less than 97% full and there was no retry, the severity is "info", because the memory is used well.
+Otherwise, the finding is a warning. The CUDA context and libraries need some hundred MiB in addition to the allocated
 memory.
 
 ## What helps
@@ -32,7 +33,7 @@ memory.
 - `memory.checkpoint`: recompute activations instead of storing them.
 - `batch.size`: use a smaller batch, and accumulate gradients over more micro-steps.
 - `precision.autocast`: activations in bf16 need half as much memory as in fp32.
-- `host.memory`: on the host, use fewer workers, a smaller prefetch factor and smaller caches.
+- `host.memory`: on the host, use fewer loader workers, a smaller prefetch factor and smaller caches.
 """
 
 
@@ -63,7 +64,9 @@ def _on_device(facts: Facts) -> Finding | None:
                 safety="exact",
                 change="recompute the activations of the largest blocks (activation checkpointing)",
             ),
-            Remedy(id="precision.autocast", safety="numeric", change="bf16 autocast, if it is not used yet"),
+            Remedy(
+                id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet"
+            ),
             Remedy(
                 id="batch.size",
                 safety="semantic",
@@ -84,7 +87,7 @@ def _evidence(rank: RankFacts) -> list[Evidence]:
     )
     found = [Evidence(text=text, value=memory.peak_allocated, unit="bytes")]
     if memory.retries:
-        text = f"the allocator freed its cache and tried again {memory.retries} times"
+        text = f"torch's memory allocator freed its cache and retried an allocation {memory.retries} times"
         found.append(Evidence(text=text, value=float(memory.retries), unit="retries"))
     return found
 
@@ -94,7 +97,7 @@ def _on_host(facts: Facts) -> Finding | None:
     held, limit, left = host.own_rss_bytes, host.memory_limit_bytes, host.available_bytes
     if held is None or not limit or held < _NEAR * limit or (left is not None and left > (1 - _NEAR) * limit):
         return None
-    text = f"the run's processes hold at most {units.size(held)} of {units.size(limit)} ({host.samples} readings)"
+    text = f"the processes of the run use at most {units.size(held)} of {units.size(limit)} ({host.samples} readings)"
     return Finding(
         code="MEM001",
         name="memory-near-limit",
@@ -111,7 +114,7 @@ def _on_host(facts: Facts) -> Finding | None:
                 change="use fewer workers, a smaller prefetch factor and smaller caches",
             )
         ],
-        summary=f"the run holds {units.percent(min(1.0, held / limit))} of the host's memory",
+        summary=f"the run uses {units.percent(min(1.0, held / limit))} of the host's memory",
     )
 
 

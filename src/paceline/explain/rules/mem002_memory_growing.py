@@ -18,18 +18,20 @@ _LEAST_NS = 1.5e9  # of readings: allocators fill up first
 PAGE = """
 ## What it means
 
-The process holds more memory after each step and will run out of memory. The usual cause is something that keeps
-tensors alive: a list of losses with their graphs, a cache without a limit, or a hook that stores activations.
+The process uses more memory after each step and will run out of memory. The usual cause is that the program keeps
+references to old tensors: in a list of losses with their autograd graphs, in a cache without a size limit, or in a hook
+that stores activations.
 
 ## How it is detected
 
-After the warm-up, memory of the process or of the device grows by at least 48 MiB and by at least a tenth of its first
-value. The readings cover at least 1.5 seconds. From one eighth of the run to the next, the memory rises nearly without
-exception (Kendall's tau of at least 0.7).
+Paceline reports this finding if, after the warm-up, the memory of the process or of the GPU grows by at least 48 MiB
+and by at least a tenth of its first value. The readings must cover at least 1.5 seconds. To test whether the memory
+rises steadily, Paceline divides the run into eight parts. Memory must rise from nearly every part to the next
+(Kendall's tau of at least 0.7).
 
 ## What helps
 
-- `memory.detach`: store numbers instead of graphs (`loss.item()` or `loss.detach()`).
+- `memory.detach`: store numbers instead of tensors with autograd graphs (`loss.item()` or `loss.detach()`).
 - `run.bound_state`: limit the size of caches and histories.
 """
 
@@ -55,7 +57,9 @@ def check(facts: Facts) -> Finding | None:
     if limit and per_step > 0:
         left = (float(limit) - begin - grown) / per_step
         evidence.append(
-            Evidence(text=f"at this rate, memory is full after {left:,.0f} more steps", value=left, unit="steps")
+            Evidence(
+                text=f"if memory grows at this rate, it is full after {left:,.0f} more steps", value=left, unit="steps"
+            )
         )
     return Finding(
         code="MEM002",
@@ -70,7 +74,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="memory.detach",
                 safety="exact",
-                change="store numbers instead of graphs: loss.item() or loss.detach()",
+                change="store numbers instead of tensors with autograd graphs: use loss.item() or loss.detach()",
             ),
             Remedy(id="run.bound_state", safety="exact", change="limit the size of caches and histories"),
         ],

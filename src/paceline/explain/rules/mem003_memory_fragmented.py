@@ -15,23 +15,23 @@ _NEAR = 0.9
 PAGE = """
 ## What it means
 
-Torch's allocator has reserved far more GPU memory than the program used at any one time, because its free blocks are
-too small for new tensors. Usual causes are batches of changing lengths and large temporary tensors. On a full GPU, an
-allocation can fail although enough memory is free in total.
+Torch's memory allocator has reserved far more GPU memory than the program used at any one time, because the allocator's
+free blocks are too small for new tensors (fragmentation). Usual causes are batches of varying lengths and large
+temporary tensors. If the GPU memory is nearly full, an allocation can fail although enough memory is free in total.
 
 ## How it is detected
 
-The reserved memory exceeds the largest amount allocated at one time by at least 30%, and the difference is at least a
-tenth of the GPU's memory. Smaller differences are normal, because the allocator rounds sizes up. The finding is a
-warning if at least 90% of the GPU's memory is reserved or if an allocation was retried. Otherwise, its severity is
-"info".
+Paceline reports this finding if the reserved memory exceeds the largest amount allocated at one time by at least 30%,
+and if the difference is at least a tenth of the GPU's memory. Smaller differences are normal, because the allocator
+rounds sizes up. The finding is a warning if at least 90% of the GPU's memory is reserved, or if torch retried an
+allocation. Otherwise, the severity of the finding is "info".
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
-- `memory.expandable_segments`: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets the allocator extend its memory
-  segments instead of adding new ones.
+- `memory.expandable_segments`: with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, the allocator extends its
+  memory segments instead of adding new ones.
 - `shapes.bucket`: use batches with only a few different lengths.
 """
 
@@ -61,7 +61,7 @@ def check(facts: Facts) -> Finding | None:
             ),
             Remedy(id="shapes.bucket", safety="semantic", change="use batches with only a few different lengths"),
         ],
-        summary=f"{units.size(waste)} of GPU memory were reserved but never used",
+        summary=f"{units.size(waste)} of GPU memory were reserved but not used at any time",
     )
 
 
@@ -77,7 +77,7 @@ def _evidence(memory: DeviceMemory) -> list[Evidence]:
     )
     found = [Evidence(text=text, value=memory.reserved, unit="bytes")]
     if memory.retries:
-        text = f"the allocator freed its cache and tried again {memory.retries} times"
+        text = f"torch's memory allocator freed its cache and retried an allocation {memory.retries} times"
         found.append(Evidence(text=text, value=float(memory.retries), unit="retries"))
     return found
 

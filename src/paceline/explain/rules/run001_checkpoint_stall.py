@@ -13,17 +13,17 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Training stops while a checkpoint is serialized and written.
+Training stops while the program serializes and writes a checkpoint.
 
 ## How it is detected
 
-`torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors together take at least 5% of
-step time.
+Paceline reports this finding if `torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors
+together take at least 5% of step time.
 
 ## What helps
 
 - `checkpoint.less_often`: save a checkpoint every few minutes instead of every few steps.
-- `checkpoint.async`: copy the state to host memory and write it in the background
+- `checkpoint.async`: copy the training state to host memory, and write it to disk in the background
   (`torch.distributed.checkpoint.async_save`).
 """
 
@@ -36,7 +36,7 @@ def check(facts: Facts) -> Finding | None:
     rank = facts.first
     slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
     text = (
-        f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; the median save took "
+        f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; saving a checkpoint took (median) "
         f"{units.seconds(float(np.median(slow)) if len(slow) else None)}"
     )
     return Finding(
@@ -65,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
         ],
-        summary=f"saving checkpoints stops training during {units.percent(share)} of the time",
+        summary=f"saving checkpoints stops training for {units.percent(share)} of the time",
     )
 
 

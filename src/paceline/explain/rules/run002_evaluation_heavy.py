@@ -11,18 +11,19 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-A large part of the run is evaluation: forward passes without gradients, and loading the batches for them.
+Evaluation takes a large part of the run. Evaluation means forward passes without gradients, and loading the batches for
+these forward passes.
 
 ## How it is detected
 
-Forward passes of the trained model without gradients, together with their batches, take at least 10% of step time.
-Forward passes of a second, untrained model inside a step (a teacher, a frozen encoder) count as part of the forward
-phase, not as evaluation.
+Paceline reports this finding if forward passes of the trained model without gradients, together with loading their
+batches, take at least 10% of step time. If a second model that is not trained (a teacher, a frozen encoder) runs inside
+a step, its forward passes count as part of the forward phase, not as evaluation.
 
 ## What helps
 
-- `evaluation.less_often`: evaluate less often, or on a fixed part of the data.
-- `evaluation.faster`: use larger batches, `torch.inference_mode()`, and a loader with workers for the evaluation data.
+- `evaluation.less_often`: evaluate less often, or on a fixed part of the validation data.
+- `evaluation.faster`: evaluate with larger batches, under `torch.inference_mode()`, and with a loader that has workers.
 """
 
 
@@ -34,7 +35,7 @@ def check(facts: Facts) -> Finding | None:
     rank = facts.first
     steps = int((rank.phases["evaluation"] > 0).sum())
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
-    text = f"an evaluation followed {steps} of {len(rank.rows)} steps; it read {fetches} batches in total"
+    text = f"the program evaluated after {steps} of {len(rank.rows)} training steps, on {fetches} batches in total"
     return Finding(
         code="RUN002",
         name="evaluation-heavy",
@@ -51,7 +52,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="evaluation.less_often",
                 safety="exact",
-                change="evaluate less often, or on a fixed part of the data",
+                change="evaluate less often, or on a fixed part of the validation data",
                 gain=gain_of_removing(share, 0.5, 0.9),
             ),
             Remedy(

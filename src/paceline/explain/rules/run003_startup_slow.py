@@ -15,19 +15,19 @@ _LEAST_SHARE = 0.25
 PAGE = """
 ## What it means
 
-The program does much work before its first step: indexing a dataset, building a model, compiling, downloading. Each
-start and each restart repeats this work.
+The program spends a long time before its first training step, for example on indexing a dataset, building a model,
+compiling, or downloading. Each start and each restart of the program repeats this work.
 
 ## How it is detected
 
-The time from the import of torch to the first batch or forward pass is at least 2 s and at least a quarter of the run
-so far. Of the time for importing modules, at most 0.1 s per module counts. In a longer run, startup is a smaller share
-of the time.
+Startup time is the time from the import of torch to the first batch or forward pass. Paceline reports this finding if
+the startup time is at least 2 s and at least a quarter of the run so far. Importing a module counts as at most 0.1 s of
+startup time. In a longer run, startup is a smaller share of the time.
 
 ## What helps
 
 - `startup.cache`: store the index or the preprocessed data on disk.
-- `startup.lazy`: do the work only when its result is needed, or in the loader's workers.
+- `startup.lazy`: do startup work only when its result is needed, or in the loader workers.
 """
 
 
@@ -59,13 +59,13 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="startup.cache",
                 safety="exact",
-                change="store the results of the startup work on disk and load them",
+                change="store the results of the startup work on disk, and load them from disk in the next run",
                 gain=gain,
             ),
             Remedy(
                 id="startup.lazy",
                 safety="exact",
-                change="do the startup work when its result is needed, or in the loader's workers",
+                change="do startup work only when its result is needed, or in the loader workers",
                 gain=gain,
             ),
         ],

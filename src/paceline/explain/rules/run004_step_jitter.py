@@ -17,15 +17,16 @@ _WORTH = 0.10
 PAGE = """
 ## What it means
 
-Most steps are fast and some are far slower, although their data was ready. Possible causes are inputs of changing shape
-(recompilation, autotuning), Python's garbage collector, work that is done only in every n-th step, or another program
-on the machine.
+Most steps are fast, but some steps are far slower, although their data was ready. Possible causes are varying input
+shapes (recompilation, autotuning), Python's garbage collector, work that the program does only in every n-th step, or
+another program on the machine.
 
 ## How it is detected
 
-The rule looks only at the time of the forward pass, the backward pass, the optimizer and copies. A step is slow if it
-takes more than 1.6 times the median and at least 2 ms more than the median. The extra time of slow steps is at least
-10% of all step time. Step times that grow steadily are reported as RUN005 instead.
+This finding uses only a part of the step time: the forward pass, the backward pass, the optimizer, and copies from the
+host to the GPU. A step is slow if this part takes more than 1.6 times the median and at least 2 ms more than the
+median. Paceline reports this finding if the extra time of slow steps is at least 10% of all step time. If step times
+grow steadily, Paceline reports RUN005 instead.
 
 ## What helps
 
@@ -46,8 +47,8 @@ def check(facts: Facts) -> Finding | None:
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
     text = (
-        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median of "
-        f"{units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))}"
+        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median step "
+        f"({units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))})"
     )
     gain = gain_of_removing(excess, 0.3, 0.95)
     return Finding(
@@ -64,11 +65,12 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.gc",
                 safety="exact",
-                change="freeze Python's garbage collector after setup and run it between steps",
+                change="turn Python's automatic garbage collection off after the setup, and collect garbage between "
+                "steps",
                 gain=gain,
             ),
         ],
-        summary=f"some steps compute for much longer than the rest, which costs {units.percent(excess)} of the time",
+        summary=f"some steps compute for much longer than the others, which costs {units.percent(excess)} of the time",
     )
 
 
@@ -79,7 +81,7 @@ def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray)
     share = lost[phase] / max(float((busy[slow] - np.median(busy)).sum()), 1e-9)
     return [
         Evidence(
-            text=f"the slow steps lose {units.percent(share)} of this time in the {phase} phase",
+            text=f"the slow steps spend {units.percent(share)} of this additional time in the {phase} phase",
             value=share,
             unit="share of lost time",
         )

@@ -15,25 +15,28 @@ from paceline.record.run import column
 PAGE = """
 ## What it means
 
-Steps take longer and longer. Possible causes are a growing list that each step processes, an autograd graph that is
-kept alive, or a growing file that is rewritten each time.
+Steps take longer and longer during the run. Possible causes are a growing list that each step processes, an autograd
+graph that the program keeps in memory, or a growing file that the program rewrites each time.
 
 ## How it is detected
 
-The median step time of the last quarter is at least 1.25 times that of the first quarter. From one eighth of the run to
-the next, the median step time rises nearly without exception (Kendall's tau of at least 0.7).
+Paceline reports this finding if the median step time of the last quarter of the run is at least 1.25 times that of the
+first quarter. To test whether step times rise steadily, Paceline divides the run into eight parts. The median step time
+must rise from nearly every part to the next (Kendall's tau of at least 0.7).
 
-There is no finding in three cases:
+Paceline does not report this finding in three cases:
 
-- Other processes are busy on the host, and the program's own CPU time per step has hardly grown.
-- Later steps process more samples, and the time per sample has not grown.
-- The machine itself became slower (heat, clock, other programs): the forward pass, the backward pass and the optimizer
-  all take longer, and apart from this slow-down, the step became less than 1.25 times as long.
+- Other processes are busy on the host, and the program's own CPU time per step has hardly grown since the start of the
+  run.
+- Later steps process more samples than earlier steps, and the time per sample has not grown.
+- The machine itself became slower (heat, clock rate, other programs). In this case, the forward pass, the backward pass
+  and the optimizer all take longer, and without this common slow-down, the step time grew by less than a factor of
+  1.25.
 
 ## What helps
 
-- `run.bound_state`: limit the size of the list, cache or file that grows. The finding names the phase that became
-  slower and the function in it.
+- `run.bound_state`: limit the size of the list, cache or file that grows. The finding names the phase of a step that
+  became slower, and the function in it.
 """
 
 
@@ -54,8 +57,8 @@ def check(facts: Facts) -> Finding | None:
     begin = float(np.median(rank.walls[:quarter]))
     gain = float(rank.walls.mean()) / begin
     text = (
-        f"the median step time grew from {units.seconds(begin)} in the first quarter to "
-        f"{units.seconds(begin * ratio)} in the last ({len(rank.rows)} steps)"
+        f"the median step time grew from {units.seconds(begin)} in the first quarter of the run to "
+        f"{units.seconds(begin * ratio)} in the last quarter of the run ({len(rank.rows)} steps)"
     )
     return Finding(
         code="RUN005",
@@ -70,7 +73,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="run.bound_state",
                 safety="exact",
-                change="limit the size of the lists, caches or files that grow with each step",
+                change="limit the size of lists, caches or files that grow with each step",
                 gain=None,
             )
         ],

@@ -11,22 +11,22 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Between the phases of a step (such as the forward and the backward pass), the program runs its own code: metrics,
-logging, plots, progress bars. The device waits until this code has finished.
+Between the phases of a step (such as the forward and the backward pass), the program runs its own Python code: metrics,
+logging, plots, progress bars. The GPU is idle until this code has finished.
 
 ## How it is detected
 
-Two times are added up: the time outside all phases, and the time between the forward and the backward pass on lines
-that do not compute the loss. The sum is at least 8% of step time and at least 0.2 ms per step. To name the slow
-functions, Paceline takes 50 stack samples per second. Time on lines that make the input of the next forward pass counts
-as waiting for data.
+Paceline adds up two times: the time outside all phases of a step, and the time between the forward and the backward
+pass on lines that do not compute the loss. Paceline reports this finding if the sum is at least 8% of step time and at
+least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
+prepare the input of the next forward pass counts as waiting for data.
 
 ## What helps
 
-- `host.less_often`: run this code every n-th step.
-- `host.vectorize`: replace Python loops by tensor operations.
+- `host.less_often`: run this code only every n-th step.
+- `host.vectorize`: replace Python loops with tensor operations.
 
-`paceline tune --diff` shows a suggestion for the line. It never changes such code itself.
+`paceline tune --diff` shows a suggestion for the line that runs slow Python code, but never changes the line itself.
 """
 
 
@@ -47,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         gain=gain_of_removing(share, 0.5, 0.95),
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
-            words.share_of_step(share, "the program's own code between phases"),
+            words.share_of_step(share, "the program's own Python code between the phases of a step"),
             *(
                 Evidence(
                     text=f"{f.function} takes {units.percent(f.share)} of this time ({f.count} stack samples)",
@@ -61,17 +61,18 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.less_often",
                 safety="exact",
-                change=f"run the code{where} every n-th step",
+                change=f"run this code{where} only every n-th step",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
             Remedy(
                 id="host.vectorize",
                 safety="numeric",
-                change=f"replace Python loops{where} by tensor operations",
+                change=f"replace Python loops{where} with tensor operations",
                 gain=gain_of_removing(share, 0.3, 0.9),
             ),
         ],
-        summary=f"the program's own code between phases{where} takes {units.percent(share)} of the time",
+        summary=f"the program's own Python code between the phases of a step{where} takes {units.percent(share)} of "
+        f"the time",
     )
 
 

@@ -16,31 +16,31 @@ _PINNED = 0.1  # largest share of pageable copies for memory that counts as pinn
 PAGE = """
 ## What it means
 
-While a batch is copied to the GPU, the GPU does nothing else, or the host waits for the copy. If the batch is in
+While a batch is copied to the GPU, the GPU does not compute, or the host waits for the copy. If the batch is in
 ordinary (pageable) memory, the driver has to copy it twice, and `non_blocking=True` has no effect.
 
 ## How it is detected
 
-Copies to the GPU take at least 5% of step time. The time is measured on the device. If too few steps were measured
-there, the time on the host is used. The finding also shows whether the loader pins memory, but the finding does not
-depend on it.
+Paceline reports this finding if copies to the GPU take at least 5% of step time. The copy time is measured on the GPU.
+If copies were measured on the GPU in too few steps, Paceline uses the copy time that was measured on the host. The
+finding also shows whether the loader pins memory, but Paceline reports the finding in both cases.
 
 Copies on a separate CUDA stream overlap with computing, so their time does not count. Only the time that the computing
 stream waits for them (`wait_stream`) counts. If the program makes such copies, the finding gives their number and
 duration, and `loader.device_prefetch` is not proposed.
 
-The expected gain is between a third of this time (pinned memory saves the driver's second copy) and nearly all of it
+The expected gain is between a third of the copy time (pinned memory saves the driver's second copy) and nearly all of it
 (copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
 
-In profiler captures, copies during which no kernel runs take at least 5% of the time.
+In profiler captures, Paceline reports this finding if copies during which no kernel runs take at least 5% of the time.
 
-The page [devices](../reference/devices.md) says on which hardware this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
 
 ## What helps
 
 - `loader.pin_memory`: use `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`.
-- `loader.device_prefetch`: copy the next batch on a separate stream during the current step.
-- `loader.small_dtype`: send uint8 values and convert them to floating point on the GPU.
+- `loader.device_prefetch`: during the current step, copy the next batch to the GPU on a separate CUDA stream.
+- `loader.small_dtype`: send uint8 values, and convert them to floating point on the GPU.
 """
 
 
@@ -95,19 +95,19 @@ def _remedies_for(pins: bool, share: float, *, prefetches: bool = False) -> list
     pin = Remedy(
         id="loader.pin_memory",
         safety="exact",
-        change="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True)",
+        change="use DataLoader(pin_memory=True) and batch.to(device, non_blocking=True)",
         gain=gain_of_removing(share, 1 / 3, 0.95),
     )
     prefetch = Remedy(
         id="loader.device_prefetch",
         safety="exact",
-        change="copy the next batch on a separate CUDA stream, from pinned memory with non_blocking=True",
+        change="copy the next batch from pinned memory on a separate CUDA stream, with non_blocking=True",
         gain=gain_of_removing(share, 0.5, 0.95),
     )
     smaller = Remedy(
         id="loader.small_dtype",
         safety="numeric",
-        change="send uint8 values and convert them to floating point on the GPU",
+        change="load uint8 values and convert them to floating point on the GPU",
         gain=gain_of_removing(share, 0.0, 0.75),
     )
     return [*([] if pins else [pin]), *([] if prefetches else [prefetch]), smaller]

@@ -33,9 +33,11 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
         if any(segment.get("is_expandable") for segment in segments):
             return None
         return (
-            f"no expandable segment was reserved: the program sets {' or '.join(_VARIABLES)} itself, "
+            f"the allocator reserved no expandable segment: the program sets {' or '.join(_VARIABLES)} itself, "
             "or the device does not support expandable segments"
         )
 
     if settings.get(_OPTION):
-        on_cuda.told_at_first_step(torch, f"allocator.{_OPTION}", "memory is reserved in expandable segments", why_not)
+        on_cuda.told_at_first_step(
+            torch, f"allocator.{_OPTION}", "the allocator reserves GPU memory in expandable segments", why_not
+        )

@@ -97,11 +97,11 @@ class _Blocks:
             held.refused(key, f"{type(module).__name__} already recomputes its activations")
             return []
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
-            held.refused(key, f"{type(module).__name__} is compiled, so its blocks are not called one by one")
+            held.refused(key, f"{type(module).__name__} is compiled, so its blocks cannot be recomputed one by one")
             return []
         found = repeated(self._torch, module)
         if not found:
-            held.refused(key, f"{type(module).__name__} has no repeated blocks (at least two of the same class)")
+            held.refused(key, f"{type(module).__name__} has no repeated blocks (at least two blocks of the same class)")
         return found
 
     def forget(self, some: Sequence[Any], found: Sequence[Any], key: str) -> None:

@@ -129,7 +129,7 @@ class _Kept:
             self._give_up()
         elif not self._trusted and self._to_check <= 0:
             self._trusted = True
-            held.took("loader.cache", f"samples of {type(self._dataset).__name__} are kept in memory")
+            held.took("loader.cache", f"samples of {type(self._dataset).__name__} are cached in memory")
         return same
 
     def _give_up(self) -> None:
@@ -138,7 +138,7 @@ class _Kept:
         if self._trusted:
             held.gave_up("loader.cache", "a sample changes from epoch to epoch")
         else:
-            held.refused("loader.cache", "a sample changes each time it is made")
+            held.refused("loader.cache", "a sample changes each time it is loaded")
 
 
 def _fetches_many(torch: Any, dataset: Any) -> bool:

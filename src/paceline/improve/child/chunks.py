@@ -45,7 +45,7 @@ class _Chunked:
         why = self._reason(module, batch, result)
         self._can[id(module)] = why is None
         if why is None:
-            held.took(_KEY, f"batches of {batch} go through {type(module).__name__} in {self._parts} parts")
+            held.took(_KEY, f"batches of {batch} samples go through {type(module).__name__} in {self._parts} parts")
         else:
             held.refused(_KEY, why)
 
@@ -55,7 +55,7 @@ class _Chunked:
         if isinstance(module, self._torch.nn.parallel.DistributedDataParallel):
             return "DistributedDataParallel expects one forward pass for each backward pass"
         if any(isinstance(m, norms) and m.training for m in module.modules()):
-            return "BatchNorm computes statistics of the whole batch"
+            return "BatchNorm needs statistics of the whole batch"
         if batch is None:
             return "the model's inputs differ in their first dimension, so the batch dimension is unknown"
         if self._batch(result) != batch:

@@ -36,14 +36,21 @@ class _Compression:
             held.refused(_KEY, "the program registers a communication hook itself")
             return
         if self._name == "powersgd" and backend != "nccl":
-            held.refused(_KEY, f"PowerSGD needs NCCL, because {backend} confuses the messages of several buckets")
+            held.refused(
+                _KEY,
+                f"PowerSGD needs NCCL, because {backend} confuses the messages of several gradient buckets",
+            )
             return
         try:
             module.register_comm_hook(*self._hook(module.process_group))
         except (RuntimeError, TypeError, ValueError) as error:
             held.refused(_KEY, str(error))
         else:
-            held.took(_KEY, f"gradients of {type(module.module).__name__} are compressed with {self._name}")
+            held.took(
+                _KEY,
+                f"DDP compresses the gradients of {type(module.module).__name__} with the communication "
+                f"hook {self._name}",
+            )
 
     def _hook(self, group: Any) -> tuple[Any, Any]:
         """Return the state and the function of a hook."""

@@ -101,7 +101,7 @@ class _Compiled:
         dynamo = sys.modules.get("torch._dynamo.utils")
         pieces = dynamo.counters["frames"]["total"] if dynamo is not None else 0
         if self._begun and pieces == 0:
-            held.gave_up(_COMPILE, "torch found no code in the model that it could compile")
+            held.gave_up(_COMPILE, "torch found no code in the model that torch can compile")
         if pieces == self._pieces:
             return
         self._pieces = pieces
@@ -109,7 +109,8 @@ class _Compiled:
         if self._steps == _MOST_COMPILED:
             self._torch.compiler.set_stance("eager_on_recompile")
             held.gave_up(
-                _COMPILE, f"new input shapes were compiled in {_MOST_COMPILED} steps, so the shapes keep changing"
+                _COMPILE,
+                f"torch compiled for new input shapes in {_MOST_COMPILED} steps, so the input shapes keep changing",
             )
 
 
@@ -145,10 +146,10 @@ def _prefer_attention(torch: Any, name: str) -> None:
 
     def why_not(_: Any, device: Any) -> str | None:
         asked = torch._C._get_sdp_priority_order()
-        return None if asked[0] == int(first) else "the program chooses an attention back end itself"
+        return None if asked[0] == int(first) else "the program chooses an attention kernel itself"
 
     if on_cuda.told_at_first_step(
-        torch, _SDPA, f"attention uses the back end {name} where it supports the inputs", why_not
+        torch, _SDPA, f"attention uses the kernel {name} for all inputs that this kernel supports", why_not
     ):
         _in_force.enter_context(attention.sdpa_kernel([first, *others], set_priority=True))
 
@@ -165,7 +166,7 @@ class _ChannelsLast:
             self._done.add(id(module))
             if any(p.dim() == 4 for p in module.parameters()):
                 module.to(memory_format=self._torch.channels_last)
-                held.took("compute.channels_last", f"{type(module).__name__} is stored channels-last")
+                held.took("compute.channels_last", f"{type(module).__name__} is stored in channels-last format")
         return forward(*(self._last(a) for a in args), **{k: self._last(v) for k, v in kwargs.items()})
 
     def _last(self, value: Any) -> Any:

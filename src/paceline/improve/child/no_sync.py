@@ -64,7 +64,7 @@ class _MicroSteps:
         if module is not self._module:
             self._give_up("several models exchange gradients")
         elif not module.require_backward_grad_sync:
-            self._give_up("the program already skips exchanges itself (no_sync)")
+            self._give_up("the program already uses no_sync() itself to skip gradient exchanges")
         elif module.find_unused_parameters:
             self._give_up(
                 "the model uses find_unused_parameters, and the unused parameters may differ from rank to rank"
@@ -106,7 +106,7 @@ class _MicroSteps:
     def _decide(self, count: int) -> None:
         if count == 1:
             self._over = True
-            held.refused(_KEY, "a step has only one backward pass, so no exchange can be skipped")
+            held.refused(_KEY, "a step has only one backward pass, so no gradient exchange can be skipped")
         else:
             self._every = count
             held.took(_KEY, f"of the {count} backward passes of a step, only the last one exchanges gradients")

@@ -32,7 +32,7 @@ def _set_tf32(torch: Any, wanted: bool) -> None:
         if major < _TF32_FROM:
             return f"TF32 needs compute capability {_TF32_FROM}.0 or later; this device has {major}.{minor}"
         now = torch.backends.cuda.matmul.fp32_precision == "tf32"
-        return None if now == wanted else "the program sets the precision of matrix products itself"
+        return None if now == wanted else "the program sets the precision of fp32 matrix products itself"
 
     if on_cuda.told_at_first_step(torch, "precision.tf32", f"TF32 {'on' if wanted else 'off'}", why_not):
         with warnings.catch_warnings():  # some versions call it the older way

@@ -69,7 +69,7 @@ class _Scaling:
             return
         if any(hasattr(p, "to_local") for p in module.parameters()):
             self.give_up(
-                "parameters are sharded over ranks, and each rank would see infinite gradients only in its own shard"
+                "parameters are sharded over ranks, and each rank would detect infinite gradients only in its own shard"
             )
             return
         self._device = next(module.parameters()).device.type
@@ -157,9 +157,15 @@ class _Scaling:
         self.skipped += 1
         self._bad += 1
         self._rescale(max(1.0, self._scale / 2))
-        held.took(_KEY, f"{self.skipped} of {self.steps} steps were skipped, because gradients were not finite in fp16")
+        held.took(
+            _KEY,
+            f"{self.skipped} of {self.steps} optimizer steps were skipped, because gradients were NaN or "
+            f"infinite in fp16",
+        )
         if self._bad == _HOPELESS:
-            self.give_up(f"{_HOPELESS} steps in a row had gradients that were not finite, at every scale of the loss")
+            self.give_up(
+                f"{_HOPELESS} steps in a row had NaN or infinite gradients, although the loss scale was lowered"
+            )
 
     def _rescale(self, scale: float) -> None:
         self._good = 0

@@ -68,7 +68,8 @@ def _compare(before: list[Any], dataset: Any) -> None:
     if _Place in before or remembered(dataset) != before:
         held.gave_up(
             KEY,
-            f"{type(dataset).__name__} keeps its position, but a worker's copy would start again in each epoch",
+            f"{type(dataset).__name__} keeps its read position between epochs, but the copy in a worker would start "
+            f"again from the beginning in each epoch",
         )
 
 

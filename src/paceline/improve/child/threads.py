@@ -40,12 +40,12 @@ def patch(torch: Any, threads: int) -> None:
             if shared:
                 held.refused(
                     "loader.threads",
-                    f"the dataset reads from one open {shared}, which only one thread at a time can use",
+                    f"the dataset reads from one open {shared}, and only one thread at a time can use it",
                 )
                 return original(self)
             batches = self._paceline_batches = _Ahead(self, threads)
             loaders.detail(self, "threads", threads)
-            held.took("loader.threads", f"{threads} threads make batches")
+            held.took("loader.threads", f"{threads} threads load batches")
         data = batches.next()
         if self._pin_memory:
             data = dataloader._utils.pin_memory.pin_memory(data, self._pin_memory_device)

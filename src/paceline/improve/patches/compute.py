@@ -13,7 +13,7 @@ from paceline.improve.patches.models import Place
 from paceline.improve.patches.snippets import CHANNELS_LAST, COMPILE_WHOLE
 
 KEYS = ("num_threads", "cudnn_benchmark", "channels_last", "compile")
-NOWHERE = "no optimizer is made from the parameters of a model that the source names"
+NOWHERE = "the source creates no optimizer from the parameters of a model that it names"
 _THREADS = "set_num_threads"
 _CUDNN = re.compile(r"torch\.backends\.cudnn\.benchmark")
 
@@ -48,7 +48,7 @@ class ComputeEdit(Edit):
         wanted = wanted if whole else f"{place.model}.compile({mode})"
         own = [call for call in self.tree.within(self.tree.module, cst.Call) if self._compiles(call, place.model)]
         if wanted not in place.beside and own:
-            self.stay("compile", f"{self.where(own[0])} compiles already")
+            self.stay("compile", f"{self.where(own[0])} already compiles the model")
             return []
         if whole and not self.takes("compile", COMPILE_WHOLE):
             return []

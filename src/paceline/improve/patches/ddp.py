@@ -9,7 +9,7 @@ from paceline.improve.patches.edit import Edit
 
 _USUAL = ("None", "False", "25")  # what is no choice
 KEYS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")
-NOWHERE = "DistributedDataParallel is not called"
+NOWHERE = "the source does not call DistributedDataParallel"
 _PLACES = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 _ORDER = (
     "module",
@@ -40,9 +40,9 @@ class DdpEdit(Edit):
     def _with(self, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
         given, wanted = value_of(call, key, _ORDER), repr(self.settings[key])
         if given not in (None, wanted, *_USUAL):
-            self.stay(key, f"{self.where(original)} gives {key}={given} itself")
+            self.stay(key, f"{self.where(original)} already passes {key}={given}")
         elif given is None and unpacks(original):
-            self.stay(key, f"{self.where(original)} gives its arguments by * or **")
+            self.stay(key, f"{self.where(original)} passes its arguments with * or **")
         else:
             self.place(key)
             return with_argument(call, key, wanted, _ORDER)

@@ -58,7 +58,7 @@ class Edit:
     def takes(self, key: str, snippet: Snippet) -> bool:
         """Put a snippet behind the imports; say so where something else there has its name."""
         if taken(self.tree.module, snippet):
-            self.stay(key, f"{self.source.path} has a {snippet.name} of its own")
+            self.stay(key, f"{self.source.path} already defines {snippet.name}")
             return False
         self.snippets.append(snippet)
         return True

@@ -18,7 +18,7 @@ from paceline.improve.patches.options import Option, flags_in, is_given, option_
 from paceline.improve.patches.snippets import CACHED_SAMPLES, DRAWS_ONCE, KEPT_WORKERS
 
 KEYS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "cache")
-NOWHERE = "no DataLoader(...) that it applies to is made"
+NOWHERE = "the source creates no DataLoader to which the setting applies"
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _OURS = (KEPT_WORKERS.name, DRAWS_ONCE.name)
@@ -83,14 +83,14 @@ class LoaderEdit(Edit):
 
     def _why_not(self, call: cst.Call, own: cst.ClassDef | None) -> str:
         if unpacks(call):
-            return f"{self.where(call)} gives its arguments by * or **"
+            return f"{self.where(call)} passes its arguments with * or **"
         if own is not None and any(one.name.value == "__init__" for one in self.tree.within(own, cst.FunctionDef)):
-            return f"{self.where(call)} makes a {own.name.value}, which has an __init__ of its own"
+            return f"{self.where(call)} creates a {own.name.value}, which defines its own __init__"
         option = self._option(call)
         before = option.default if option is not None else value_of(call, "num_workers", _ORDER) or "0"
         after = str(self.settings.get("num_workers", before))
         if before != after and (before, after) != ("0", "1") and self._reads_stream(call):
-            return f"{self.where(call)} reads a stream, which every worker might read whole"
+            return f"{self.where(call)} reads an IterableDataset, and each worker might read all of its samples"
         return self._flags(call) if option is None and "num_workers" in self.settings else ""
 
     def _flags(self, call: cst.Call) -> str:

@@ -8,7 +8,7 @@ from paceline.improve.patches.arguments import unpacks, value_of, with_argument
 from paceline.improve.patches.edit import Edit
 
 KEYS = ("fused", "foreach")
-NOWHERE = "no optimizer of torch.optim that has the choice is made"
+NOWHERE = "the source creates no optimizer of torch.optim that supports the setting"
 _FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
 _FOREACH = (*_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 _HAVE = {"fused": _FUSED, "foreach": _FOREACH}
@@ -33,7 +33,7 @@ class OptimizerEdit(Edit):
         if other == [f"{key}=True"]:
             self.place(key)
         elif unpacks(original):
-            self.stay(key, f"{self.where(original)} gives its arguments by * or **")
+            self.stay(key, f"{self.where(original)} passes its arguments with * or **")
         elif other:
             self.stay(key, f"{self.where(original)} has {', '.join(other)}")
         else:

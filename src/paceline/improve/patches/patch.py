@@ -18,20 +18,22 @@ _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "optimizer": (optimizer.OptimizerEdit, optimizer.KEYS, optimizer.NOWHERE),
     "ddp": (ddp.DdpEdit, ddp.KEYS, ddp.NOWHERE),
 }
-_YOURS = "it changes what is learned: set it where the program takes it from"
+_YOURS = "it changes the training algorithm: set the value where the program defines it"
 _WHY = {
-    "loader.threads": "threads take the place of the inside of DataLoader, and no argument of it asks for them",
+    "loader.threads": "DataLoader has no argument for loader threads",
     "loader.batch_size": _YOURS,
-    "loader.device_prefetch": "it is a second stream around the loop, not an argument of DataLoader",
-    "precision.autocast": "fp16 needs a GradScaler around the backward and the step of the loop",
-    "compute.sdpa_backend": "it is a context around what calls the model: torch.nn.attention.sdpa_kernel",
+    "loader.device_prefetch": "it needs a second CUDA stream in the training loop; DataLoader has no argument for it",
+    "precision.autocast": "fp16 needs a GradScaler around the backward pass and the optimizer step of the training "
+    "loop",
+    "compute.sdpa_backend": "it needs the context manager torch.nn.attention.sdpa_kernel around the code that calls "
+    "the model",
     "optimizer.lr_factor": _YOURS,
-    "optimizer.state_8bit": "it is an optimizer of another library",
-    "ddp.comm_hook": "it is a call on the wrapped model: register_comm_hook",
-    "ddp.no_sync": "it is a context around the inner micro-steps: model.no_sync()",
-    "allocator.expandable_segments": "it is set in the environment, before torch starts",
+    "optimizer.state_8bit": "it needs an optimizer of another library",
+    "ddp.comm_hook": "it needs a call of register_comm_hook on the wrapped model",
+    "ddp.no_sync": "it needs the context manager model.no_sync() around all micro-steps except the last",
+    "allocator.expandable_segments": "it is set in the environment, before the program imports torch",
 }
-_WITH_THREADS = "it goes with loader.threads, which stays"
+_WITH_THREADS = "it belongs to loader.threads, which stays in the recipe"
 _SPEAKS = (
     "DataLoader",
     "TrainingArguments",
@@ -40,7 +42,7 @@ _SPEAKS = (
     "torch.set_",
     "torch.backends",
 )  # of what is edited
-_NONE = "there is no patch for it"
+_NONE = "Paceline cannot write this setting into the source"
 
 
 def patched(sources: Sequence[Source], recipe: Recipe, command: Sequence[str] = ()) -> Patch:

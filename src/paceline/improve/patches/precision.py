@@ -12,7 +12,7 @@ from paceline.improve.patches.models import Place
 from paceline.improve.patches.snippets import IN_BF16
 
 KEYS = ("autocast", "tf32")
-NOWHERE = "no optimizer is made from the parameters of a model that the source names"
+NOWHERE = "the source creates no optimizer from the parameters of a model that it names"
 _OWN = ("autocast", "GradScaler")
 _TF32 = re.compile(r"torch\.set_float32_matmul_precision|torch\.backends\..*(allow_tf32|fp32_precision)")
 
@@ -34,7 +34,7 @@ class PrecisionEdit(Edit):
             return []
         own = [call for call in self.tree.within(self.tree.module, cst.Call) if self._is_own(call)]
         if own:
-            self.stay("autocast", f"{self.where(own[0])} chooses the precision itself")
+            self.stay("autocast", f"{self.where(own[0])} already chooses a precision")
             return []
         return self.call_of("autocast", IN_BF16, place.model)
 

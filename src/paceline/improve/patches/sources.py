@@ -57,7 +57,10 @@ def _script(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -
             own = [found.parent, *roots] if found is not None else []
         if found is not None:
             return found, own
-    raise UsageError(f"no Python script of yours in `{shlex.join(command)}`; name it: paceline tune --diff train.py")
+    raise UsageError(
+        f"Paceline found no Python script of your program in `{shlex.join(command)}`; name the script: "
+        f"paceline tune --diff train.py"
+    )
 
 
 def _file(path: Path) -> Path | None:

@@ -12,8 +12,9 @@ _ORDER = ("output_dir",)
 _PARSERS = frozenset({"transformers.HfArgumentParser"})
 _KEYS = ("num_workers", "prefetch_factor", "pin_memory")  # each with `dataloader_` before it
 _WHY = {
-    "persistent_workers": "with Trainer's own dataloader_persistent_workers=True, dropout would draw other numbers",
-    "cache": "Trainer makes the loader: wrap the dataset that it is given",
+    "persistent_workers": "with dataloader_persistent_workers=True of the Trainer, dropout would draw other random "
+    "numbers",
+    "cache": "the Trainer creates the loader; wrap the dataset that you pass to the Trainer",
 }
 
 
@@ -38,7 +39,7 @@ def _with(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
     if key not in _KEYS:
         edit.stay(key, f"{edit.where(original)}: {_WHY[key]}")
     elif unpacks(call):
-        edit.stay(key, f"{edit.where(original)} gives its arguments by * or **")
+        edit.stay(key, f"{edit.where(original)} passes its arguments with * or **")
     elif key == "prefetch_factor" and not _workers(edit, call):
         edit.stay(key, f"{edit.where(original)} has no dataloader_num_workers: set num_workers in the recipe too")
     else:

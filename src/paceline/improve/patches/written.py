@@ -59,7 +59,7 @@ def _prepared(before: Source, after: Source, cwd: Path, made: list[Path]) -> tup
     """Lay down a file's copy and, beside it, what is to take its place; ``made`` names both."""
     target = (cwd / before.path).resolve()
     if target.read_bytes() != before.text.encode(before.encoding):
-        raise OSError(f"{before.path} has changed meanwhile")
+        raise OSError(f"{before.path} was changed while the patch was made")
     kept = _keep(target)
     made.append(kept)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -37,7 +37,7 @@ class Remedy:
     def __post_init__(self) -> None:
         """Check the id."""
         if not self.info.tunable:
-            raise ValueError(f"the table of remedies says that tune cannot try {self.id!r}")
+            raise ValueError(f"the table of remedies says that paceline tune cannot try {self.id!r}")
 
     @property
     def info(self) -> RemedyInfo:

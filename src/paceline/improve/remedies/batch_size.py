@@ -5,36 +5,39 @@ from __future__ import annotations
 from paceline.improve.remedies import Remedy
 
 PAGE = """
-`tune --allow semantic` measures larger batches when no other remedy is left to try. It doubles the batch size and runs
-each size for two seconds. It stops when memory is full (on a CPU: when half of the free memory is used) or when two
-doublings in a row do not increase the samples per second.
+`tune --allow semantic` measures larger batch sizes after it has tried all other remedies. It doubles the batch size
+repeatedly and runs each size for two seconds. The measurement ends when memory is full (on a CPU: when half of the free
+memory is used), or when two doublings in a row do not increase the samples per second.
 
-For each size, the result shows the seconds per step, the samples per second, the memory, and how much a step reduces
-the loss. The last value is computed from the gradient noise scale, a batch size that `tune` measures in this program.
-For batches far below this scale, doubling the batch halves the number of steps to the same loss. Far above it, doubling
-the batch does not reduce the number of steps.
+For each batch size, the result shows the seconds per step, the samples per second, the memory, and how much one step
+reduces the loss. `tune` computes the loss reduction from the gradient noise scale, which it measures in this program.
+The gradient noise scale is a batch size. For batches far below the gradient noise scale, doubling the batch size halves
+the number of steps to the same loss. For batches far above it, doubling the batch size does not reduce the number of
+steps.
 
-`tune` then makes a trial with the size that should reach the same loss first. The report names this size, the largest
-size that ran, and the size with the most samples per second.
+`tune` then makes a trial with the batch size that is expected to reach the same loss in the least time. The report
+names this batch size, the largest batch size that ran, and the batch size with the most samples per second.
 
 ## Safety class
 
-Semantic: a larger batch is another training algorithm. `--verify-quality` trains to the same loss with three random
-seeds. In addition, check the quality on validation data yourself.
+The safety class is semantic, because training with a larger batch is another training algorithm. With
+`--verify-quality`, `tune` trains to the same loss with three random seeds, with and without the change. In addition,
+check the quality of the trained model on validation data yourself.
 
 ## What it sets
 
-`loader.batch_size` and `optimizer.lr_factor`. For SGD, the learning rate grows in proportion to the batch size. For
-Adam and similar optimizers, it grows with the square root of the batch size.
+This remedy sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate by the same
+factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square root of
+this factor.
 
 ## How it is confirmed
 
-Confirmed when a loader that shuffles is created with this batch size, and the learning rate of an optimizer is
-multiplied by the factor.
+Paceline records these settings as applied when the program creates a loader that shuffles with this batch size, and
+when the learning rate of an optimizer is multiplied by the factor.
 
 ## In the source
 
-Write `DataLoader(..., batch_size=...)`, and multiply `lr` by the factor.
+Write `DataLoader(..., batch_size=...)`, and multiply `lr` by the factor `optimizer.lr_factor` of the recipe.
 """
 
 # The module `batch_study` measures batch sizes and proposes one.

@@ -6,20 +6,21 @@ from paceline.improve.remedies import Remedy, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-Images and the weights of convolutions are stored in the channels-last memory format, which convolution kernels prefer.
-`tune` proposes this, except if the profiled step contains no convolution.
+Images and the weights of convolutions are stored in the channels-last memory format, in which convolution kernels are
+faster. If the profiled step contains no convolution, `tune` does not propose this change.
 
 ## Safety class
 
-Numeric: training uses other kernels, which round differently.
+The safety class is numeric, because training uses other convolution kernels, which round differently.
 
 ## What it sets
 
-`compute.channels_last = true`.
+This remedy sets `compute.channels_last = true`.
 
 ## How it is confirmed
 
-Confirmed when a model with four-dimensional weights is converted before its first forward pass.
+Paceline records this setting as applied when it has converted a model with four-dimensional weights to channels-last
+before the first forward pass.
 
 ## In the source
 
@@ -40,7 +41,7 @@ REMEDY = Remedy(
         "compute.channels_last",
         "compute.channels_last",
         True,
-        why="convolution kernels prefer the channels-last format",
+        why="convolution kernels are faster with the channels-last format",
         when=_convolves,
     ),
 )

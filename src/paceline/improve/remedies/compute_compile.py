@@ -9,32 +9,33 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-`torch.compile` compiles the model in place. It fuses operators and removes Python code between them. The keys of the
-state dict stay the same.
+`torch.compile` compiles the model in place. It fuses operators and removes the Python code between them. The keys of
+the state dict stay the same.
 
-Compiling makes the first steps slow, and each new input shape is compiled again. `tune` measures how long this warm-up
-takes. If the compiled model is kept and a CUDA device still waits for the host, `tune` tries two more modes:
-`reduce-overhead` replays the step as a CUDA graph, and `max-autotune` also measures which kernels are fastest. If input
-shapes change, no CUDA graph is recorded. After eight steps in which something new was compiled, further new shapes run
-without compilation.
+Compiling makes the first steps slow, and torch compiles again for each new input shape. `tune` measures how long this
+warm-up takes. If `tune` keeps the compiled model and the GPU still waits for the host, `tune` tries two more modes of
+`torch.compile`. The mode `reduce-overhead` replays the step as a CUDA graph, and the mode `max-autotune` also measures
+which kernels are fastest. If input shapes change, torch records no CUDA graph. After torch has compiled something new
+in eight steps, further new input shapes run without compilation.
 
 ## Safety class
 
-Numeric: fused kernels round differently.
+The safety class is numeric, because fused kernels round differently.
 
 ## What it sets
 
-`compute.compile = "default"` first, then `"reduce-overhead"` or `"max-autotune"`.
+This remedy sets `compute.compile = "default"` first, and then `"reduce-overhead"` or `"max-autotune"`.
 
 ## How it is confirmed
 
-Confirmed when a model is compiled before its first forward pass in training, and torch compiles at least one graph of
-it. After eight steps in which something new was compiled, Paceline reports that the setting had no effect.
+Paceline records this setting as applied when a model is compiled before its first forward pass in training mode, and
+torch compiles at least one graph of the model. After torch has compiled something new in eight steps, Paceline reports
+that the setting had no effect.
 
 ## In the source
 
-Call `model.compile()` or `model.compile(mode="reduce-overhead")` after the model is on its device. This call has no
-effect if the model is an instance of a torch class such as `nn.Sequential`. In that case, write `model =
+Call `model.compile()` or `model.compile(mode="reduce-overhead")` after the model is on its device. If the model is an
+instance of a torch class such as `nn.Sequential`, `model.compile()` has no effect. For such a model, write `model =
 torch.compile(model)`; the keys of the state dict then start with `_orig_mod.`.
 """
 

@@ -13,23 +13,23 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.1  # of step time in convolutions
 
 PAGE = """
-cuDNN has several algorithms for each convolution. With this setting, it runs all of them once for each new shape and
-keeps the fastest. `tune` proposes this change on a CUDA device that spends at least 10% of its time in convolutions. It
-does not propose this if step times vary a lot, because with changing shapes cuDNN would have to measure again and
-again.
+cuDNN has several algorithms for each convolution. With this setting, cuDNN runs all of these algorithms once for each
+new input shape, and uses the fastest one from then on. `tune` proposes this change if the program spends at least 10%
+of its time in convolutions on a CUDA device. If step times vary a lot, `tune` does not propose this change, because
+input shapes may vary, and cuDNN measures again for each new shape.
 
 ## Safety class
 
-Numeric: another algorithm rounds differently.
+The safety class is numeric, because another convolution algorithm rounds differently.
 
 ## What it sets
 
-`compute.cudnn_benchmark = true`.
+This remedy sets `compute.cudnn_benchmark = true`.
 
 ## How it is confirmed
 
-Confirmed when, at the first optimizer step, training runs on a CUDA device, the model has convolutions, and the program
-has not turned the setting off.
+Paceline checks this setting at the first optimizer step. It records the setting as applied if training runs on a CUDA
+device, the model has convolutions, and the program has not turned the setting off.
 
 ## In the source
 

@@ -10,23 +10,24 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-If there are more threads than CPU cores, the threads take turns. With many threads, small operators spend more time on
-distributing the work than on computing. With fewer threads than cores, large operators leave cores idle. `tune`
-proposes another number of threads in three cases: there are more threads than cores, a step consists of small
-operators, or the program has fewer threads than cores and computes all the time.
+If there are more threads than CPU cores, the threads have to share the cores. With many threads, small operators spend
+more time on distributing the work to threads than on computing. With fewer threads than cores, large operators leave
+cores idle. `tune` proposes another number of threads in three cases: the program has more threads than cores, a step
+consists of small operators, or the program has fewer threads than cores and computes all the time.
 
 ## Safety class
 
-Numeric: with another number of threads, sums are added in another order.
+The safety class is numeric, because sums are added in another order if the number of threads changes.
 
 ## What it sets
 
-`compute.num_threads`: the number of cores that a rank can use, or 1 for small operators.
+This remedy sets `compute.num_threads` to the number of cores that a rank can use. If a step consists of small
+operators, it sets `compute.num_threads` to 1.
 
 ## How it is confirmed
 
-Confirmed when this number of threads is set as soon as the program has imported torch. Later calls of
-`torch.set_num_threads` by the program are ignored.
+Paceline records this setting as applied when it has set this number of threads, just after the program imported torch.
+If the program calls `torch.set_num_threads` later, Paceline ignores the call.
 
 ## In the source
 
@@ -60,7 +61,7 @@ def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
     if small := situation.finding("COMP002"):
         return 1, None, small.summary
     if situation.finding("COMP001") and 0 < now < cores:
-        return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} cores compute"
+        return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} CPU cores compute"
     return now, None, ""
 
 

@@ -14,21 +14,22 @@ _MOST_MB = 1600
 
 PAGE = """
 DistributedDataParallel sends gradients in buckets of 25 MB while the backward pass continues. Larger buckets use the
-network better; smaller buckets can be sent earlier. `tune` proposes this change if ranks wait for communication. It
-tries four times the bucket size and a quarter of it, and continues in the direction that is faster.
+network better, and smaller buckets can be sent earlier. If ranks wait for communication, `tune` proposes another bucket
+size. It tries four times the current bucket size and a quarter of it, and continues in the direction that makes steps
+faster.
 
 ## Safety class
 
-Numeric: with more than two ranks, sums are added in another order.
+The safety class is numeric: with more than two ranks, sums over ranks are added in another order.
 
 ## What it sets
 
-`ddp.bucket_cap_mb`, at first 100 or 6.
+This remedy sets `ddp.bucket_cap_mb`, first to 100 or 6.
 
 ## How it is confirmed
 
-Confirmed when a model is wrapped in DistributedDataParallel with this `bucket_cap_mb`. If the program passes a bucket
-size itself, that size stays.
+Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with this
+`bucket_cap_mb`. If the program passes a bucket size itself, Paceline does not change it.
 
 ## In the source
 

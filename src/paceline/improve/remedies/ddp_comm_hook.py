@@ -15,29 +15,31 @@ from paceline.improve.situation import Situation
 _BF16_FROM = 8.0  # compute capability
 
 PAGE = """
-A communication hook of DistributedDataParallel compresses gradients before ranks exchange them. `bf16` or `fp16` sends
-half the bytes; `bf16` needs a CUDA device that supports it. `powersgd` sends low-rank matrices from step 10 on, and
-adds the compression error of each step to the gradients of the next step. `tune` proposes this change if ranks wait for
-communication.
+A communication hook of DistributedDataParallel compresses gradients before ranks exchange them. The hooks `bf16` and
+`fp16` send half the bytes. The hook `bf16` needs a CUDA device that supports bf16. From step 10 on, the hook `powersgd`
+sends low-rank matrices instead of gradients, and adds the compression error of each step to the gradients of the next
+step. If ranks wait for communication, `tune` proposes a communication hook.
 
 ## Safety class
 
-Numeric for `bf16` and `fp16`: gradients are rounded before they are added. Semantic for `powersgd`: most of each
-gradient arrives in later steps.
+The safety class of `bf16` and `fp16` is numeric, because gradients are rounded before they are added. The safety class
+of `powersgd` is semantic, because it adds most of each gradient only in later steps.
 
 ## What it sets
 
-`ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
+This remedy sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
 
 ## How it is confirmed
 
-Confirmed when the hook is registered before the first forward pass. If the program registers a hook itself, that hook
-stays. `bf16` and `powersgd` are not applied without NCCL.
+Paceline records this setting as applied when it has registered the hook before the first forward pass. If the program
+registers a communication hook itself, Paceline does not replace it. Paceline applies `bf16` and `powersgd` only if the
+ranks communicate with NCCL.
 
 ## In the source
 
-Call `model.register_comm_hook(process_group, default_hooks.fp16_compress_hook)` after the model is wrapped. For
-PowerSGD, use `powerSGD_hook` with `PowerSGDState(process_group, start_powerSGD_iter=10)`.
+After the program has wrapped the model in DistributedDataParallel, call `model.register_comm_hook(process_group,
+default_hooks.fp16_compress_hook)`. For PowerSGD, use `powerSGD_hook` with `PowerSGDState(process_group,
+start_powerSGD_iter=10)`.
 """
 
 

@@ -10,21 +10,23 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Gradients become views of the buckets that ranks exchange. Gradients are then not copied before and after the exchange,
-and the memory for a second set of gradients is saved. `tune` proposes this change if several ranks exchange gradients.
-A program that calls `detach_()` on gradients fails with this setting; `tune` then reports the trial as failed.
+With this setting, the gradients are views of the communication buckets that the ranks exchange. The program then does
+not copy gradients before and after the exchange, and does not need memory for a second set of gradients. If several
+ranks exchange gradients, `tune` proposes this change. A program that calls `detach_()` on gradients fails with this
+setting, and `tune` then reports the trial as failed.
 
 ## Safety class
 
-Exact: the sums are the same, but stored at another place.
+The safety class is exact, because the sums are the same and are only stored in another place.
 
 ## What it sets
 
-`ddp.gradient_as_bucket_view = true`.
+This remedy sets `ddp.gradient_as_bucket_view = true`.
 
 ## How it is confirmed
 
-Confirmed when a model is wrapped in DistributedDataParallel with `gradient_as_bucket_view=True`.
+Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with
+`gradient_as_bucket_view=True`.
 
 ## In the source
 

@@ -9,25 +9,26 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-A program that accumulates gradients over micro-steps (forward and backward passes) needs to exchange gradients only
-once, before the optimizer step. Paceline counts the backward passes of the first steps. After that, only the last
-backward pass of a step exchanges gradients. If a step has fewer backward passes than expected, as at the end of an
-epoch, gradients are exchanged before they are clipped or used. `tune` proposes this change if every micro-step
-exchanges gradients.
+If a program accumulates gradients over micro-steps (one forward and one backward pass each), the ranks need to exchange
+gradients only once, before the optimizer step. Paceline counts the backward passes of the first steps. In later steps,
+only the last backward pass of a step exchanges gradients. If a step has fewer backward passes than expected, as at the
+end of an epoch, the ranks exchange gradients before the program clips or uses them. If every micro-step exchanges
+gradients, `tune` proposes this change.
 
 ## Safety class
 
-Numeric: gradients are added over micro-steps first and over ranks second, so the order of additions changes.
+The safety class is numeric, because the order of additions changes: gradients are added over micro-steps first, and
+over ranks second.
 
 ## What it sets
 
-`ddp.no_sync = true`.
+This remedy sets `ddp.no_sync = true`.
 
 ## How it is confirmed
 
-Confirmed when two steps in a row have the same number of backward passes, and more than one. The setting has no effect
-if the program uses `no_sync()` itself, if several models exchange gradients, or if a model uses
-`find_unused_parameters`.
+Paceline records this setting as applied when two steps in a row have the same number of backward passes, and this
+number is at least two. The setting has no effect if the program uses `no_sync()` itself, if several models exchange
+gradients, or if a model uses `find_unused_parameters`.
 
 ## In the source
 

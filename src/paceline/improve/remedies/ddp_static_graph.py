@@ -12,22 +12,23 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.05  # of step time in communication
 
 PAGE = """
-DistributedDataParallel assumes that every step uses the same parameters. It then plans the exchange once instead of
-searching for unused parameters in each step. This setting is only valid for models whose graph never changes. If the
-graph changes, the program fails or hangs; `tune` then reports the trial as failed. `tune` proposes this setting if
-exchanging gradients takes at least 5% of the time.
+With this setting, DistributedDataParallel assumes that every step uses the same parameters. It then plans the gradient
+exchange once, instead of searching for unused parameters in each step. This setting is only valid for models whose
+autograd graph never changes. If the autograd graph changes, the program fails or hangs, and `tune` then reports the
+trial as failed. If exchanging gradients takes at least 5% of the time, `tune` proposes this setting.
 
 ## Safety class
 
-Numeric: buckets can be divided differently, so sums are added in another order.
+The safety class is numeric: the parameters can be divided into other buckets, so sums are added in another order.
 
 ## What it sets
 
-`ddp.static_graph = true`.
+This remedy sets `ddp.static_graph = true`.
 
 ## How it is confirmed
 
-Confirmed when a model is wrapped in DistributedDataParallel with `static_graph=True`.
+Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with
+`static_graph=True`.
 
 ## In the source
 

@@ -12,31 +12,34 @@ from paceline.improve.situation import Situation
 
 _ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """
-From the second epoch on, the loader takes samples from memory instead of making them again. The cache uses at most 40%
-of the free memory, over all ranks of a machine. Samples that do not fit are made again each time. `tune` proposes this
-change if training waits for data and making a sample draws no random numbers.
+From the second epoch on, the loader reads samples from a cache in memory instead of loading them again. The cache uses
+at most 40% of the free memory of a machine, summed over all ranks. Samples that do not fit in the cache are loaded
+again in each epoch. `tune` proposes this change if training waits for data and loading a sample draws no random
+numbers.
 
-The first epoch does not become faster, so a trial measures from the second epoch on. If epochs are too long for a
-trial, `tune` does not try this. A custom collate function gets copies of the samples, which it may modify.
+The first epoch does not become faster, so a trial of this change measures only from the second epoch on. If epochs are
+too long for a trial, `tune` does not try this change. A custom collate function gets copies of the cached samples, so
+it may modify them.
 
 ## Safety class
 
-Exact. To check this, Paceline makes the first samples and a few samples of each later epoch twice, and compares them.
-If two versions of a sample differ, nothing is cached from then on.
+The safety class is exact. To check that samples do not change, Paceline loads the first samples, and a few samples of
+each later epoch, twice and compares them. If the two versions of a sample differ, Paceline stops caching.
 
 ## What it sets
 
-`loader.cache = true` and `loader.num_workers = 0`.
+This remedy sets `loader.cache = true` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 
-Confirmed when the first samples are equal each time they are made. Otherwise, nothing is cached. The setting has also
-no effect on a dataset that returns several samples at a time (`__getitems__`).
+Paceline records this setting as applied when the first samples are the same each time they are loaded. If the first
+samples differ, Paceline caches nothing. The setting also has no effect on a dataset that returns several samples at a
+time (`__getitems__`).
 
 ## In the source
 
-Write a dataset that wraps the program's dataset and keeps its samples, in up to 40% of the memory that is free at the
-start. The patch of `--diff` does this, but does not check whether samples change later.
+Write a dataset that wraps the program's dataset and caches its samples, in up to 40% of the memory that is free at the
+start. The patch that `paceline tune --diff` prints does this, but it does not check whether samples change later.
 """
 
 
@@ -52,7 +55,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "cache": True}},
             safety="exact",
             predicted=_predicted(situation.supply),
-            why="making a sample draws no random numbers, so samples can be kept in memory",
+            why="loading a sample draws no random numbers, so samples can be kept in memory",
             warmup_steps=situation.epoch_steps,
         )
     ]

@@ -21,23 +21,25 @@ another stream.
 
 ## Safety class
 
-Exact: training gets the same batches in the same order. Resampled if the training process itself draws random numbers
-for samples, because it then draws those for the next batch before the random numbers of the model.
+The safety class is exact, because training gets the same batches in the same order. If the training process itself
+draws random numbers for samples, the safety class is resampled. In that case, the training process draws the random
+numbers for the next batch before the random numbers that the model uses.
 
 ## What it sets
 
-`loader.device_prefetch = true` and `loader.pin_memory = true`.
+This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 ## How it is confirmed
 
-Confirmed when the program's own move returned a copy that was made ahead of time. Refused without a CUDA device, for
-pageable batches, for a program that moves its batches after it asks for the next one, and for a `collate_fn` in the
-training process, which may use the memory of a batch again.
+Paceline records this setting as applied when the program's own `tensor.to(device)` returns a copy that was made ahead
+of time. Paceline does not apply this setting without a CUDA device, to pageable batches, to a program that moves a batch
+only after it has asked for the next one, and to a `collate_fn` in the training process, which may use the memory of a
+batch again.
 
 ## In the source
 
 Write an iterator around the loader that copies the next batch with `non_blocking=True` under `with
-torch.cuda.stream(side):`. Before the program uses the batch, the iterator calls
+torch.cuda.stream(side):`. Before the program uses the batch, the iterator must call
 `torch.cuda.current_stream().wait_stream(side)` and `tensor.record_stream(torch.cuda.current_stream())`.
 """
 
@@ -52,7 +54,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True, "device_prefetch": True}},
             safety="resampled" if loader.draws_random and not loader.workers else "exact",
             predicted=predicted,
-            why=f"copies to the device take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
         )
     ]
 

@@ -10,29 +10,30 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-The loader starts its workers once instead of in every epoch. At each epoch, Paceline draws the random number that torch
-would draw to start workers, so the shuffled order stays the same. A loader that the program creates again in each epoch
-cannot keep its workers; create the loader before the epoch loop.
+The loader starts its workers once instead of in every epoch. At the start of each epoch, Paceline draws the random
+number that torch would draw to start new workers, so the shuffled order stays the same. If the program creates a new
+loader in each epoch, the workers cannot be kept. In that case, create the loader before the epoch loop.
 
 ## Safety class
 
-Exact if making samples draws no random numbers. Resampled if making samples draws from the global generators of Python,
-numpy or torch: workers that are kept continue their random sequence, but new workers would get a new seed. Semantic if
-the dataset keeps a random generator of its own.
+The safety class is exact if loading samples draws no random numbers. The safety class is resampled if loading samples
+draws from the global random number generators of Python, numpy or torch: workers that are kept continue their random
+sequence, whereas new workers would get a new seed. The safety class is semantic if the dataset has its own random
+number generator.
 
 ## What it sets
 
-`loader.persistent_workers = true`.
+This remedy sets `loader.persistent_workers = true`.
 
 ## How it is confirmed
 
-Confirmed when a loader with workers is created with `persistent_workers=True`.
+Paceline records this setting as applied when a loader with workers is created with `persistent_workers=True`.
 
 ## In the source
 
 Write `DataLoader(..., persistent_workers=True)`, and create the loader once. This argument alone changes the shuffled
-order from the second epoch on. The patch of `--diff` keeps the order, because it draws the random number that torch
-would draw to start new workers.
+order from the second epoch on. The patch that `paceline tune --diff` prints keeps the shuffled order, because the
+patched code draws the random number that torch would draw to start new workers.
 """
 
 

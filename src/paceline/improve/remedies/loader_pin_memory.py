@@ -9,22 +9,23 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-The loader puts batches into pinned memory, from which a CUDA device copies directly. Only with pinned memory does
-`non_blocking=True` have an effect. `tune` proposes this change if copies to the device take time and the loader returns
-pageable (ordinary) memory.
+The loader puts batches into pinned memory, from which a CUDA device copies directly. In copies to the GPU,
+`non_blocking=True` has an effect only if the batch is in pinned memory. `tune` proposes this change if copies to the
+GPU take a visible share of step time and the loader returns pageable (ordinary) memory.
 
 ## Safety class
 
-Exact: training gets the same batches.
+The safety class is exact, because training gets the same batches.
 
 ## What it sets
 
-`loader.pin_memory = true`.
+This remedy sets `loader.pin_memory = true`.
 
 ## How it is confirmed
 
-Confirmed when a loop over a loader begins after the program has used CUDA. A loop that begins earlier gets pageable
-memory: pinning would initialise CUDA, and the program could not fork processes that use it any more.
+Paceline records this setting as applied when a loop over a loader begins after the program has used CUDA. A loop that
+begins earlier gets pageable memory: pinning would initialise CUDA, and then the program could no longer fork processes
+that use CUDA.
 
 ## In the source
 
@@ -42,7 +43,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True}},
             safety="exact",
             predicted=predicted,
-            why=f"copies to the device take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
         )
     ]
 

@@ -11,25 +11,27 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Each worker makes more batches ahead of time, so the queue of finished batches is longer. A longer queue hides a few
-samples that take much longer than the rest. A longer queue does not help if the loader is too slow on average.
+Each worker loads more batches ahead of time, so the queue of finished batches is longer. With a longer queue, training
+does not wait for a few samples that take much longer than the others. A longer queue does not help if the loader is too
+slow on average.
 
-`tune` simulates the loader's queue with the measured times of the batches. It proposes the shortest queue that comes
-close to the best result. It also proposes a queue with more workers if that is faster or needs half as many batches. If
-`prefetch_factor` grows by one, each worker needs memory for one more batch.
+`tune` simulates the loader's queue with the measured loading times of the batches. It proposes the shortest queue whose
+simulated step time is close to the best one. `tune` also proposes a queue with more workers if such a queue is faster
+or needs half as many batches. If `prefetch_factor` grows by one, each worker needs memory for one more batch.
 
 ## Safety class
 
-Exact: training gets the same batches in the same order. If the number of workers changes too, the class is that of
-`loader.workers`: resampled or semantic if making samples draws random numbers.
+The safety class is exact, because training gets the same batches in the same order. If the number of workers changes
+too, the safety class is that of `loader.workers`: resampled or semantic if loading samples draws random numbers.
 
 ## What it sets
 
-`loader.prefetch_factor`; with more workers also `loader.num_workers` and `loader.persistent_workers = true`.
+This remedy sets `loader.prefetch_factor`. If it also changes the number of workers, it sets `loader.num_workers` and
+`loader.persistent_workers = true`.
 
 ## How it is confirmed
 
-Confirmed when a loader with workers is created with this `prefetch_factor`.
+Paceline records this setting as applied when a loader with workers is created with this `prefetch_factor`.
 
 ## In the source
 

@@ -18,32 +18,33 @@ _KEEPS_UP = 0.1  # of a thread: batches take less CPU time without the hand-over
 _UNBURDENED = 2.1
 
 PAGE = """
-Threads inside the training process make batches ahead of time. No process has to start, and no batch is pickled or
-copied between processes.
+Threads inside the training process load batches ahead of time. The loader does not start worker processes, and batches
+are not pickled or copied between processes.
 
-Threads help if the code that makes a sample waits or releases Python's global interpreter lock (GIL), as image
-decoders, NumPy on large arrays and file reads do. If the code holds the lock, threads do not help, and `tune` does not
-keep this setting. The dataset must support calls from several threads at a time. `tune` compares the samples with those
-of the baseline.
+Threads help if the code that loads a sample waits or releases Python's global interpreter lock (GIL), as image
+decoders, NumPy on large arrays and file reads do. If the code that loads a sample holds the GIL, threads do not help,
+and `tune` does not keep this setting. The dataset must support calls from several threads at a time. `tune` checks that
+the samples are the same as in the baseline.
 
 ## Safety class
 
-Exact if making samples draws no random numbers. Otherwise semantic: threads share the random generators with training,
-so which thread gets which random number differs from run to run.
+The safety class is exact if loading samples draws no random numbers. Otherwise, the safety class is semantic: the
+loader threads and training share the random number generators, so the random numbers that a thread gets differ from run
+to run.
 
 ## What it sets
 
-`loader.threads` and `loader.num_workers = 0`.
+This remedy sets `loader.threads` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 
-Confirmed when a thread makes a batch. The setting has no effect on an `IterableDataset`, because only one reader can
-iterate it. It also has no effect on a dataset that keeps a file open, because each thread would change the file
-position of the others.
+Paceline records this setting as applied when a thread loads a batch. The setting has no effect on an `IterableDataset`,
+because only one reader can iterate it. The setting also has no effect on a dataset that keeps a file open, because each
+thread would change the file position of the other threads.
 
 ## In the source
 
-Torch has no such setting, so the setting stays in the recipe.
+The `DataLoader` of torch has no option for loader threads, so this setting can only be applied with the recipe.
 """
 
 
@@ -58,7 +59,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"num_workers": 0, "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
             predicted=_predicted(situation, loader, threads),
-            why="threads do not copy batches between processes",
+            why="with threads, batches are not copied between processes",
         )
         for threads in wanted
     ]

@@ -13,36 +13,41 @@ from paceline.improve.situation import Situation
 _WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
 
 PAGE = """
-Worker processes make batches while the model computes. `tune` proposes this if training waits for data. It predicts the
-step time as the largest of three times: computing, making a batch divided by the number of workers, and CPU work
-divided by the number of cores. It first tries the smallest number of workers whose predicted step time is within 3% of
-the best. It also tries twice that number if there are no workers yet, and otherwise twice and half the current number.
-If the workers already use all cores, `tune` only proposes fewer workers.
+Worker processes load batches while the model computes. If training waits for data, `tune` proposes another number of
+workers. `tune` predicts the step time as the largest of three times: the compute time, the time to load a batch divided
+by the number of workers, and the CPU time divided by the number of cores. `tune` first tries the smallest number of
+workers whose predicted step time is within 3% of the best. If the loader has no workers yet, `tune` also tries twice
+that number. If the loader already has workers, `tune` also tries twice and half their current number. If the workers
+already use all CPU cores, `tune` only proposes fewer workers.
 
 If the training process reads an `IterableDataset`, `tune` proposes one worker, which reads the samples in the same
-order. Each of several workers would read all samples, unless the dataset's code divides them with `get_worker_info()`.
+order as before. With several workers, each worker would read all samples of an `IterableDataset`, unless the code of
+the dataset divides the samples with `get_worker_info()`.
 
 ## Safety class
 
-Exact if making samples draws no random numbers.
+The safety class is exact if loading samples draws no random numbers.
 
-Resampled if making samples draws from the global generators of Python, numpy or torch: the samples and their order stay
-the same, but each worker draws its own random numbers. To check this, `tune` gives each sample the same random numbers
-in both runs; the two runs must then train identically, to the last bit.
+The safety class is resampled if loading samples draws from the global random number generators of Python, numpy or
+torch: the samples and their order stay the same, but each worker draws its own random numbers. To check such a change,
+`tune` gives each sample the same random numbers in a run with and in a run without the change. Training in these two
+runs must then be bitwise identical.
 
-Semantic in two cases: the dataset keeps its own random generator (every worker would draw the same numbers), or several
-workers would have to share one stream.
+The safety class is semantic if the dataset has its own random number generator, because each worker would get a copy
+that draws the same numbers. The safety class is also semantic if several workers would have to share one random number
+generator.
 
 ## What it sets
 
-`loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the number of
-workers, so that each epoch starts with the current state of the dataset.
+This remedy sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the
+number of workers, so that each epoch starts with the current state of the dataset.
 
 ## How it is confirmed
 
-Confirmed when a loader is created with this number of workers. For an `IterableDataset`, only a change from no worker
-to one worker is applied. The trial ends if the dataset keeps its position between epochs in a counter, its own random
-generator, an iterator or an open file. The worker's copy of such a dataset would start again in each epoch.
+Paceline records this setting as applied when a loader is created with this number of workers. For an `IterableDataset`,
+Paceline only applies a change from no worker to one worker. The trial ends without a result if the dataset stores its
+position between epochs in a counter, its own random number generator, an iterator or an open file. In a worker, the
+copy of such a dataset would start again from the beginning in each epoch.
 
 ## In the source
 

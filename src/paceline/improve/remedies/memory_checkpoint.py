@@ -9,28 +9,31 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Repeated blocks, such as the layers of a transformer, store only their input. The backward pass computes their
-activations again (activation checkpointing). `tune` tries to recompute all blocks (`checkpoint_every = 1`), every
-second block (`checkpoint_every = 2`), and the fewest blocks that halve the stored activations (`activation_budget =
-0.5`). Recomputing takes up to one more forward pass per step, so `tune` tries this change only with `--goal memory`.
+Repeated blocks of the model, such as the layers of a transformer, store only their input. The backward pass recomputes
+the activations of these blocks (activation checkpointing). `tune` tries to recompute all blocks (`checkpoint_every =
+1`), every second block (`checkpoint_every = 2`), and the smallest number of blocks that halves the stored activations
+(`activation_budget = 0.5`). Recomputing takes as much time as up to one more forward pass per step, so `tune` tries
+this change only with `--goal memory`.
 
 ## Safety class
 
-Exact: the recomputed forward pass draws the same random numbers, and BatchNorm counts each batch once.
+The safety class is exact: the recomputed forward pass draws the same random numbers, and BatchNorm counts each batch
+only once.
 
 ## What it sets
 
-`memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
+This remedy sets `memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
 
 ## How it is confirmed
 
-Confirmed when blocks of a model are recomputed in training. If the model has no repeated blocks, the setting has no
-effect.
+Paceline records this setting as applied when it recomputes blocks of a model in training. If the model has no repeated
+blocks, the setting has no effect.
 
 ## In the source
 
-In the model's forward, write `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` instead of `block(x)`.
-Do not do this for blocks with BatchNorm, because they would update their running statistics twice per batch.
+In the model's `forward` method, write `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` instead of
+`block(x)`. Do not recompute blocks with BatchNorm in this way, because they would update their running statistics twice
+per batch.
 """
 
 _TRIED: Sequence[dict[str, object]] = ({"checkpoint_every": 1}, {"checkpoint_every": 2}, {"activation_budget": 0.5})
@@ -47,7 +50,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"memory": settings},
             safety="exact",
             predicted=None,
-            why="recomputed activations need no memory until the backward pass",
+            why="activations that are recomputed need no memory until the backward pass",
             aims=("memory",),
         )
         for settings in _TRIED

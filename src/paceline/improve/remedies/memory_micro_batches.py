@@ -9,29 +9,32 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-A batch goes through the model in several parts, so only the activations of one part are in memory. The loss is computed
-on the whole output, so any average over samples, tokens or masked elements stays the same. The setting needs one more
-forward pass per step. Accumulating gradients in the source saves as much memory without that pass.
+A batch goes through the model in several parts, so only the activations of one part are in memory at a time. The loss
+is computed on the whole output, so any average over samples, tokens or masked elements stays the same. The setting
+needs one more forward pass per step. Gradient accumulation in the source saves the same amount of memory without the
+additional forward pass.
 
 The setting does not work if BatchNorm computes statistics of the batch, or if the model returns its own loss. `tune`
-tries this change only with `--goal memory`, and doubles the number of parts as long as that saves memory.
+tries this change only with `--goal memory`, and doubles the number of parts as long as this saves memory.
 
 ## Safety class
 
-Numeric: sums are added in another order, and dropout draws the same random numbers in another order.
+The safety class is numeric, because sums are added in another order, and dropout draws the same random numbers in
+another order.
 
 ## What it sets
 
-`memory.micro_batches`: 2, 4 and so on.
+This remedy sets `memory.micro_batches` to 2, 4 and so on.
 
 ## How it is confirmed
 
-Confirmed when a model processes a batch in parts. If that is not possible, the trial reports the reason.
+Paceline records this setting as applied when a model processes a batch in parts. If a model cannot process its batch in
+parts, the trial reports the reason.
 
 ## In the source
 
-Torch has no such setting, so the setting stays in the recipe. In the source, accumulate gradients over parts of a batch
-instead.
+Torch has no option that splits a batch in this way, so this setting can only be applied with the recipe. In the source,
+use gradient accumulation over parts of a batch instead.
 """
 
 

@@ -6,21 +6,22 @@ from paceline.improve.remedies import Remedy, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-`foreach=True` makes an optimizer of torch run each operation on many tensors at a time. `tune` proposes this change if
-the optimizer takes a visible share of a step and updates one tensor at a time, and the program passes neither `fused`
-nor `foreach`. It tries `optimizer.fused` first. On a CUDA device, torch uses `foreach` by default.
+With `foreach=True`, an optimizer of torch runs each operation on many tensors at a time. `tune` proposes this change if
+the optimizer takes a visible share of step time and updates one tensor at a time, and if the program passes neither
+`fused` nor `foreach`. If the optimizer supports `fused`, `tune` tries `optimizer.fused` before `optimizer.foreach`. On
+a CUDA device, torch uses `foreach` by default.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but rounds differently.
+The safety class is numeric: the algorithm is the same, but results are rounded differently.
 
 ## What it sets
 
-`optimizer.foreach = true`.
+This remedy sets `optimizer.foreach = true`.
 
 ## How it is confirmed
 
-Confirmed when an optimizer of torch is created with `foreach=True`.
+Paceline records this setting as applied when an optimizer of torch is created with `foreach=True`.
 
 ## In the source
 

@@ -6,21 +6,21 @@ from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-`fused=True` makes an optimizer of torch update all parameters in one kernel. `tune` proposes this change if the
-optimizer supports `fused` and the program passes neither `fused` nor `foreach`. It is left out where torch refuses it:
-for sparse gradients, parameters that are not floating-point numbers, and `differentiable=True`.
+With `fused=True`, an optimizer of torch updates all parameters in one kernel. `tune` proposes this change if the
+optimizer supports `fused`, and if the program passes neither `fused` nor `foreach`. Paceline does not apply it where
+torch refuses it: with sparse gradients, parameters that are not floating-point numbers, and `differentiable=True`.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but rounds differently.
+The safety class is numeric: the algorithm is the same, but results are rounded differently.
 
 ## What it sets
 
-`optimizer.fused = true`.
+This remedy sets `optimizer.fused = true`.
 
 ## How it is confirmed
 
-Confirmed when an optimizer of torch is created with `fused=True`.
+Paceline records this setting as applied when an optimizer of torch is created with `fused=True`.
 
 ## In the source
 

@@ -7,29 +7,30 @@ from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-Under autocast, matrix operations run in bfloat16. They then need half as many bytes, and run several times as fast on
-hardware that supports bfloat16. The loss is computed in fp32 outside autocast. Parameters and optimizer state stay in
-fp32.
+Under autocast, matrix operations run in bfloat16. In bfloat16, matrix operations need half as many bytes, and run
+several times as fast on hardware that supports bfloat16. The loss is computed in fp32 outside autocast. Parameters and
+optimizer state stay in fp32.
 
 On a CPU with bfloat16 instructions (AVX-512 BF16, AMX, or Arm BF16), `tune` expects matrix operations to run at most
-three times as fast. On other CPUs, the gain is unknown before the trial.
+three times as fast as in fp32. On other CPUs, the gain is unknown before the trial.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but values are rounded to bf16.
+The safety class is numeric: the algorithm is the same, but values are rounded to bf16.
 
 ## What it sets
 
-`precision.autocast = "bf16"`.
+This remedy sets `precision.autocast = "bf16"`.
 
 ## How it is confirmed
 
-Confirmed when the forward pass of a model runs in bf16. The setting has no effect if the program uses autocast itself.
+Paceline records this setting as applied when the forward pass of a model runs in bf16. The setting has no effect if the
+program uses autocast itself.
 
 ## In the source
 
-Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass (`"cpu"` on a CPU). Compute the loss
-outside autocast, on `output.float()`.
+Put `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass (`"cpu"` instead of `"cuda"` on a CPU).
+Compute the loss outside autocast, on `output.float()`.
 """
 
 _MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # CPU flags in /proc/cpuinfo

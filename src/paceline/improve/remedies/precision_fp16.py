@@ -9,32 +9,33 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Under autocast, matrix operations run in float16. `tune` proposes this change on CUDA devices without bfloat16 (compute
-capability 7). The loss is computed in fp32 outside autocast.
+Under autocast, matrix operations run in float16. `tune` proposes this change on CUDA devices that do not support
+bfloat16 (compute capability 7). The loss is computed in fp32 outside autocast.
 
 Small gradients would become zero in float16. Therefore, the loss is multiplied by a scale before each backward pass,
-and the gradients are divided by the scale afterwards. Code that clips, logs or adds up gradients sees the unscaled
-values. A step with NaN or infinite gradients is skipped, and the scale is halved. After 2,000 steps without such
-gradients, the scale is doubled.
+and the gradients are divided by this scale afterwards. Code that clips, logs or adds up gradients sees the unscaled
+gradients. A step with NaN or infinite gradients is skipped, and the loss scale is halved. After 2,000 steps without NaN
+or infinite gradients, the loss scale is doubled.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but values are rounded to fp16. The result reports how many steps were skipped.
+The safety class is numeric: the algorithm is the same, but values are rounded to fp16. The result of a trial reports
+how many steps were skipped.
 
 ## What it sets
 
-`precision.autocast = "fp16"`.
+This remedy sets `precision.autocast = "fp16"`.
 
 ## How it is confirmed
 
-Confirmed when the forward pass of a model runs in fp16. The setting has no effect if the program uses autocast or a
-`GradScaler` itself, or if parameters are sharded over ranks. After 24 skipped steps in a row, Paceline reports that the
-setting does not work.
+Paceline records this setting as applied when the forward pass of a model runs in fp16. The setting has no effect if the
+program uses autocast or a `GradScaler` itself, or if parameters are sharded over ranks. After 24 skipped steps in a
+row, Paceline reports that the setting does not work.
 
 ## In the source
 
 Put `with torch.autocast("cuda", dtype=torch.float16):` around the forward pass, and create a `torch.amp.GradScaler`.
-Call `scale` on the loss, `unscale_` before clipping gradients, then `step` and `update`.
+Call its methods in this order: `scale` on the loss, `unscale_` before gradients are clipped, then `step` and `update`.
 """
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from paceline.improve.remedies import Remedy, switch
 
 PAGE = """
-Products of fp32 matrices run on the tensor cores: inputs are rounded to 10 bits of mantissa, and sums stay in fp32.
-`tune` proposes this change on a CUDA device of compute capability 8.0 or later, if fp32 matrix products take a visible
-share of the time.
+Products of fp32 matrices run on the tensor cores: inputs are rounded to 10 bits of mantissa (TF32), and sums stay in
+fp32. `tune` proposes this change on a CUDA device of compute capability 8.0 or later, if fp32 matrix products take a
+visible share of the time.
 
 ## Safety class
 
-Numeric: the algorithm is the same, but inputs are rounded to TF32.
+The safety class is numeric: the algorithm is the same, but inputs are rounded to TF32.
 
 ## What it sets
 
-`precision.tf32 = true`.
+This remedy sets `precision.tf32 = true`.
 
 ## How it is confirmed
 
-Confirmed when, at the first optimizer step, the device supports TF32 and the program has not set another precision
-itself.
+Paceline checks this setting at the first optimizer step. It records the setting as applied if the device supports TF32,
+and if the program has not set another precision for matrix products.
 
 ## In the source
 
