@@ -29,8 +29,8 @@ Copies on a separate CUDA stream overlap with computing, so their time does not 
 stream waits for them (`wait_stream`) counts. If the program makes such copies, the finding gives their number and
 duration, and `loader.device_prefetch` is not proposed.
 
-The expected gain is between a third of the copy time (pinned memory saves the driver's second copy) and nearly all of it
-(copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
+The expected gain is between a third of the copy time (pinned memory saves the driver's second copy) and nearly all of
+it (copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
 
 In profiler captures, Paceline reports this finding if copies during which no kernel runs take at least 5% of the time.
 

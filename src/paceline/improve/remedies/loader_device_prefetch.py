@@ -10,8 +10,8 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 Tensors of the next batch are copied from pinned memory to the GPU on a separate CUDA stream, while the model computes
-on the current batch. The program's own `tensor.to(device)` or `tensor.cuda()` then returns the copy. GPU memory contains
-one more batch. `tune` proposes this change if copies to the device take time.
+on the current batch. The program's own `tensor.to(device)` or `tensor.cuda()` then returns the copy. GPU memory
+contains one more batch. `tune` proposes this change if copies to the device take time.
 
 The first two batches of each loader show which tensors of a batch the program moves, and to which device. Only these
 are copied ahead. Batches stay in host memory: a program that uses a tensor on the host gets what it got before, lengths
@@ -32,8 +32,8 @@ This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 ## How it is confirmed
 
 Paceline records this setting as applied when the program's own `tensor.to(device)` returns a copy that was made ahead
-of time. Paceline does not apply this setting without a CUDA device, to pageable batches, to a program that moves a batch
-only after it has asked for the next one, and to a `collate_fn` in the training process, which may use the memory of a
+of time. Paceline does not apply this setting without a CUDA device, to pageable batches, to a program that moves a
+batch only after it has asked for the next one, and to a `collate_fn` in the training process, which may use the memory of a
 batch again.
 
 ## In the source
