@@ -15,6 +15,9 @@ from paceline.record.run import Launch
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
 
 
+_WORTH = 1.05  # the least upper end of a gain that a search is proposed for, if it is not the verdict's
+
+
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
     """What to do next in a few words, and the command for it; None if no command does it."""
@@ -36,7 +39,7 @@ def after_run(diagnosis: Diagnosis, launch: Launch | None, before: str | None = 
     """
     failed = diagnosis.exit_code not in (0, None)
     verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
-    if launch is not None and not failed:
+    if launch is not None and (not failed or launch.recipe is not None):
         program = as_typed(launch.command)
         if launch.recipe is not None and before is not None:
             return NextStep(
@@ -49,6 +52,11 @@ def after_run(diagnosis: Diagnosis, launch: Launch | None, before: str | None = 
             return NextStep(
                 text="try the proposed changes and keep those that make training faster",
                 command=f"paceline tune {allow}{program}",
+            )
+        if other := next((f for f in diagnosis.findings if _is_worth_a_search(f)), None):
+            allow = "" if _needed(other) in _BY_DEFAULT else f"--allow {_needed(other)} "
+            return NextStep(
+                text=f"try the changes proposed for {other.name}", command=f"paceline tune {allow}{program}"
             )
     if verdict is not None:
         return NextStep(text="see what this finding means and what helps", command=f"paceline explain {verdict.code}")
@@ -79,6 +87,12 @@ def _patch(launch: Launch) -> NextStep:
 def as_typed(command: Sequence[str]) -> str:
     """Return a command as it is typed behind a verb: a script or a module, or ``--`` and any command line."""
     return shlex.join(command[1:] if command[0] == sys.executable else ["--", *command])
+
+
+def _is_worth_a_search(finding: Finding) -> bool:
+    """Say whether a finding beside the verdict is likely enough, and its gain large enough, to try its remedies."""
+    likely = finding.confidence != "low" and finding.gain is not None and finding.gain.high >= _WORTH
+    return likely and _needed(finding) is not None
 
 
 def _needed(finding: Finding) -> Safety | None:

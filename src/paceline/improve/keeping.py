@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.explain.model import Interval
 from paceline.improve.contest import Race
-from paceline.improve.model import Trial
+from paceline.improve.model import Candidate, Trial
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.together import is_better_value
 
@@ -25,6 +26,21 @@ def _is_same(before: Trial, trial: Trial) -> bool:
     if "skipped" in (before.status, trial.status):
         return before.status == trial.status and before.remedy == trial.remedy
     return before.recipe == trial.recipe
+
+
+def taken_back(tried: Sequence[Trial], reason: str) -> list[Trial]:
+    """Return the trials with none kept, because a second comparison did not confirm what was kept."""
+    return [replace(trial, status="no-win", reason=reason) if trial.status == "kept" else trial for trial in tried]
+
+
+def prepares_s(candidate: Candidate, step_s: float) -> float:
+    """Return how long a trial takes before anything counts: to begin, and to warm both programs up.
+
+    Args:
+        candidate: What is tried.
+        step_s: Seconds of a step of the baseline; NaN if they are not known.
+    """
+    return candidate.begins_s + (2 * (candidate.warmup_steps or 0) * step_s if math.isfinite(step_s) else 0.0)
 
 
 def outdated(trial: Trial) -> Trial:

@@ -65,8 +65,8 @@ class Trial:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether what was achieved lies in what was predicted; None without either."""
-        if self.predicted is None or self.speedup is None:
+        """Whether what was achieved lies in what was predicted; None without either, or if it may be a loss."""
+        if self.predicted is None or self.speedup is None or self.speedup.low < 1 < self.speedup.high:
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from paceline import units
-from paceline.core.safety import Safety
+from paceline.core.safety import SAFETY_CLASSES, Safety
 from paceline.explain.next_step import NextStep
 from paceline.improve.goals import GOALS
 from paceline.improve.model import Trial, Tuned
+from paceline.improve.wording import NOT_TRIED
 
 DEFAULT_BUDGET_S = 600.0
 _BUSY_CORES = 0.3  # taken by other programs: more than this widens the intervals of a search
@@ -35,12 +36,14 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
 
 def busy_text(tuned: Tuned) -> str | None:
     """Say that other programs used the machine during the trials; None if they did not, or it was not measured."""
-    if tuned.other_cores is None or tuned.other_cores <= _BUSY_CORES:
-        return None
-    cores = f"{tuned.other_cores:.1f} core{'s' * (tuned.other_cores >= 1.05)}"
+    cores = _busy_cores(tuned)
     return (
-        f"other programs used {cores} on average during the trials, which makes the confidence intervals wider; for "
-        f"narrower intervals, run paceline tune again when the machine is idle"
+        None
+        if cores is None
+        else (
+            f"other programs used {cores} on average during the trials, which makes the confidence intervals wider; for "
+            f"narrower intervals, run paceline tune again when the machine is idle"
+        )
     )
 
 
@@ -52,6 +55,12 @@ def _again(tuned: Tuned, program: str) -> NextStep | None:
     return NextStep(text="the search was interrupted before a change was kept", command=command)
 
 
+def _busy_cores(tuned: Tuned) -> str | None:
+    if tuned.other_cores is None or tuned.other_cores <= _BUSY_CORES:
+        return None
+    return f"{tuned.other_cores:.1f} core{'s' * (tuned.other_cores >= 1.05)}"
+
+
 def _allow(tuned: Tuned, program: str) -> NextStep | None:
     """Return the command that allows what is expected to gain more than what was found."""
     if GOALS[tuned.goal].aim != "time":
@@ -60,14 +69,26 @@ def _allow(tuned: Tuned, program: str) -> NextStep | None:
     larger = [t for t in tuned.trials if _was_not_allowed(t, tuned.allowed) and _expected(t) > found]
     if not larger:
         return None
+    safest = min((t.safety for t in larger), key=SAFETY_CLASSES.index)
+    larger = [t for t in larger if t.safety == safest]
     most = max(larger, key=_expected)
     assert most.predicted is not None  # `_expected` is above 1
     gain = f"{units.factor(most.predicted.low)} to {units.factor(most.predicted.high)}"
     also = f" (and {len(larger) - 1} more)" if len(larger) > 1 else ""
     return NextStep(
         text=f"{most.remedy}{also} was not tried, because it is {most.safety}; its expected speed-up is {gain}",
-        command=f"paceline tune --allow {most.safety}{_budget(tuned.budget_s)} {program}",
+        command=f"paceline tune --allow {most.safety}{_budget(_enough_s(tuned))} {program}",
     )
+
+
+def _enough_s(tuned: Tuned) -> float:
+    """Return the budget of a next search: the same, unless nothing could be measured in it."""
+    measured = any(trial.speedup is not None for trial in tuned.trials)
+    return tuned.budget_s if measured or not tuned.out_of_budget else _larger_s(tuned)
+
+
+def _larger_s(tuned: Tuned) -> float:
+    return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, 2 * tuned.wall_s) / 60)
 
 
 def _was_not_allowed(trial: Trial, allowed: Sequence[Safety]) -> bool:
@@ -97,15 +118,18 @@ def _longer_program(tuned: Tuned) -> NextStep | None:
 def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
     """Return the command with a larger budget, if the budget ended the search or left a comparison undecided."""
     undecided = [t for t in tuned.trials if t.status == "no-win" and t.speedup is not None and _is_open(t, tuned)]
-    if not tuned.out_of_budget and not undecided:
+    waiting = [t for t in tuned.trials if t.status == "skipped" and t.safety in tuned.allowed and _had_no_time(t)]
+    if not undecided and not waiting and (not tuned.out_of_budget or _allow(tuned, program) is not None):
         return None
-    budget_s = max(_LONGER * tuned.budget_s, 2 * tuned.wall_s)
-    text = (
-        "the time budget was too small for a result"
-        if tuned.out_of_budget
-        else "a trial had too few measurements for a result"
-    )
-    return NextStep(text=text, command=f"paceline tune{_allowed(tuned)}{_budget(budget_s)} {program}")
+    what = "the time budget was too small for a result" if tuned.out_of_budget else "too few measurements for a result"
+    cores = _busy_cores(tuned)
+    busy = f", and other programs used {cores}: run it when the machine is idle" if cores is not None else ""
+    command = f"paceline tune{_allowed(tuned)}{_budget(_larger_s(tuned))} {program}"
+    return NextStep(text=what + busy, command=command)
+
+
+def _had_no_time(trial: Trial) -> bool:
+    return trial.reason == NOT_TRIED or trial.reason.startswith("not measured")
 
 
 def _is_open(trial: Trial, tuned: Tuned) -> bool:

@@ -56,6 +56,8 @@ _USUAL_NOISE = 0.25  # of a pair, if no blocks of the baseline were compared
 _LEAST_NOISE = 0.15
 _NOISIER = 3.0  # times the baseline's noise, that a candidate may have
 LARGE = 1.5  # a factor that is certainly larger needs few pairs
+_SAYS_NOTHING = 50.0  # ends of an interval that are so far apart, with no gain between them
+_PROVEN = 1.005  # the least low end of a gain: it must not be printed as 1.00x
 _REFUTED = 2.0  # times the scale of the prior: if pairs are so noisy, the prior is not used
 
 
@@ -105,7 +107,10 @@ def speed_up(
         below, above = value * math.exp(-reach), value * math.exp(reach)
         low, high = max(low, below), min(high, above)
     between = math.exp(_between(scatter, _whole_rounds(rounds)))
-    return Interval(value=value, low=low / between, high=high * between, count=n)
+    low, high = low / between, high * between
+    if low < 1 and high > _SAYS_NOTHING * low:
+        low, high = 0.0, math.inf
+    return Interval(value=value, low=low, high=high, count=n)
 
 
 def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float, float]:
@@ -256,7 +261,7 @@ def decided(interval: Interval, worth: float, fewest: int = 0) -> str | None:
     Returns:
         ``win`` (certainly faster), ``no-win`` (certainly not faster by as much as is worth having), or None.
     """
-    if interval.low > 1.0 and interval.value >= worth and (interval.count >= fewest or interval.low >= LARGE):
+    if interval.low >= _PROVEN and interval.value >= worth and (interval.count >= fewest or interval.low >= LARGE):
         return "win"
     if interval.high < worth:
         return "no-win"

@@ -57,6 +57,10 @@ class TrialFailed(PacelineError):
     """A trial that could not be carried on; the message says why."""
 
 
+class NotMeasured(TrialFailed):
+    """The time was too short to measure anything."""
+
+
 class ProgramOver(TrialFailed):
     """The program came to its own end."""
 

@@ -22,7 +22,7 @@ from paceline.improve.budget import Budget
 from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import GOALS, TIME, Goal, seconds
 from paceline.improve.history import informed, machine_of
-from paceline.improve.keeping import outdated, reason_to_keep, recorded, reference, refuted
+from paceline.improve.keeping import outdated, prepares_s, reason_to_keep, recorded, reference, refuted, taken_back
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.pairing import Round
@@ -32,12 +32,13 @@ from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import far_off, product
 from paceline.improve.together import Undecided, together, unfinished
-from paceline.improve.trials import TrialFailed
-from paceline.improve.wording import no_win, not_confirmed, told, too_long, unpromising
+from paceline.improve.trials import NotMeasured, TrialFailed
+from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, why_skipped
 from paceline.improve.workshop import Workshop
 
 _SEEDS = (0, 1, 2)
 _TO_A_LOSS_S = 60.0  # of steps of a run
+_OF_THE_REST = 0.3  # of the budget, that a trial may take before anything counts, if another one is quicker
 _STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
 
 
@@ -80,6 +81,7 @@ class Search:
         self._progress: list[float] = []  # that a step makes under each kept change
         self._out_of_budget = False
         self._waiting = 0  # candidates that may come after the one that is tried
+        self._found: Sequence[Candidate] = ()  # the one that is tried, and those that may come after it
         self._batch: BatchStudy | None = None
         self._quality: Quality | None = None
 
@@ -103,7 +105,8 @@ class Search:
             if race is not None and refuted(race, self._gained(race)):
                 stopped = f"{stopped}; {self._take_back(race)}"
                 race = None
-            self._quality = self._verified()
+            if self._limits.verify_quality and self.best:
+                self._quality = _verified(self._workshop, self.best, self._told)
         except KeyboardInterrupt:
             stopped = "interrupted; the result contains the changes kept so far"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
@@ -135,28 +138,16 @@ class Search:
     def _take_back(self, race: Race) -> str:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
         reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
-        self._tried = [
-            replace(trial, status="no-win", reason=reason) if trial.status == "kept" else trial for trial in self._tried
-        ]
+        self._tried = taken_back(self._tried, reason)
         self._kept, self._progress = [], []
         return reason
-
-    def _verified(self) -> Quality | None:
-        """Run the best and the program as it was to the same loss, where that is asked for."""
-        if not self._limits.verify_quality or not self.best:
-            return None
-        curves: tuple[list[Curve], list[Curve]] = ([], [])
-        for seed in _SEEDS:
-            self._told(f"training to the same loss with seed {seed}, without and with the kept changes")
-            for recipe, found in zip((BASELINE, self.best), curves, strict=True):
-                found.append(self._workshop.curve(recipe, seed, _TO_A_LOSS_S))
-        return compared(*curves, _SEEDS)
 
     def _search(self) -> str:
         for candidate in chain(self._queue(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
                 self._out_of_budget = True
-                return f"the rest of the time budget of {self._limits.budget_s:.0f} s is too short for another trial"
+                self._leave_untried()
+                return ended(self._left_s(), self._limits.budget_s)
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"the maximum of {self._limits.trials} trials was reached"
             try:
@@ -165,7 +156,8 @@ class Search:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
             self._tried = recorded(self._tried, trial)
-            self._remember(trial)
+            assert self._now is not None  # a trial is made in a situation
+            self._ledger.add(trial, machine_of(self._now))
             self._told(told(trial, self._goal))
             if trial.status == "kept":
                 self._kept.append(trial)
@@ -177,11 +169,19 @@ class Search:
                 self._now = self._workshop.watch(self.best)
         return f"no untried change could give a speed-up of {self._goal.worth - 1:.0%} or more"
 
+    def _leave_untried(self) -> None:
+        """Write down what would have come next: it was not tried, and not found to be of no use."""
+        seen = [trial.recipe for trial in self._tried]
+        for candidate in self._found:
+            left = self._trial(candidate, status="skipped", reason=NOT_TRIED)
+            self._tried = self._tried if left.recipe in seen else recorded(self._tried, left)
+
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
         while found := (singles := self._untried(done)) or self._small_ones(done):
             done.add(self._whole(found[0]))
+            self._found = found
             self._waiting = len(found) - 1 + bool(singles and self._undecided)
             yield found[0]
 
@@ -193,12 +193,15 @@ class Search:
         for candidate in found:
             if candidate not in worthy:
                 done.add(self._whole(candidate))
-                self._skip(candidate)
-        place = next((i for i, c in enumerate(worthy) if self._has_time(c)), None)
-        if place is None:
+                reason = why_skipped(candidate, self._limits.allowed, self._goal)
+                self._tried = recorded(self._tried, self._trial(candidate, status="skipped", reason=reason))
+        timely = [i for i, c in enumerate(worthy) if self._has_time(c)]
+        if not timely:
             done.update(self._whole(c) for c in worthy)
-            self._tried += [self._trial(c, status="skipped", reason=too_long(c)) for c in worthy]
+            self._tried += [self._trial(c, status="skipped", reason=too_long(self._prepares_s(c))) for c in worthy]
             return []
+        quick = [i for i in timely if self._prepares_s(worthy[i]) <= _OF_THE_REST * self._left_s()]
+        place = (quick or timely)[0]
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
     def _small_ones(self, done: Collection[str]) -> list[Candidate]:
@@ -215,18 +218,16 @@ class Search:
 
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
-        left_s, start_s = self._left_s(), self._workshop.start_s
-        return candidate.begins_s <= 0 or left_s <= 0 or self._budget.allows_trial(left_s, start_s, candidate.begins_s)
+        left_s, prepares_s = self._left_s(), self._prepares_s(candidate)
+        return prepares_s <= 0 or left_s <= 0 or self._budget.allows_trial(left_s, self._workshop.start_s, prepares_s)
+
+    def _prepares_s(self, candidate: Candidate) -> float:
+        return prepares_s(candidate, self._workshop.step_s)
 
     def _proposed(self, now: Situation) -> list[Candidate]:
         """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
         found = informed(candidates(now), self._ledger.seen, machine_of(now).device, TIME.worth)
         return [_at_this_pace(candidate, self._workshop.start_s) for candidate in found]
-
-    def _remember(self, trial: Trial) -> None:
-        """Write a trial down, for the predictions of later searches on this machine."""
-        assert self._now is not None  # a trial is made in a situation
-        self._ledger.add(trial, machine_of(self._now))
 
     def _larger_batches(self) -> Iterator[Candidate]:
         """Yield the size of batch that is expected at the same loss first, when nothing else is left to try."""
@@ -238,14 +239,6 @@ class Search:
         candidate = candidate_of(self._batch) if self._batch is not None else None
         if candidate is not None:
             yield candidate
-
-    def _skip(self, candidate: Candidate) -> None:
-        if candidate.safety in self._limits.allowed:
-            reason = unpromising(candidate, self._goal)
-        else:
-            reason = f"needs --allow {candidate.safety}"
-        skipped = self._trial(candidate, status="skipped", reason=reason)
-        self._tried = recorded(self._tried, skipped)
 
     def _try(self, candidate: Candidate) -> Trial:
         """Race a candidate against what is kept, and prove it if it wins."""
@@ -267,7 +260,8 @@ class Search:
             )
             race = self._workshop.race(contest, until, self._taken_up(candidate))
         except TrialFailed as error:
-            return self._trial(candidate, status="failed", reason=str(error), seconds=time.monotonic() - begun)
+            status = "skipped" if isinstance(error, NotMeasured) else "failed"
+            return self._trial(candidate, status=status, reason=str(error), seconds=time.monotonic() - begun)
         gained = self._gained(race)
         same = [self._gained(trial) for trial in self._kept if trial.remedy == candidate.remedy]
         kept_for = reason_to_keep(race.verdict, gained, same, self._goal.worth)
@@ -358,6 +352,16 @@ class Search:
             batch=self._batch,
             quality=self._quality,
         )
+
+
+def _verified(workshop: Workshop, best: Recipe, told: Callable[[str], None]) -> Quality:
+    """Run the best and the program as it was to the same loss, over several seeds."""
+    curves: tuple[list[Curve], list[Curve]] = ([], [])
+    for seed in _SEEDS:
+        told(f"training to the same loss with seed {seed}, without and with the kept changes")
+        for recipe, found in zip((BASELINE, best), curves, strict=True):
+            found.append(workshop.curve(recipe, seed, _TO_A_LOSS_S))
+    return compared(*curves, _SEEDS)
 
 
 def _could_gain(candidate: Candidate, goal: Goal) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from paceline.core.safety import Safety
 from paceline.explain.model import Interval
 from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import Candidate, Trial
@@ -12,17 +14,29 @@ from paceline.improve.recipe import in_words
 _FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
 
 
-def unpromising(candidate: Candidate, goal: Goal) -> str:
-    """Say why a change is not worth a trial."""
+NOT_TRIED = "not tried: no time was left in the budget"
+
+
+def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> str:
+    """Say why a change is not tried: its class is not allowed, or it is not worth a trial."""
+    if candidate.safety not in allowed:
+        return f"needs --allow {candidate.safety}"
     by_findings = candidate.predicted_by_findings
     if by_findings is not None and by_findings.high >= goal.worth:
         return f"in earlier trials on this machine, this change gained less than {goal.worth - 1:.0%}"
     return f"this change is expected to gain less than {goal.worth - 1:.0%}"
 
 
-def too_long(candidate: Candidate) -> str:
-    """Say that a change takes too long to begin."""
-    return f"a trial takes about {candidate.begins_s:.0f} s to start, which is more than the rest of the time budget"
+def too_long(prepares_s: float) -> str:
+    """Say that a change takes too long before it can be measured."""
+    return f"a trial takes about {prepares_s:.0f} s to prepare, which is more than the rest of the time budget allows"
+
+
+def ended(left_s: float, budget_s: float) -> str:
+    """Say why a search ended with its budget."""
+    if left_s <= 0:
+        return f"the time budget of {budget_s:.0f} s is spent"
+    return f"the rest of the time budget of {budget_s:.0f} s is too short for another trial"
 
 
 def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:

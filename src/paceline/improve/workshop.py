@@ -31,6 +31,7 @@ from paceline.improve.statistics import LARGE, decided, fewest_pairs, noise_prio
 from paceline.improve.trials import (
     READY_S,
     Block,
+    NotMeasured,
     Player,
     ProgramFailed,
     ProgramOver,
@@ -77,6 +78,7 @@ class Workshop:
         self.scatter = scatter_of([])
         self._noise = noise_prior([])  # of a pair of blocks
         self._others: list[float] = []  # cores that other programs used, for each pair of blocks
+        self._others_watched: list[float] = []  # the same while the program was watched
         self.compared = 0  # processes by which the scatter was measured
         self.step_s = math.nan
         self._block_s = LONG_S
@@ -85,8 +87,9 @@ class Workshop:
 
     @property
     def other_cores(self) -> float | None:
-        """Cores that other programs used during the races, on average; None before the first."""
-        return float(np.mean(self._others)) if self._others else None
+        """Cores that other programs used on average, during races or, without a race, while the program was watched."""
+        found = self._others or self._others_watched
+        return float(np.mean(found)) if found else None
 
     def _player(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> Player:
         """Start the program; without a profiler window unless that is asked for.
@@ -116,7 +119,8 @@ class Workshop:
                 step_s = first.seconds / first.steps
                 most = math.ceil(_MOST_WATCHED * self._budget.watched_s / step_s)
                 more = max(min(_WATCHED_STEPS, most), math.ceil(self._budget.watched_s / step_s))
-                player.play(more, 60.0 + 30 * more * step_s, pause=False)
+                block = player.play(more, 60.0 + 30 * more * step_s, pause=False)
+                self._others_watched.append(block.other_cores)
                 player.end()
             except ProgramOver:
                 over = True
@@ -164,7 +168,7 @@ class Workshop:
                 break
         if not rounds:
             over = f"too short to measure: the program ends after {self._total} steps"
-            raise TrialFailed(over if self._total else "the program is too slow to measure in the available time")
+            raise TrialFailed(over) if self._total else NotMeasured("not measured: no time for a pair of blocks")
         return self._judged(contest, rounds)
 
     def _settled(self, contest: Contest, rounds: Sequence[Round], earlier: int) -> bool:

@@ -33,8 +33,8 @@ This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 Paceline records this setting as applied when the program's own `tensor.to(device)` returns a copy that was made ahead
 of time. Paceline does not apply this setting without a CUDA device, to pageable batches, to a program that moves a
-batch only after it has asked for the next one, and to a `collate_fn` in the training process, which may use the memory of a
-batch again.
+batch only after it has asked for the next one, and to a `collate_fn` in the training process, which may use the memory
+of a batch again.
 
 ## In the source
 

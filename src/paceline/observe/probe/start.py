@@ -244,13 +244,24 @@ def finish() -> None:
     _at_exit()
 
 
+def _of_program(traceback: Any) -> Any:
+    """Return the innermost entry of a traceback in a file of the program; the innermost of all where there is none."""
+    from paceline.observe.probe import stacks
+
+    own = last = None
+    while traceback is not None:
+        last = traceback
+        if stacks.kind_of(traceback.tb_frame.f_code.co_filename) == "user":
+            own = traceback
+        traceback = traceback.tb_next
+    return own or last
+
+
 def _reason() -> dict[str, Any]:
     """Return how this process ends: the exception that nobody caught, if there was one."""
     error = getattr(sys, "last_value", None)
     if error is None or hasattr(sys, "ps1"):
         return {"exception": None}
-    traceback = getattr(error, "__traceback__", None)
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
+    traceback = _of_program(getattr(error, "__traceback__", None))
     where = f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}" if traceback else None
     return {"exception": type(error).__name__, "message": str(error)[:2000], "where": where}

@@ -42,8 +42,10 @@ def header(tuned: Tuned, next_command: str) -> Markup:
 
 
 def first_sentence(tuned: Tuned) -> str:
-    """Say what to do first: run with the recipe, or keep the program."""
-    return "Run the program with the recipe" if tuned.best else "Keep the program as it is"
+    """Say what to do first: run with the recipe, search again, or keep the program."""
+    if tuned.best:
+        return "Run the program with the recipe"
+    return "Search again: no gain is proven yet" if tuned.out_of_budget else "Keep the program as it is"
 
 
 def _known(tuned: Tuned) -> list[str | Markup]:
