@@ -10,8 +10,8 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 Tensors of the next batch are copied from pinned memory to the GPU on a separate CUDA stream, while the model computes
-on the current batch. The program's own `tensor.to(device)` or `tensor.cuda()` then returns the copy. GPU memory contains
-one more batch. `tune` proposes this change if copies to the device take time.
+on the current batch. The program's own `tensor.to(device)` or `tensor.cuda()` then returns the copy. GPU memory
+contains one more batch. `tune` proposes this change if copies to the device take time.
 
 The first two batches of each loader show which tensors of a batch the program moves, and to which device. Only these
 are copied ahead. Batches stay in host memory: a program that uses a tensor on the host gets what it got before, lengths
