@@ -273,15 +273,18 @@ def test_a_damaged_sample_is_named(shards, tmp_path, threads):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_damaged_samples_are_skipped_counted_and_reported(shards, tmp_path, batch_size):
+def test_damaged_samples_are_skipped_counted_and_reported(shards, tmp_path, batch_size, caplog):
     broken, name = harmed(shards, tmp_path / "broken", 17)
     loader = Loader(broken, batch_size, transform=CenterCrop(16), threads=2, on_error="skip")
     sizes = [len(labels) for _, labels in loader]
-    assert set(sizes) == {batch_size}  # they keep their size; one without a good sample is left out
-    assert len(sizes) == (59 if batch_size == 1 else 15)
+    assert set(sizes) == {batch_size}
+    assert len(sizes) == len(loader) == 60 // batch_size  # all ranks make the same number of steps
     report = loader.report()
     assert report.bad_samples == 1
     assert [bad.name for bad in report.bad] == [name]
+    assert [one.message.partition(":")[0] for one in caplog.records] == [
+        f"1 bad samples were replaced by others, such as {name}"
+    ]
 
 
 def test_a_shard_that_was_cut_off(shards, tmp_path):
@@ -307,6 +310,38 @@ def test_datasets_of_ones_own_raise_their_own_errors():
         loader = Loader(Bad(10), 2, on_error="skip", **made_by)
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 6], [8, 9]]
         assert loader.report().bad[0].name == "sample 7"
+
+
+class Lost:
+    """Half of the samples cannot be had, in one piece."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, number: int) -> int:
+        if number < self.bad:
+            raise OSError("the shard is lost")
+        return number
+
+
+@pytest.mark.parametrize("made_by", [{"threads": 0}, {"threads": 2}, {"processes": 2}])
+def test_ranks_make_the_same_number_of_steps_whatever_is_lost(made_by):
+    """A rank with fewer steps would leave the others waiting for its gradients."""
+    loaders = [Loader(Lost(20), 5, on_error="skip", rank=rank, world=2, **made_by) for rank in (0, 1)]
+    batches = [[batch.tolist() for batch in loader] for loader in loaders]
+    assert [len(own) for own in batches] == [4, 4]
+    assert all(len(batch) == 5 and min(batch) >= 20 for own in batches for batch in own)
+    assert sum(loader.report().bad_samples for loader in loaders) == 20
+    assert batches == [[batch.tolist() for batch in loader] for loader in loaders]  # always the same ones
+
+
+@pytest.mark.parametrize("made_by", [{"threads": 0}, {"processes": 1}])
+def test_a_data_set_without_a_good_sample_ends_the_loop(made_by):
+    with pytest.raises(DamagedData, match="all samples of a batch are bad"):
+        list(Loader(Lost(40), 5, on_error="skip", **made_by))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 
 from paceline.data.index import DamagedData
 from paceline.data.pictures import UndecodablePicture
+
+_log = logging.getLogger("paceline.data")
 
 
 class Skipped(Exception):
@@ -34,6 +38,17 @@ class Faults:
     count: int = 0
     first: list[Bad] = field(default_factory=list)  # a few, to be shown
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _here: threading.local = field(default_factory=threading.local)
+    _told: int = 0
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Have this thread leave out bad samples without counting them."""
+        self._here.counts_not = True
+        try:
+            yield
+        finally:
+            self._here.counts_not = False
 
     def met_in(self, name: str, error: Exception) -> None:
         """Count a sample that the user's own function, or reading it, has failed with.
@@ -53,10 +68,19 @@ class Faults:
         """
         if not self.skip:
             raise error if isinstance(error, DamagedData) else DamagedData(f"{name}: {error}") from error
+        if getattr(self._here, "counts_not", False):
+            return
         with self._lock:
             self.count += 1
             if len(self.first) < 8:
                 self.first.append(Bad(name, why(name, error)))
+
+    def tell(self) -> None:
+        """Log how many samples were replaced since this was told last, if there were any."""
+        new, self._told = self.count - self._told, self.count
+        if new:
+            one = self.first[0]
+            _log.warning("%d bad samples were replaced by others, such as %s: %s", new, one.name, one.why)
 
 
 def named(name: str, error: Exception) -> Exception:

@@ -24,7 +24,7 @@ from paceline.data.batches import Maker
 from paceline.data.changed import transformed
 from paceline.data.crops import Crop
 from paceline.data.engine import made_ahead
-from paceline.data.faults import Faults, Skipped
+from paceline.data.faults import Faults
 from paceline.data.loop import Batches
 from paceline.data.order import Order
 from paceline.data.pacer import Metronome
@@ -38,6 +38,7 @@ from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_
 from paceline.data.sharded import ShardedDataset
 from paceline.data.slices import Slice, coming, planned, steps_left
 from paceline.data.stages import Clock, Lap, Spent
+from paceline.data.substitutes import Replacing
 from paceline.data.to_device import Here, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.tuning import Pace
 from paceline.data.wanted import Wanted, checked, processes_for
@@ -235,10 +236,9 @@ class Loader:
             with closing(self._batches(self._wanted.order(self._at))) as made:
                 for number, (consumed, batch) in enumerate(made):
                     self._consumed = consumed
-                    if not number and batch[0] is not None:
+                    if not number:
                         self._weigh(batch[0])
-                    if batch[0] is not None:
-                        yield batch.pop()  # nothing here keeps what the training has
+                    yield batch.pop()  # nothing here keeps what the training has
             self._go_to(self._at.next_epoch())
         finally:
             self._leave()
@@ -252,7 +252,8 @@ class Loader:
         if self._processes and not self._wanted.is_shared:
             return
         if not self._wanted.is_sharded:
-            self._maker = self._wanted.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
+            maker = self._wanted.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
+            self._maker = Replacing(maker, self._faults, self._at.samples)
             return
         self._store = BlockStore(self._data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
         self._paced(self._pacer.pace)
@@ -264,7 +265,8 @@ class Loader:
             seed=self._at.seed,
             cache=self._cache,
         )
-        self._maker = self._wanted.maker(reach, self._arrays, alone=self._alone)
+        maker = self._wanted.maker(reach, self._arrays, alone=self._alone)
+        self._maker = Replacing(maker, self._faults, self._at.samples)
 
     @property
     def _alone(self) -> bool:
@@ -278,6 +280,7 @@ class Loader:
     def _leave(self) -> None:
         """Let go of files, threads and batches on their way."""
         self._delivery.end()
+        self._faults.tell()
         if self._store is not None:
             self._store.close()
         self._store = self._maker = None
@@ -325,13 +328,11 @@ class Loader:
         return processes_for(self._wanted, self._own, self._share.cores)
 
     def _made(self, step: tuple[int, Numbers]) -> Any:
-        """Make a batch; None where every sample of it is bad."""
+        """Make a batch."""
         assert self._maker is not None  # it is open
         begun = time.perf_counter()
         try:
             return self._changed(self._maker.make(step[1], self._at.epoch), step[1])
-        except Skipped:
-            return None
         finally:
             self._pacer.made(time.perf_counter() - begun)
 

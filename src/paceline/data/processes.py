@@ -28,6 +28,7 @@ from paceline.data.changed import transformed
 from paceline.data.draws import same, seed_generators, states
 from paceline.data.faults import Bad, Faults, Skipped, collated, why
 from paceline.data.stages import Clock, Lap, Spent
+from paceline.data.substitutes import nothing_good, substitutes
 
 Numbers = NDArray[np.int64]
 _LONG_S = 0.05  # of the samples by which it is found out
@@ -163,20 +164,20 @@ class Rest:
         bad = [sample for sample in own.made if isinstance(sample, Bad)]
         lap = Lap()
         try:
-            batch = collated(good, len(own.made), self.collate)
-            lap.mark("collate", len(own.made))
+            batch = collated(good, own.size, self.collate)
+            lap.mark("collate", own.size)
             if self.change is not None:
                 batch = transformed(batch, self.change, self.seeds, own.first)
-                lap.mark("batch transform", len(own.made))
+                lap.mark("batch transform", own.size)
         except Skipped:
-            batch = None
+            batch = None  # the parent raises an error
         return batch, bad, own.spent | lap.spent
 
 
 def made_by_processes(
     dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: Clock, faults: Faults
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Yield what is consumed after each step, and its batch in a list of its own; None where every sample is bad.
+    """Yield what is consumed after each step, and its batch in a list of its own.
 
     Args:
         dataset: A map-style data set.
@@ -185,6 +186,9 @@ def made_by_processes(
         rest: What becomes of samples.
         clock: Adds up what they take.
         faults: Counts bad ones.
+
+    Raises:
+        DamagedData: No good sample was found for a batch.
     """
     import torch
     from torch.utils.data import DataLoader
@@ -210,6 +214,8 @@ def made_by_processes(
             faults.met(one.name, ValueError(one.why))
         for stage, taken in spent.items():
             clock.add(stage, taken)
+        if batch is None:
+            raise nothing_good()
         box = [batch]
         del batch, found  # its taker's alone
         yield consumed[number], box
@@ -223,6 +229,7 @@ class Samples:
     made: list[Any]
     first: int  # number of the first of them
     spent: dict[str, Spent]
+    size: int  # of the batch; more were made if all of it were bad
 
 
 class Seeded:
@@ -240,8 +247,18 @@ class Seeded:
         """Return the samples of a batch; torch asks in this way for all of them at once."""
         lap = Lap()
         made = [self._made(number) for number in numbers]
+        if made and all(isinstance(one, Bad) for one in made):
+            made += self._others(numbers)
         lap.mark("transform", len(numbers))
-        return Samples(made, numbers[0] if numbers else 0, lap.spent)
+        return Samples(made, numbers[0] if numbers else 0, lap.spent, len(numbers))
+
+    def _others(self, numbers: list[int]) -> list[Any]:
+        """Make good samples in place of those of a batch that has none."""
+        for others in substitutes(np.array(numbers), len(self)):
+            good = [one for one in map(self._made, others.tolist()) if not isinstance(one, Bad)]
+            if good:
+                return good
+        return []
 
     def _made(self, number: int) -> Any:
         seed_generators(self._seeds, number)

@@ -354,7 +354,7 @@ class Search:
         )
 
 
-def _verified(workshop: Workshop, best: Recipe, told: Callable[[str], None]) -> Quality:
+def _verified(workshop: Workshop, best: Recipe, told: Callable[[str], None]) -> Quality | None:
     """Run the best and the program as it was to the same loss, over several seeds."""
     curves: tuple[list[Curve], list[Curve]] = ([], [])
     for seed in _SEEDS:

@@ -39,7 +39,7 @@ def now() -> Queues | None:
     """Return the state of the queues; None where the system cannot tell it."""
     try:
         counts = [*map(_of_workers, list(_iterators)), *(one.counts() for one in list(_ahead))]
-    except (NotImplementedError, AttributeError, OSError):
+    except (RuntimeError, AttributeError, OSError):
         return None
     ready, asked = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
     return Queues(ready=ready, backlog=asked - ready, epochs=_epochs[0])
