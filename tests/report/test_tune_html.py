@@ -180,7 +180,7 @@ def test_how_it_was_measured() -> None:
         "corrected with the results of earlier trials on this machine",
     ):
         assert part in text
-    assert "3 of 4 measured speed-ups are within their expected intervals" in text
+    assert "3 of the 4 measured speed-ups are within their expected intervals" in text
 
 
 def test_memory_is_compared_where_that_is_the_goal() -> None:
