@@ -198,7 +198,7 @@ def _around(advice: Advice) -> Iterator[str]:
         yield "with matrix products in a data type with fewer bits (numbers are rounded differently):"
         rows = [[plan.case.training.precision, seconds(plan.step_s), *_row(plan)[1:]] for plan in advice.formats]
         yield from _aligned(rows, "<>><<<")
-        yield from (f"`paceline explain {page}` describes how to use it" for page in sorted(pages))
+        yield from (f"`paceline explain {page}` describes how to use this data type" for page in sorted(pages))
     if advice.scaling:
         yield "the same batch on other numbers of GPUs (percentages: throughput per GPU relative to the best plan):"
         rows = [

@@ -10,24 +10,25 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 While the model computes on the current batch, the loader copies the next batch from pinned memory to the GPU on a
-separate CUDA stream. The program's own `.to(device)` then has nothing to copy. GPU memory contains one more batch. If
-copies to the GPU take a visible share of step time, `tune` proposes this change. A program that uses its batches on the
-CPU first fails with this setting, and `tune` then reports the trial as failed.
+separate CUDA stream. The program's own call of `.to(device)` has nothing left to copy. With `loader.device_prefetch`,
+GPU memory holds one more batch than without it. If copies to the GPU take a visible share of step time, `tune` proposes
+`loader.device_prefetch`. A program that uses its batches on the CPU first fails with `loader.device_prefetch`, and
+`tune` then reports the trial as failed.
 
 ## Safety class
 
 The safety class is exact, because training gets the same batches in the same order. If the training process itself
-draws random numbers for samples, the safety class is resampled. In that case, the training process draws the random
+draws random numbers for samples, the safety class is resampled, because the training process then draws the random
 numbers for the next batch before the random numbers that the model uses.
 
 ## What it sets
 
-This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
+The remedy `loader.device_prefetch` sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the loader returns a batch that was copied to the GPU ahead of time.
-Without a CUDA device, the setting has no effect.
+Paceline records `loader.device_prefetch` as applied when the loader returns a batch that was copied to the GPU ahead of
+time. Without a CUDA device, the setting has no effect.
 
 ## In the source
 

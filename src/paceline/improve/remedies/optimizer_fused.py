@@ -6,7 +6,7 @@ from paceline.improve.remedies import Remedy, at_most, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-With `fused=True`, an optimizer of torch updates all parameters in one kernel. `tune` proposes this change if the
+With `fused=True`, an optimizer of torch updates all parameters in one kernel. `tune` proposes `optimizer.fused` if the
 optimizer supports `fused`, and if the program passes neither `fused` nor `foreach`.
 
 ## Safety class
@@ -15,11 +15,11 @@ The safety class is numeric: the algorithm is the same, but results are rounded 
 
 ## What it sets
 
-This remedy sets `optimizer.fused = true`.
+The remedy `optimizer.fused` sets `optimizer.fused = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when an optimizer of torch is created with `fused=True`.
+Paceline records `optimizer.fused` as applied when an optimizer of torch is created with `fused=True`.
 
 ## In the source
 

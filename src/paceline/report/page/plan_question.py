@@ -42,7 +42,7 @@ def _model(model: Model) -> str:
 def _machines(wish: Wish) -> str:
     cluster = wish.cluster
     speed = cluster.network_bytes_per_s
-    network = "the usual network of such nodes" if speed is None else f"{speed * 8 / 1e9:,.0f} Gbit/s per node"
+    network = "the usual network of nodes with this GPU" if speed is None else f"{speed * 8 / 1e9:,.0f} Gbit/s per node"
     memory = units.size(cluster.memory_bytes)
     return f"{cluster.count:,} x {cluster.gpu.name} of {memory}, {cluster.per_node} per node; {network}"
 
