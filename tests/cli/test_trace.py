@@ -103,7 +103,7 @@ def test_without_gpu_events_there_is_no_verdict(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "trace.json").read_text())
     assert (found["verdict"], found["findings"]) == (None, [])
-    assert "verdict: n/a, there are no GPU events" in done.stdout
+    assert "verdict: n/a, the captures contain no GPU events" in done.stdout
     assert "the profiler saw no GPU" in done.stdout
 
 

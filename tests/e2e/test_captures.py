@@ -155,7 +155,7 @@ def test_steps_that_were_captured_are_marked_in_the_record(pair):
 def test_it_is_analysed_at_the_end(pair):
     result = pair[1]
     assert (result.folder / "trace.html").exists()
-    assert "verdict: n/a, there are no GPU events" in result.err
+    assert "verdict: n/a, the captures contain no GPU events" in result.err
     assert re.search(r"wrote captures to \S+ and their report to \S+trace.html", result.err)
 
 

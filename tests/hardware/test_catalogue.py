@@ -107,5 +107,5 @@ def test_a_typo_names_the_nearest_and_the_way_out():
 
 
 def test_nonsense_still_shows_a_name_to_type():
-    with pytest.raises(UsageError, match=r"87 are known, such as aws/p5\.48xlarge"):
+    with pytest.raises(UsageError, match=r"87 instances are known, such as aws/p5\.48xlarge"):
         find_instance("zzz")

@@ -71,7 +71,7 @@ def test_a_program_is_predicted_from_it(measured, tmp_path, capsys):
     assert 200e6 < written["memory_bytes"] < 1e9
     assert written["pace"] == pytest.approx(written["reference_now_s"] / written["reference_s"])
     assert [line for line in written["told"] if "faster now" not in line and "slower now" not in line] == []
-    assert "for the machine's speed now" in out
+    assert "as a measure of the machine's speed now" in out
 
 
 def test_of_another_machine_the_speed_of_now_says_nothing(measured, tmp_path, capsys):
@@ -82,7 +82,7 @@ def test_of_another_machine_the_speed_of_now_says_nothing(measured, tmp_path, ca
     assert plan("here", "--profile", str(tmp_path / "profile.json"), "--json", str(record), str(program)) == 0
     written = json.loads(record.read_text(encoding="utf-8"))
     assert (written["reference_now_s"], written["pace"]) == (None, 1.0)
-    assert "for the machine's speed at calibration" in capsys.readouterr().out
+    assert "as a measure of the machine's speed at calibration" in capsys.readouterr().out
 
 
 def test_a_program_that_trains_nothing_is_said(tmp_path, capsys):

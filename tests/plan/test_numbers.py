@@ -24,7 +24,7 @@ def test_experts_are_counted():
     [
         ({"params": 800e9}, "not 800"),
         ({"params": 8e9, "ffn": 1024}, "not 8"),
-        ({"heads": 31}, "31 heads"),
+        ({"heads": 31}, "number of heads, 31"),
         ({"kv_heads": 3}, "3 key/value heads"),
         ({"experts": 8, "top_k": 20}, "20 of 8"),
         ({"top_k": 2}, "--experts"),

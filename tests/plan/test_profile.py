@@ -69,5 +69,5 @@ def test_where_a_profile_is_kept():
 
 def test_only_ranks_that_were_measured_are_known():
     assert profile().place(2).threads == 1
-    with pytest.raises(UsageError, match="of there covers 1, 2 ranks, not 4"):
+    with pytest.raises(UsageError, match="of there contains measurements of 1, 2 ranks, not of 4"):
         profile().place(4)

@@ -72,4 +72,4 @@ def test_the_command_writes_the_contract(tmp_path, capsys):
     assert {"right", "wrong_fits", "wrong_ooms"} <= set(record["oom"])
     assert record["sources"][0]["memory_mdape"] is None  # Mosaic publishes none: null, never zero
     assert record["schema"] == "paceline.plan-validate/1"
-    assert "median over the sources" in capsys.readouterr().out
+    assert "median error over all sources of measurements" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
             "contains no parallel layout",
         ),
         ({"model": "Mystery", "arch": "moe"}, "is unknown"),
-        ({"gpu": "T4", "precision": "fp8"}, "T4 has no fp8"),
+        ({"gpu": "T4", "precision": "fp8"}, "T4 does not support fp8"),
         ({"iter_time_s": "inf"}, "iter_time_s"),
     ],
 )

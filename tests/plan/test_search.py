@@ -197,7 +197,7 @@ def test_a_narrower_format_is_told_beside_the_plan():
     (fp8,) = advice.formats
     assert (advice.best.case.training.precision, fp8.case.training.precision) == ("bf16", "fp8")
     assert fp8.step_s < advice.best.step_s
-    assert "`paceline explain precision.fp8` prints how to use it" in list(lines_of(advice))
+    assert "`paceline explain precision.fp8` describes how to use this data type" in list(lines_of(advice))
     on_ampere = wish(spec="16xA100-80GB-SXM", layout=parse_layout("shard=16"))
     assert advise(on_ampere, machines("16xA100-80GB-SXM", 8, None), Target(today=TODAY), fitted()).formats == ()
 

@@ -126,7 +126,7 @@ def test_source_lines_stand_where_a_finding_names_their_function() -> None:
 def test_a_source_that_changed_is_said_to_have() -> None:
     source = SourceLines(file="/home/me/train.py", marked=31, first=31, lines=(), changed=True)
     reading = Reading(to_html(sample.diagnosis(sources={"augment (train.py:31)": source})))
-    assert "train.py changed after this run started" in section(reading, "findings")
+    assert "train.py was changed after this run started" in section(reading, "findings")
     assert reading.all("mark") == []
 
 

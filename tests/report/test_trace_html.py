@@ -53,7 +53,7 @@ def test_sections_are_those_that_the_captures_have(pages: Path) -> None:
 
 def test_what_is_said(pages: Path) -> None:
     text = (pages / "eight.html").read_text()
-    assert "Rank 7 comes last in 5 of 8 collectives" in text
+    assert "Rank 7 arrives last in 5 of 8 collectives" in text
     assert text.count('class="stacked') >= 9  # the mean, and a bar for each rank
     assert "multimem_all_reduce_kernel&lt;" in (pages / "host-bound.html").read_text()
 

@@ -138,7 +138,7 @@ def test_each_trial_shows_what_it_changed_what_was_expected_and_what_came_out() 
     second = row(reading, "loader.num_workers=28")
     assert "persistent_workers" not in second.text  # that was kept before
     assert "by findings" not in second.text  # nothing was corrected
-    assert "3 pairs set aside" in second.text
+    assert "3 pairs discarded" in second.text
 
 
 def test_why_not_is_said_of_each() -> None:
@@ -172,9 +172,15 @@ def test_a_very_long_patch_is_cut() -> None:
 
 def test_how_it_was_measured() -> None:
     text = section(Reading(page_of("tuned")), "method")
-    for part in ("84 pairs", "3 set aside", "2.1%", "4 min 17 s", "corrected by earlier trials on this machine"):
+    for part in (
+        "84 pairs",
+        "3 discarded",
+        "2.1%",
+        "4 min 17 s",
+        "corrected with the results of earlier trials on this machine",
+    ):
         assert part in text
-    assert "3 of 4 measured speed-ups are in the expected interval" in text
+    assert "3 of the 4 measured speed-ups are within their expected intervals" in text
 
 
 def test_memory_is_compared_where_that_is_the_goal() -> None:

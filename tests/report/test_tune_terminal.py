@@ -99,4 +99,4 @@ def test_the_safety_of_what_was_kept_is_one_line() -> None:
     kept = replace(tune_sample.TRIALS[0], status="kept", safety="resampled")
     said = safety_line(tune_sample.tuned(trials=(kept,)))
     assert said.startswith("safety: resampled. Training sees the same samples in the same order")
-    assert said.endswith("With the same random numbers for each sample, training computes the same.")
+    assert said.endswith("If each sample gets the same random numbers, training computes the same numbers.")

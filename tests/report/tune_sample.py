@@ -30,8 +30,8 @@ DIFF = """\
 PROOF = (
     Check(name="steps", passed=True, text="25 optimizer steps applied, 25 in the baseline"),
     Check(name="samples", passed=True, text="the same inputs in 25 forward passes, bitwise identical"),
-    Check(name="losses", passed=True, text="the same losses, to the bit"),
-    Check(name="parameters", passed=True, text="the same parameters, to the bit"),
+    Check(name="losses", passed=True, text="the same losses, bitwise identical"),
+    Check(name="parameters", passed=True, text="the same parameters, bitwise identical"),
 )
 BROKEN = (
     Check(name="samples", passed=False, text="the inputs differ from forward pass 12 on"),

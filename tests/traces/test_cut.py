@@ -92,7 +92,7 @@ def test_ranks_stand_side_by_side_on_one_clock(path):
 
 
 def test_steps_that_are_not_there(path):
-    with pytest.raises(UsageError, match="marked are #10, #11, #12"):
+    with pytest.raises(UsageError, match="the marked steps are #10, #11, #12"):
         kept(path, Between(steps=(40, 41)))
 
 

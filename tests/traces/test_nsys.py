@@ -97,7 +97,7 @@ def test_a_column_that_is_missing(made, column):
 
 def test_rows_without_times_are_told(made):
     first, _ = nsys.read(without(made, f"UPDATE {KERNEL} SET end = NULL WHERE deviceId = 0 AND streamId = 9"))
-    assert f"{made}: 1 rows of {KERNEL} have no times" in first.problems
+    assert f"{made}: 1 rows of the table {KERNEL} have no times" in first.problems
     assert broken_down(first.events).communication_ns == 0
 
 

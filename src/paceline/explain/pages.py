@@ -162,7 +162,7 @@ def markdown(page: Page, *, links: bool = False) -> str:
         page: The page.
         links: Whether other pages are links to their files, as in ``docs/findings``. Without, they are named.
     """
-    says = "Paceline reports this finding when" if page.decided else f"The finding {page.name} means that"
+    says = f"Paceline reports the finding {page.name} when" if page.decided else f"The finding {page.name} means that"
     head = f"# {page.code} {page.name}\n\n{says} {page.when}.\n\n"
     body = page.body if links else without_links(page.body)
     return head + (body or _undecided(page)) + "\n" + _remedies(page, links)

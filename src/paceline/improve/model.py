@@ -13,6 +13,7 @@ from paceline.improve.goals import Aim
 from paceline.improve.quality import Quality
 from paceline.improve.recipe import Recipe
 
+_WIDE = 1.5  # times the low end of an interval
 Status = Literal["kept", "no-win", "failed", "unsafe", "skipped"]
 
 
@@ -65,10 +66,15 @@ class Trial:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether what was achieved lies in what was predicted; None without either, or if it may be a loss."""
-        if self.predicted is None or self.speedup is None or self.speedup.low < 1 < self.speedup.high:
+        """Whether what was achieved lies in what was predicted; None without either, or if the trial decided nothing."""
+        if self.predicted is None or self.speedup is None or _says_little(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
+
+
+def _says_little(speedup: Interval) -> bool:
+    """Say whether an interval is so wide that it holds a loss as well as a gain."""
+    return speedup.low < 1 < speedup.high and speedup.high > _WIDE * speedup.low
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ def busy_text(tuned: Tuned) -> str | None:
         None
         if cores is None
         else (
-            f"other programs used {cores} on average during the trials, which makes the confidence intervals wider; for "
-            f"narrower intervals, run paceline tune again when the machine is idle"
+            f"other programs used {cores} on average during the trials, which makes the confidence intervals wider; "
+            "for narrower intervals, run paceline tune again when the machine is idle"
         )
     )
 

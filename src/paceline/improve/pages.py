@@ -66,9 +66,9 @@ def _facts(info: RemedyInfo) -> str:
     *first, last = (f"`{name}`" for name in info.classes)
     classes = f"{', '.join(first)} or {last}" if first else last
     if not info.tunable:
-        return f"Safety class: {classes}. `paceline tune` does not try this remedy. Apply it by hand."
+        return f"Safety class: {classes}. `paceline tune` does not try `{info.id}`. Apply the remedy by hand."
     settings = ", ".join(f"`{key}`" for key in info.settings)
-    return f"Safety class: {classes}. Recipe settings: {settings}. `paceline tune` can try this remedy."
+    return f"Safety class: {classes}. Recipe settings: {settings}. `paceline tune` can try `{info.id}`."
 
 
 def _findings(page: RemedyPage, links: bool) -> str:

@@ -168,8 +168,7 @@ def _kv_heads(said: _Said, heads: int) -> int:
     found = said.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads)
     if heads % found:
         raise UsageError(
-            f"{said.path} has {found} key/value heads, but its number of attention heads ({heads}) is "
-            f"not a multiple of that"
+            f"{said.path} has {found} key/value heads, which do not divide its {heads} attention heads evenly"
         )
     return found
 

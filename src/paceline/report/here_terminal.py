@@ -15,13 +15,13 @@ _NAMES = {
     "bandwidth": "all other operators",
     "optimizer": "optimizer",
     "host": "operator calls",
-    "caches": "reading memory outside the caches",
+    "caches": "reading memory outside the CPU caches",
     "buffers": "new buffers of convolutions",
     "communication": "averaging gradients",
     "data": "loading batches",
 }
 _HELD = {
-    "process": "memory of the process before its first step",
+    "process": "memory of the process before the first step",
     "first_use": "first use of kernels",
     "tensors": "tensors",
     "allocator": "allocator overhead",
@@ -32,7 +32,7 @@ _LEAST = 0.002  # share of a step below which a part is not shown
 def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
     """Print a prediction."""
     made = profile.made
-    who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with this batch size"
+    who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with the batch size of the program"
     yield f"on {made.host} ({made.cpu_model or made.device}, {made.cores:g} cores), {who}; profile of {made.day}"
     low, high = seconds(found.step_low_s), seconds(found.step_high_s)
     yield f"step {seconds(found.step_s)} (80% interval {low} to {high})"
@@ -40,7 +40,7 @@ def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
         if took >= _LEAST * found.step_s:
             yield f"  {_NAMES[name]:34} {seconds(took):>10}  {percent(took / found.step_s):>5}"
     kind = "resident" if made.device == "cpu" else "on the device"
-    yield f"memory {size(found.memory_bytes)} peak per rank, {kind}"
+    yield f"peak memory per rank {size(found.memory_bytes)}, {kind}"
     for name, held in found.memory_parts_bytes.items():
         yield f"  {_HELD[name]:34} {size(held):>10}"
     yield speed(found)
@@ -52,8 +52,8 @@ def speed(found: Predicted) -> str:
     then, now = found.reference, found.now
     what = "a product of two 512 x 512 fp32 matrices takes"
     if now is None:
-        return f"for the machine's speed at calibration: {what} {_taken(then)}"
-    return f"for the machine's speed now: {what} {_taken(now)}; at calibration {_taken(then)}"
+        return f"as a measure of the machine's speed at calibration, {what} {_taken(then)}"
+    return f"as a measure of the machine's speed now, {what} {_taken(now)}; at calibration {_taken(then)}"
 
 
 def _taken(figure: Figure) -> str:

@@ -34,7 +34,7 @@ def to_html(diagnosis: Diagnosis, *, next_command: str = "") -> str:
     return document(
         f"{diagnosis.verdict}: paceline {diagnosis.run_id}",
         header(diagnosis, next_command),
-        problems(diagnosis.problems, "Parts of the run's record could not be read:"),
+        problems(diagnosis.problems, "Paceline could not read parts of the run's record:"),
         element("main", *sections, next_section(next_command, first_sentence(diagnosis))),
         footer(diagnosis),
         script=asset("report.js"),

@@ -59,20 +59,21 @@ def lines_of(report: Report) -> list[str]:
     return [
         *markdown_table(overall, "source"),
         "",
-        f"median over the sources: time {percent(medians['time_mdape'])}, memory {percent(medians['memory_mdape'])}",
+        f"median error over all sources of measurements: time {percent(medians['time_mdape'])}, memory "
+        f"{percent(medians['memory_mdape'])}",
         "",
         *markdown_table(report.regimes.items(), "regime"),
         "",
-        f"memory: {oom.right} predicted correctly; {oom.wrong_fits} did not fit although predicted to "
-        f"({oom.sure_wrong_fits} of these with a probability above 0.9); {oom.wrong_ooms} fitted although predicted "
-        "not to",
-        f"in {percent(report.regret.within_5_percent)} of {report.regret.sweeps} sweeps, the configuration predicted "
-        f"to "
-        f"be fastest was at most 5% slower than the measured best; in the worst sweep it was "
-        f"{percent(report.regret.worst)} slower",
-        f"pairs of a sweep predicted in the right order: {percent(report.overall.order_in_sweeps)} (only pairs whose "
+        f"memory: {oom.right} predicted correctly; {oom.wrong_fits} did not fit although they were predicted to fit "
+        f"({oom.sure_wrong_fits} of these were predicted to fit with a probability above 0.9); {oom.wrong_ooms} "
+        f"fitted although they were predicted not to fit",
+        f"in {percent(report.regret.within_5_percent)} of {report.regret.sweeps} sweeps, the configuration that was "
+        f"predicted to be fastest was at most 5% slower than the fastest measured configuration; in the worst sweep, "
+        f"it was {percent(report.regret.worst)} slower",
+        f"pairs of configurations in a sweep that were predicted in the right order: "
+        f"{percent(report.overall.order_in_sweeps)} (only pairs whose "
         "times per sample differ by more than 5%)",
-        *[f"{count} rows not used: {reason}" for reason, count in refused.items()],
+        *[f"{count} rows were not used: {reason}" for reason, count in refused.items()],
     ]
 
 

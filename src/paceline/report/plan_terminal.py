@@ -74,7 +74,7 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
     ):
         yield f"price: {source}{aged(age_days(source, today))}"
     yield from _spot_lines(found)
-    counts = {"slower and more expensive than a machine above": len(found.beaten), **found.refused}
+    counts = {"slower and more expensive than a machine in this list": len(found.beaten), **found.refused}
     if any(counts.values()):
         yield "left out:"
         yield from _counted({why: count for why, count in counts.items() if count})
@@ -99,10 +99,13 @@ def cost_lines(cost: Cost) -> Iterator[str]:
     """Return what a number of steps takes."""
     yield (
         f"{cost.steps:,} steps take {hours(cost.hours)} ({hours(cost.hours_low)} to {hours(cost.hours_high)}; "
-        "80% of published runs were within such an interval)"
+        "for 80% of published runs, the measured time was within such an interval)"
     )
     if cost.usd is None:
-        yield "cost: n/a, the price of these machines is unknown; give --price USD (of all machines together, per hour)"
+        yield (
+            "cost: n/a, the price of these machines is unknown; give --price USD (price of all machines together, "
+            "per hour)"
+        )
         return
     yield f"cost: {dollars(cost.usd)} ({dollars(cost.usd_low)} to {dollars(cost.usd_high)})"
     yield f"  at {money(cost.usd_per_hour)}/h; {cost.source}{'' if cost.given else aged(cost.age_days)}"
@@ -164,7 +167,7 @@ def _not_checked(plan: Plan) -> Iterator[str]:
     """Name what a prediction for a convolutional network rests on."""
     if not isinstance(plan.case.model, Transformer):
         yield "  data: assumes images of ImageNet's size, decoded as fast as in published measurements of such nodes"
-        yield "  the predicted memory of convolutional networks was not checked against published measurements"
+        yield "  the predicted memory of convolutional networks was not compared with published measurements"
 
 
 def _others(advice: Advice) -> Iterator[str]:
@@ -192,10 +195,10 @@ def _around(advice: Advice) -> Iterator[str]:
     yield f"largest micro-batch that fits in this layout: {advice.largest_micro_batch}"
     if advice.formats:
         pages = {PRECISION_REMEDIES[plan.case.training.precision] for plan in advice.formats}
-        yield "with matrix products in a number format with fewer bits (different rounding):"
+        yield "with matrix products in a data type with fewer bits (numbers are rounded differently):"
         rows = [[plan.case.training.precision, seconds(plan.step_s), *_row(plan)[1:]] for plan in advice.formats]
         yield from _aligned(rows, "<>><<<")
-        yield from (f"`paceline explain {page}` prints how to use it" for page in sorted(pages))
+        yield from (f"`paceline explain {page}` describes how to use this data type" for page in sorted(pages))
     if advice.scaling:
         yield "the same batch on other numbers of GPUs (percentages: throughput per GPU relative to the best plan):"
         rows = [
@@ -203,7 +206,7 @@ def _around(advice: Advice) -> Iterator[str]:
                 f"{each.plan.case.cluster.count:,}",
                 rate(*speed(each.plan)),
                 percent(each.efficiency),
-                f"not overlapped communication {percent(each.exposed)}",
+                f"communication that does not overlap with computing {percent(each.exposed)}",
             ]
             for each in advice.scaling
         ]
@@ -213,7 +216,8 @@ def _around(advice: Advice) -> Iterator[str]:
 def _none_fits(advice: Advice) -> Iterator[str]:
     near = advice.found.nearest
     yield (
-        f"no layout fits with a probability of 0.9 or more; the nearest one needs {size(near.memory_bytes)} of "
+        f"no layout fits in memory with a probability of at least 0.9; the layout that is closest to fitting needs "
+        f"{size(near.memory_bytes)} of "
         f"{size(near.case.cluster.memory_bytes)}: "
         f"layout {near.case.layout}, micro-batch {near.case.training.micro_batch:g}, "
         f"recomputation {near.case.training.recompute} (fits with probability {near.fits:.2f})"

@@ -24,14 +24,14 @@ TIME_WORDS = {
     "data": "waiting for data",
     "bubble": "pipeline bubble",
     "optimizer": "optimizer",
-    "rest": "waiting for the slowest rank, and the rest",
+    "rest": "waiting for the slowest rank, and all other time",
 }
 MESSAGES = ("tensor", "expert", "shard", "stages", "reduce")
 RECOMPUTATION = {
     "none": "nothing recomputed",
-    "cheap": "norms and activation functions recomputed",
+    "cheap": "normalizations and activation functions recomputed",
     "attention": "attention recomputed",
-    "operators": "every second product recomputed",
+    "operators": "every second matrix product recomputed",
     "half": "every second block recomputed",
     "full": "every block recomputed",
 }
@@ -51,7 +51,7 @@ def dollars(value: float | None) -> str:
 
 def energy(cost: Cost, gpu: Gpu) -> tuple[str, str]:
     """Say what the GPUs take at most, and what that rests on."""
-    unsure = "" if gpu.verified == "repo" else ", not checked against its data sheet"
+    unsure = "" if gpu.verified == "repo" else ", not checked against the data sheet of the GPU"
     most = float(f"{cost.most_energy_kwh:.3g}")
     amount = f"{most:,.0f}" if most >= 100 else f"{most:g}"
     return (
@@ -63,8 +63,8 @@ def energy(cost: Cost, gpu: Gpu) -> tuple[str, str]:
 def aged(days: int | None) -> str:
     """Say how old a price is, and what to do when it is old."""
     if days is None:
-        return " (of unknown date: check it)"
-    return f" ({days} days old: check it)" if days > OLD_DAYS else f" ({days} days old)"
+        return " (the date of this price is unknown, so check the price)"
+    return f" ({days} days old, so check the price)" if days > OLD_DAYS else f" ({days} days old)"
 
 
 def weights(model: Model) -> str:
@@ -100,8 +100,12 @@ def utilisation(plan: Plan) -> str:
     peak = f"of {found.peak / plan.case.cluster.count / 1e12:.4g} TFLOP/s, dense {precision}"
     attention = ""
     if isinstance(plan.case.model, Transformer):
-        causal = f" ({percent(found.mfu_causal)} with causal attention)" if plan.case.model.causal else ""
-        attention = f" with full attention{causal}"
+        causal = (
+            f" ({percent(found.mfu_causal)} if only the causal half of the attention FLOPs is counted)"
+            if plan.case.model.causal
+            else ""
+        )
+        attention = f" counting the FLOPs of full attention{causal}"
     return f"MFU {percent(found.mfu_full)}{attention}, HFU {percent(found.hfu_full)}, {peak}"
 
 

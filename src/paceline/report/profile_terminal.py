@@ -23,10 +23,10 @@ def lines_of(profile: Profile) -> Iterator[str]:
         yield from _messages(profile, name)
     if profile.copies:
         near, far = _rate(profile.copies[0]), _rate(profile.copies[-1])
-        yield f"copies: {near} within the caches, {far} outside"
+        yield f"memory copies: {near} within the CPU caches, {far} outside the CPU caches"
     for what, moved in (("to the device", profile.host_copies), ("reading a file", profile.storage)):
         yield from (f"{what}: {_rate(each)}" for each in moved)
-    yield f"smallest operator: {_figure(profile.launch)}"
+    yield f"time of the smallest operator: {_figure(profile.launch)}"
     others = f"{profile.others_cores:.1f} of {made.cores:g} cores"
     yield f"calibration took {seconds(profile.took_s)}; meanwhile, other processes used {others}"
 
@@ -40,9 +40,9 @@ def _place(place: Place, profile: Profile) -> Iterator[str]:
     if place.blocks:
         rates = rates_of(place, profile)
         yield (
-            f"  from {len(place.blocks)} whole models: {seconds(rates.call_s)} per operator call, "
-            f"{_per_byte(rates.far_byte_s)} outside the caches, {_per_byte(rates.fresh_byte_s)} of a new buffer; "
-            f"prediction error {percent(rates.scatter)}"
+            f"  from {len(place.blocks)} measured models: {seconds(rates.call_s)} per operator call, "
+            f"{_per_byte(rates.far_byte_s)} read outside the CPU caches, {_per_byte(rates.fresh_byte_s)} of a new "
+            f"buffer; prediction error {percent(rates.scatter)}"
         )
     if (reference.high - reference.low) / 2 > _NOISY * reference.seconds:
         yield "  the machine's speed varied during calibration, so predictions have wider intervals"
@@ -54,7 +54,7 @@ def _messages(profile: Profile, name: str) -> Iterator[str]:
         if found is not None:
             count = sum(each.time.count for each in profile.messages if each.name == name)
             speed = size(found.bytes_per_s)
-            yield f"{name}, {ranks} ranks: {seconds(found.latency_s)} and {speed}/s ({count} messages)"
+            yield f"{name}, {ranks} ranks: latency {seconds(found.latency_s)}, bandwidth {speed}/s ({count} messages)"
 
 
 def _rate(moved: Moved) -> str:

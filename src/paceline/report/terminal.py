@@ -210,4 +210,4 @@ def _also(diagnosis: Diagnosis, verdict: Finding | None) -> list[Line]:
 
 def _cost(cost: Cost) -> str:
     price = f"{units.money(cost.run)} at {units.money(cost.price_per_hour)}/h"
-    return f"{price}, {units.percent(cost.idle_share)} of it for time in which the device waited"
+    return f"{price}, {units.percent(cost.idle_share)} of the cost for time in which the GPU waited"

@@ -16,8 +16,8 @@ def contrast_lines(found: Contrast) -> list[str]:
     """Say what changed, a line for each part of the time and for each kernel that changed most."""
     span = max(found.parts[0][1], found.parts[0][2])
     if not span:
-        return ["comparison with the earlier capture: neither has GPU events"]
-    unit = "per step" if found.per_step else "in total (steps are not marked in both)"
+        return ["comparison with the earlier capture: neither of the two captures has GPU events"]
+    unit = "per step" if found.per_step else "in total (because steps are not marked in both captures)"
     lines = [f"comparison with the earlier capture, mean over ranks, {unit}"]
     for name, before, after in found.parts:
         if max(before, after) > 0:

@@ -58,4 +58,4 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _more(count: int) -> str:
-    return escape(f"and {count:,} more, in the JSON") if count > 0 else ""
+    return escape(f"and {count:,} more are in the JSON result") if count > 0 else ""

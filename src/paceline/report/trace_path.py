@@ -25,7 +25,7 @@ def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
     known = [rank for rank in ranks if rank.path is not None]
     lines = [line for rank in unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
     left = len(known) - _MOST_RANKS
-    return [*lines, f"critical paths of {left:,} more ranks are in the JSON"] if left > 0 else lines
+    return [*lines, f"the critical paths of {left:,} more ranks are in the JSON result"] if left > 0 else lines
 
 
 def _of_rank(rank: RankTrace, path: PathSummary | None) -> list[str]:

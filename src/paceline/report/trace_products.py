@@ -37,7 +37,9 @@ def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
     tensor, plain = sum(one.tensor_ns for one in each), sum(one.plain_ns for one in each)
     rest = total - tensor - plain
     unknown = f", {units.percent(rest / total)} unknown" if rest else ""
-    where = f"{units.percent(tensor / total)} on tensor cores, {units.percent(plain / total)} not{unknown}"
+    where = (
+        f"{units.percent(tensor / total)} on tensor cores, {units.percent(plain / total)} not on tensor cores{unknown}"
+    )
     return [f"matrix products take {units.seconds(total / 1e9)} of kernel time: {where}"]
 
 
@@ -47,7 +49,7 @@ def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
     roof = roof_of(one, gpu) if gpu is not None else None
     reached = f"{_tera(one.flops_per_s)} TFLOP/s" if one.flops_per_s is not None else units.MISSING
     if roof is not None:
-        near = f"{units.percent(roof.share)} of the {roof.bound} roof of {_tera(roof.flops_per_s)}"
+        near = f"{units.percent(roof.share)} of the {roof.bound} limit of {_tera(roof.flops_per_s)}"
     else:
         near = f"the {one.format} peak of {gpu_name or 'its GPU'} is unknown"
     time, calls = units.seconds(one.total_ns / 1e9), count(one.calls, "call")

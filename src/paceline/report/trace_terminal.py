@@ -175,10 +175,10 @@ def _launches(rank: RankTrace) -> str:
     delays = f"{units.seconds(queue.delay_median_ns / 1e9)}, 95th percentile {units.seconds(queue.delay_high_ns / 1e9)}"
     length = f"queue length {queue.waiting_median} (median), up to {queue.waiting_most:,}"
     said = f"{queue.launched:,}, median delay to the work {delays}; {length}"
-    said += f"; the idle GPU waits for {queue.late:,} of them"
+    said += f"; the GPU is idle and waits for {queue.late:,} of these launches"
     if not queue.stretches or not span:
         return said
-    bound = f"{units.percent(queue.bound_ns / span)} of the span in {count(queue.stretches, 'stretch')}"
+    bound = f"{units.percent(queue.bound_ns / span)} of the captured time in {count(queue.stretches, 'stretch')}"
     return f"{said}; launch-bound for {bound}"
 
 
@@ -202,9 +202,9 @@ def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
     """Say what holds the run back, the verdict first, with what speaks for it."""
     verdict = verdict_of(traces, findings)
     if verdict is None:
-        return ["verdict: n/a, there are no GPU events in the window"]
+        return ["verdict: n/a, the captures contain no GPU events in the window"]
     if not findings:
-        return [f"verdict: {verdict}; no problem takes enough time to be worth a change"]
+        return [f"verdict: {verdict}; no problem takes so much time that a change is worthwhile"]
     found = []
     for place, one in enumerate(findings):
         gain = f"; {gain_in_words(one.gain)} faster if fixed" if one.gain is not None else ""
@@ -221,16 +221,19 @@ def waiting(traces: Traces) -> list[str]:
         return []
     waited = units.seconds(sum(one.waited_ns for one in collectives) / 1e9)
     longest, waited_ns = max(traces.matched.waited_ns.items(), key=lambda item: (item[1], -item[0]))
-    found = [f"ranks wait {waited} for each other in {len(collectives)} collectives (sum over ranks)"]
+    found = [f"ranks wait {waited} for each other in {len(collectives)} collective operations (sum over ranks)"]
     found.append(f"rank {longest} waits longest, {units.seconds(waited_ns / 1e9)} in total")
     for one in traces.stragglers:
         caused = f"{units.seconds(one.caused_ns / 1e9)} ({units.percent(one.share)})"
-        found.append(f"rank {one.rank} is last in {one.last_in} of {one.of} and causes {caused} of waiting")
+        found.append(
+            f"rank {one.rank} is last in {one.last_in} of {one.of} collective operations and causes "
+            f"{caused} of waiting time"
+        )
     moved = traces.matched.offsets_ns
     if moved:
         most = max(abs(ns) for ns in moved.values())
         found.append(
-            f"clocks of ranks {number_list(sorted(moved))} were shifted by up to {units.seconds(most / 1e9)}, "
+            f"the clocks of ranks {number_list(sorted(moved))} were shifted by up to {units.seconds(most / 1e9)}, "
             "so that each collective ends at the same time on all ranks"
         )
     return found
@@ -238,11 +241,11 @@ def waiting(traces: Traces) -> list[str]:
 
 def _left_out(traces: Traces, shown: Sequence[RankTrace]) -> list[str]:
     left = len(traces.ranks) - len(shown)
-    return [f"{left:,} more ranks, closer to the median, are in the JSON"] if left and shown else []
+    return [f"{left:,} more ranks, which are closer to the median, are in the JSON result"] if left and shown else []
 
 
 def _more(count: int) -> list[str]:
-    return [f"{count} more are in the JSON"] if count > 0 else []
+    return [f"{count} more are in the JSON result"] if count > 0 else []
 
 
 def _problems(traces: Traces) -> list[str]:

@@ -18,9 +18,9 @@ _MILLION = 1e6
 def batch_lines(found: BatchStudy) -> list[str]:
     """Say what each size of batch brings, and which of them is the largest, the fastest and the soonest."""
     named = [
-        ("largest that ran:", found.largest),
+        ("largest batch size that ran:", found.largest),
         ("most samples/s:", found.fastest),
-        ("least time to the same loss:", found.soonest),
+        ("least time to reach the same loss:", found.soonest),
     ]
     picks = ", ".join(f"{what} {size.samples}" for what, size in named if size is not None)
     return [_noise(found), *map(_size, found.sizes), f"batch sizes: {picks}; {found.rule}"]
@@ -29,12 +29,13 @@ def batch_lines(found: BatchStudy) -> list[str]:
 def _noise(found: BatchStudy) -> str:
     if found.noise is None:
         return (
-            f"gradient noise scale: not measured, {found.why}; it is unknown whether larger batches reach a loss sooner"
+            f"gradient noise scale: not measured, {found.why}; it is unknown whether training with larger batches "
+            f"reaches the same loss sooner"
         )
     low, value, high = (_samples(x) for x in (found.noise.low, found.noise.value, found.noise.high))
     return (
-        f"gradient noise scale: {value} samples ({low} to {high}, {found.noise.count} groups of steps); "
-        f"batches larger than this hardly reduce the number of steps; {found.why}"
+        f"gradient noise scale: {value} samples ({low} to {high}, {found.noise.count} groups of steps); batches "
+        f"larger than this scale hardly reduce the number of steps to a loss; {found.why}"
     )
 
 
@@ -48,7 +49,7 @@ def _size(size: Size) -> str:
     return (
         f"{size.samples} samples: {units.seconds(size.step_s)} per step, "
         f"{units.rate(size.samples_per_s, 'samples/s')}, peak memory {units.size(size.peak_bytes)}; one step "
-        f"reduces the loss as much as {size.progress:.2f} steps of the current size, so the same progress as one "
+        f"reduces the loss as much as {size.progress:.2f} steps with the current batch size, so the progress of one "
         f"current step takes {units.seconds(size.loss_s)}"
     )
 
@@ -65,7 +66,8 @@ def quality_lines(found: Quality, price_per_hour: float | None) -> list[str]:
         reached = f"{found.reached} of {len(found.seeds)} seeds"
         return [
             *lines,
-            f"quality: not verified, because with the recipe only {reached} reached that loss in {found.steps} steps",
+            f"quality: not verified, because only {reached} reached the loss of the baseline in {found.steps} steps "
+            f"with the recipe",
         ]
     return [
         *lines,
@@ -102,7 +104,9 @@ def safety_line(tuned: Tuned) -> str:
     """Say what the least safe of the kept changes means for training."""
     safety = least_safe(trial.safety for trial in tuned.trials if trial.status == "kept")
     fixed = (
-        " With the same random numbers for each sample, training computes the same." if safety == "resampled" else ""
+        " If each sample gets the same random numbers, training computes the same numbers."
+        if safety == "resampled"
+        else ""
     )
     return f"safety: {safety}. {SAFETY_MEANING[safety]}{fixed}"
 
@@ -126,7 +130,7 @@ def not_watched(tuned: Tuned) -> str | None:
 def gained(tuned: Tuned) -> str:
     """Say what the best recipe brings, in what was the goal."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)
-    how = ", as the product of its changes" if tuned.in_turn else ""
+    how = ", computed as the product of the speed-ups of its changes" if tuned.in_turn else ""
     if tuned.goal == "memory":
         return f"peak memory smaller by a factor of {memory}, speed {time}, both compared with the baseline{how}"
     return f"{time} over the baseline{how}"

@@ -10,8 +10,8 @@ Replace a loop of operations on small tensors with one operation on a large tens
 
 ## When it helps
 
-This helps if a step launches hundreds of small operations, and launching the operations takes longer than computing
-them. The usual causes are Python loops over time steps, attention heads, samples or experts.
+This change helps if a step launches hundreds of small operations, and launching the operations takes longer than
+computing them. The usual causes are Python loops over time steps, attention heads, samples or experts.
 
 ## Safety class
 
@@ -27,7 +27,7 @@ Replace Python loops over the elements of a tensor with tensor operations.
 
 ## When it helps
 
-This helps if the program runs slow Python code between the phases of a step, for example metrics in a loop over
+This change helps if the program runs slow Python code between the phases of a step, for example metrics in a loop over
 samples. The phases of a step are loading the batch, the forward pass, the backward pass and the optimizer update. The
 finding names the slow function.
 
@@ -42,7 +42,7 @@ that compares each pair of values. Keep the result on the GPU and read its value
 """,
     "layout.shard": """
 Each rank stores a part of the parameters, of the gradients and of the optimizer state (fully sharded data parallelism,
-FSDP). The ranks gather the parameters of a layer just before this layer is computed.
+FSDP). The ranks gather the parameters of a layer just before the layer is computed.
 
 ## When it helps
 
@@ -87,9 +87,9 @@ Pad the inputs, or group inputs of similar length, so that the program uses only
 
 ## When it helps
 
-This helps if each new input shape costs time: `torch.compile` compiles again, cuDNN searches for an algorithm again,
-and the memory allocator cannot reuse its blocks. Typical symptoms are step times that vary, or much more GPU memory
-reserved than used.
+This change helps if each new input shape costs time: `torch.compile` compiles again, cuDNN searches for an algorithm
+again, and the memory allocator cannot reuse its blocks. Typical symptoms are step times that vary, or much more GPU
+memory reserved than used.
 
 ## Safety class
 
@@ -124,9 +124,9 @@ Read values such as the loss from the GPU only every n-th step.
 
 ## When it helps
 
-This helps if the training thread waits for the GPU in a call such as `.item()`, `.cpu()`, `print(loss)` or
-`float(loss)`. When such a call returns, the GPU has finished all queued work and is idle until the host launches new
-work.
+This change helps if the training thread waits for the GPU in a call such as `.item()`, `.cpu()`, `print(loss)` or
+`float(loss)`. When a call that waits for the GPU returns, the GPU has finished all queued work and is idle until the
+host launches new work.
 
 ## Safety class
 
@@ -146,8 +146,8 @@ Copy a value from the GPU to the host without waiting for the copy, and read the
 
 ## When it helps
 
-This helps if the program needs a value from the GPU in every step, for example to log the loss, but can use the value
-one step later.
+This change helps if the program needs a value from the GPU in every step, for example to log the loss, but can use the
+value one step later.
 
 ## Safety class
 

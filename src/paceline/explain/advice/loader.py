@@ -10,14 +10,15 @@ Load the next batch in a background thread or process while the model trains on 
 
 ## When it helps
 
-This helps if the program reads its data without a `DataLoader`, and the training thread waits for the code that reads
-the data. A background thread is enough if this code spends most of its time in file reads, NumPy or an image decoder,
-because they release Python's global interpreter lock (GIL). Code that runs mostly in Python needs a background process.
+This change helps if the program reads its data without a `DataLoader`, and the training thread waits for the code that
+reads the data. A background thread is enough if the code that reads the data spends most of its time in file reads,
+NumPy or an image decoder, because these operations release Python's global interpreter lock (GIL). Code that runs
+mostly in Python needs a background process.
 
 ## Safety class
 
-The safety class is exact if the code that reads the data draws no random numbers. Otherwise, give this code its own
-random number generator, so that the model draws the same random numbers as before.
+The safety class is exact if the code that reads the data draws no random numbers. If the code that reads the data draws
+random numbers, give it its own random number generator, so that the model draws the same random numbers as before.
 
 ## How to do it
 
@@ -30,7 +31,7 @@ Apply the transforms to a whole batch, on the CPU or on the GPU, instead of to e
 
 ## When it helps
 
-This helps if the loader workers use all CPU cores and spend a large part of their time on transforms such as
+This change helps if the loader workers use all CPU cores and spend a large part of their time on transforms such as
 normalizing, flipping or cropping tensors. One operation on a batch of 64 samples takes far less time than 64 operations
 on one sample each.
 
@@ -49,7 +50,7 @@ Write a collate function that runs only a few Python operations per sample.
 
 ## When it helps
 
-This helps if collating a batch takes longer than loading its samples. The usual causes are Python loops over the
+This change helps if collating a batch takes longer than loading its samples. The usual causes are Python loops over the
 elements of a sample, conversions from NumPy to tensors for each sample, and padding in Python.
 
 ## Safety class
@@ -60,15 +61,15 @@ The safety class is exact if the new collate function returns the same batch as 
 
 Convert samples to tensors in the dataset, so that the collate function only has to call `torch.stack`. If samples have
 different lengths, allocate one tensor for the batch and copy each sample into its row. For sequences,
-`torch.nn.utils.rnn.pad_sequence` does this.
+`torch.nn.utils.rnn.pad_sequence` pads and copies the samples.
 """,
     "loader.decode": """
 Make the code that loads one sample faster.
 
 ## When it helps
 
-This helps if training waits for data, and one function takes most of the time that the loader needs for a batch. The
-finding names this function.
+This change helps if training waits for data, and one function takes most of the time that the loader needs for a batch.
+The finding names the slow function.
 
 ## Safety class
 
@@ -87,8 +88,8 @@ The loader returns whichever batch is ready first, even if an earlier batch is s
 
 ## When it helps
 
-This helps if a few batches take far longer to load than the others, and if a longer prefetch queue does not prevent
-training from waiting for them.
+This change helps if a few batches take far longer to load than the others, and if a longer prefetch queue does not
+prevent training from waiting for them.
 
 ## Safety class
 
@@ -121,8 +122,8 @@ Shorten, split or leave out samples that take far longer to load than the others
 
 ## When it helps
 
-This helps if a few batches take far longer than the others because they contain a very long text, a very large image or
-a corrupt file.
+This change helps if a few batches take far longer than the others because they contain a very long text, a very large
+image or a corrupt file.
 
 ## Safety class
 
@@ -160,8 +161,8 @@ on the GPU.
 
 ## When it helps
 
-This helps if passing batches from the workers to the training process is slow, or if copies to the GPU take a visible
-share of step time. An image in `uint8` needs a quarter of the bytes of the same image in `float32`.
+This change helps if passing batches from the workers to the training process is slow, or if copies to the GPU take a
+visible share of step time. An image in `uint8` needs a quarter of the bytes of the same image in `float32`.
 
 ## Safety class
 
@@ -169,7 +170,8 @@ The safety class is numeric, because the GPU may round the conversion and the no
 
 ## How to do it
 
-Leave out `ToTensor()` and `Normalize()` in the dataset, and return `uint8` tensors. Write this in the training loop:
+Leave out `ToTensor()` and `Normalize()` in the dataset, and return `uint8` tensors. Convert the images in the training
+loop:
 
     batch = batch.to(device, non_blocking=True).float().div_(255)
 """,

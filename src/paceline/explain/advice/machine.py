@@ -10,7 +10,7 @@ Improve the cooling of the GPU, so that the GPU does not have to lower its clock
 
 ## When it helps
 
-This helps if the driver lowers the clock rate of the GPU because the GPU is too hot.
+This change helps if the driver lowers the clock rate of the GPU because the GPU is too hot.
 
 ## Safety class
 
@@ -27,12 +27,12 @@ Run the program in a mode in which CUDA reports each error at the line of code t
 
 ## When it helps
 
-This helps if the driver reported an Xid error that a program can cause, such as Xid 13 or 31 (an invalid memory
-access). CUDA reports such errors late, so the Python traceback usually names the wrong line.
+This change helps if the driver reported an Xid error that a program can cause, such as Xid 13 or 31 (an invalid memory
+access). CUDA reports errors of kernels late, so the Python traceback usually names the wrong line.
 
 ## Safety class
 
-The safety class is exact, because training computes the same numbers. The run with this debug mode is slower.
+The safety class is exact, because training computes the same numbers. With `CUDA_LAUNCH_BLOCKING=1`, the run is slower.
 
 ## How to do it
 
@@ -44,7 +44,8 @@ Run the training on a GPU that no other process uses.
 
 ## When it helps
 
-This helps if another process computes on the same GPU, so that the two processes share its compute time and its memory.
+This change helps if another process computes on the same GPU, so that the two processes share its compute time and its
+memory.
 
 ## Safety class
 
@@ -60,8 +61,8 @@ Connect the GPU so that its PCIe link runs at the full speed that the card and t
 
 ## When it helps
 
-This helps if the GPU is connected with fewer PCIe lanes or an older PCIe generation than the card and the slot support,
-and copies between host and GPU take a visible share of step time.
+This change helps if the GPU is connected with fewer PCIe lanes or an older PCIe generation than the card and the slot
+support, and copies between host and GPU take a visible share of step time.
 
 ## Safety class
 
@@ -79,8 +80,8 @@ the clock rate stays constant.
 
 ## When it helps
 
-This helps if the power limit of the GPU was set below the default, so that the GPU lowers its clock rate to stay below
-the limit. If the GPU overheats, a slightly lower power limit prevents its clock rate from repeatedly falling and
+This change helps if the power limit of the GPU was set below the default, so that the GPU lowers its clock rate to stay
+below the limit. If the GPU overheats, a slightly lower power limit prevents its clock rate from repeatedly falling and
 rising.
 
 ## Safety class
@@ -97,8 +98,8 @@ Have the power supply of the machine checked.
 
 ## When it helps
 
-This helps if the machine signals the GPU to use less power (a power brake). The usual causes are a failed power supply
-or too many GPUs on one power supply.
+This change helps if the machine signals the GPU to use less power (a power brake). The usual causes are a failed power
+supply or too many GPUs on one power supply.
 
 ## Safety class
 
@@ -114,8 +115,8 @@ Stop using the faulty GPU, or the node that contains it, for training.
 
 ## When it helps
 
-This helps if the GPU reported an uncorrectable memory error, or an Xid error that indicates a hardware fault. Results
-that the GPU computes after such an error can be wrong, and the next error can end the run.
+This change helps if the GPU reported an uncorrectable memory error, or an Xid error that indicates a hardware fault.
+Results that the GPU computes after a hardware fault can be wrong, and the next error can end the run.
 
 ## Safety class
 
@@ -132,8 +133,8 @@ Give the program CPU cores that no other process uses.
 
 ## When it helps
 
-This helps if the program often waits for a CPU core because of other processes or because of the CPU quota of its
-container. The program itself does not cause this waiting time.
+This change helps if the program often waits for a CPU core because of other processes or because of the CPU quota of
+its container. The program itself does not cause the waiting time.
 
 ## Safety class
 
@@ -141,17 +142,17 @@ The safety class is exact, because training computes the same numbers.
 
 ## How to do it
 
-There are three ways: move the other programs to another machine, raise the CPU quota (`docker run --cpus`,
-`resources.limits.cpu` in Kubernetes, `--cpus-per-task` in Slurm), or pin this program to free cores with `taskset -c
-0-7 python train.py`.
+Choose one of three ways: move the other programs to another machine, raise the CPU quota (`docker run --cpus`,
+`resources.limits.cpu` in Kubernetes, `--cpus-per-task` in Slurm), or pin the program to free cores with `taskset -c 0-7
+python train.py`.
 """,
     "host.memory": """
 Reduce the host memory that the program uses.
 
 ## When it helps
 
-This helps if the processes of the run use nearly all memory of the host, or if the host moves memory pages to disk
-(swapping).
+This change helps if the processes of the run use nearly all memory of the host, or if the host moves memory pages to
+disk (swapping).
 
 ## Safety class
 
@@ -161,16 +162,16 @@ buffer is not exact, because it changes the order of the samples.
 ## How to do it
 
 Use fewer loader workers or a smaller `prefetch_factor`, and limit the size of caches in the dataset. Convert large
-Python lists to NumPy arrays, so that forked workers share their memory. If these changes are not enough, use a machine
-with more memory.
+Python lists to NumPy arrays, so that forked workers share their memory. If the program still uses too much memory, use
+a machine with more memory.
 """,
     "ranks.balance": """
 Give all ranks the same amount of work, and run them on machines of the same speed.
 
 ## When it helps
 
-This helps if one rank is slower than the others, so that the other ranks wait for it in each collective operation. The
-finding names the slow rank, and the phase of a step that takes longer on this rank.
+This change helps if one rank is slower than the others, so that the other ranks wait for it in each collective
+operation. The finding names the slow rank, and the phase of a step that takes longer on this rank.
 
 ## Safety class
 

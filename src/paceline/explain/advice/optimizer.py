@@ -12,7 +12,7 @@ forward pass and one backward pass.
 ## When it helps
 
 Gradient accumulation helps if the optimizer, or communication between ranks, takes a visible share of step time. With
-gradient accumulation, both run fewer times for the same number of samples.
+gradient accumulation, the optimizer and the communication run fewer times for the same number of samples.
 
 ## Safety class
 
@@ -40,8 +40,8 @@ slower, so use it only for the steps just before and after the first NaN.
 
 ## How to do it
 
-Load the last checkpoint that was saved before the step that the finding names. Run the steps from this checkpoint on
-under `torch.autograd.set_detect_anomaly(True)`.
+Load the last checkpoint that was saved before the step that the finding names. Run the steps after the loaded
+checkpoint under `torch.autograd.set_detect_anomaly(True)`.
 """,
     "optimizer.clip": """
 Scale the gradients down if their norm exceeds a limit (gradient clipping).
@@ -65,7 +65,7 @@ Lower the learning rate, or increase it slowly over the first steps of training 
 
 ## When it helps
 
-This helps if the loss rises or becomes NaN, most often during the first few hundred steps.
+This change helps if the loss rises or becomes NaN, most often during the first few hundred steps.
 
 ## Safety class
 
@@ -110,6 +110,6 @@ planned steps.
 
 Evaluate the model on validation data at regular intervals, store the best result, and stop training after several
 evaluations without an improvement. `EarlyStopping` of Lightning and `EarlyStoppingCallback` of the Hugging Face Trainer
-do this.
+stop training in this way.
 """,
 }

@@ -10,7 +10,7 @@ Copy the training state to host memory, and write the checkpoint to disk while t
 
 ## When it helps
 
-This helps if training stops for a visible share of the time while the program saves checkpoints.
+This change helps if training stops for a visible share of the time while the program saves checkpoints.
 
 ## Safety class
 
@@ -19,15 +19,15 @@ The safety class is exact, because the checkpoint contains the same values.
 ## How to do it
 
 Call `torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)`, which returns a future. Before the program
-saves the next checkpoint, it must wait for this future. The host needs enough memory for one copy of the training
-state.
+saves the next checkpoint, it must wait for the future of the previous checkpoint. The host needs enough memory for one
+copy of the training state.
 """,
     "checkpoint.less_often": """
 Save checkpoints at longer intervals.
 
 ## When it helps
 
-This helps if the program saves a checkpoint after every few steps, and saving takes a visible share of the time.
+This change helps if the program saves a checkpoint after every few steps, and saving takes a visible share of the time.
 
 ## Safety class
 
@@ -45,7 +45,7 @@ Run the evaluation with larger batches, without autograd, and with a loader that
 
 ## When it helps
 
-This helps if evaluation takes a large share of the run, and if it uses the same batch size and autograd mode as
+This change helps if evaluation takes a large share of the run, and if it uses the same batch size and autograd mode as
 training.
 
 ## Safety class
@@ -64,7 +64,7 @@ Evaluate at longer intervals, or on a fixed part of the validation data.
 
 ## When it helps
 
-This helps if evaluation takes a large share of the run.
+This change helps if evaluation takes a large share of the run.
 
 ## Safety class
 
@@ -81,8 +81,8 @@ Run Python's garbage collector at chosen times between steps, not whenever Pytho
 
 ## When it helps
 
-This helps if some steps are much slower than the others, and the program has so many Python objects that a full garbage
-collection takes several milliseconds.
+This change helps if some steps are much slower than the others, and the program has so many Python objects that a full
+garbage collection takes several milliseconds.
 
 ## Safety class
 
@@ -99,8 +99,8 @@ Run slow Python code, such as logging, only every n-th step.
 
 ## When it helps
 
-This helps if logging, metrics, plots or progress bars take a visible share of step time. The finding names the slow
-function and the line that calls it.
+This change helps if logging, metrics, plots or progress bars take a visible share of step time. The finding names the
+slow function and the line that calls it.
 
 ## Safety class
 
@@ -118,7 +118,7 @@ Store numbers or detached tensors instead of tensors with their autograd graph.
 
 ## When it helps
 
-This helps if memory use grows with each step because a list or a running sum contains losses. Each of these loss
+This change helps if memory use grows with each step because a list or a running sum contains losses. Each of these loss
 tensors keeps all activations of its step in memory.
 
 ## Safety class
@@ -135,8 +135,8 @@ Limit the size of lists, caches and histories that grow during training.
 
 ## When it helps
 
-This helps if memory use grows, or if steps become slower, because a data structure or a file grows with each step.
-Examples are a list that the program processes in every step, a cache without a size limit, a hook that stores
+This change helps if memory use grows, or if steps become slower, because a data structure or a file grows with each
+step. Examples are a list that the program processes in every step, a cache without a size limit, a hook that stores
 activations, and a log file that the program rewrites completely in each step.
 
 ## Safety class
@@ -153,13 +153,13 @@ Store the results of startup work on disk, and load them from disk in the next r
 
 ## When it helps
 
-This helps if a run spends a large part of its time before the first training step, for example on listing files,
-building an index or tokenizing. Each restart of the program repeats this work.
+This change helps if a run spends a large part of its time before the first training step, for example on listing files,
+building an index or tokenizing. Each restart of the program repeats the startup work.
 
 ## Safety class
 
-The safety class is exact if the program rebuilds the cache when the input of the cache changes. To detect such a
-change, include a hash of the input in the file name of the cache.
+The safety class is exact if the program rebuilds the cache when the input of the cache changes. To detect a changed
+input, include a hash of the input in the file name of the cache.
 
 ## How to do it
 
@@ -171,8 +171,8 @@ Do startup work only when its result is needed, or move it to the loader workers
 
 ## When it helps
 
-This helps if a run spends a large part of its time before the first training step on work that the first steps do not
-need.
+This change helps if a run spends a large part of its time before the first training step on work that the first steps
+do not need.
 
 ## Safety class
 
@@ -180,7 +180,7 @@ The safety class is exact, because the program does the same work, only later.
 
 ## How to do it
 
-Open files and load tables during the first call of `Dataset.__getitem__`, so that the loader workers do this work in
-parallel. Load the evaluation data just before the first evaluation, not at the start of the program.
+Open files and load tables during the first call of `Dataset.__getitem__`, so that the loader workers open and load them
+in parallel. Load the evaluation data just before the first evaluation, not at the start of the program.
 """,
 }

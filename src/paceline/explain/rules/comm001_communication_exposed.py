@@ -15,19 +15,19 @@ _LEAST = 0.08
 PAGE = """
 ## What it means
 
-The ranks exchange gradients or parameters, and they do not compute during this communication. All ranks wait for the
+The ranks exchange gradients or parameters, and no rank computes while the ranks communicate. All ranks wait for the
 communication for about equally long.
 
 ## How it is detected
 
-Paceline reports this finding if communication takes at least 8% of step time on every rank, and if all ranks compute
-for about equally long. Communication time is the time in collective operations, plus the time in which the forward and
-backward pass of a distributed run are blocked. If one rank makes the other ranks wait, Paceline reports COMM002
-instead.
+Paceline reports `communication-exposed` if communication takes at least 8% of step time on every rank, and if all ranks
+compute for about equally long. Communication time is the time in collective operations, plus the time in which the
+forward and backward pass of a distributed run are blocked. If one rank makes the other ranks wait, Paceline reports
+COMM002 instead.
 
-In profiler captures, Paceline reports this finding if communication during which no compute kernel runs takes at least
-8% of the time between the first and the last GPU event. The time in which ranks wait for the slowest rank is not
-included.
+In profiler captures, Paceline reports `communication-exposed` if communication during which no compute kernel runs
+takes at least 8% of the time between the first and the last GPU event. The time in which ranks wait for the slowest
+rank is not included.
 
 ## What helps
 

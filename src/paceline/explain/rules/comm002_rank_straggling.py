@@ -21,14 +21,14 @@ ranks wait for it whenever ranks communicate.
 
 ## How it is detected
 
-The busy time of a rank is its step time without communication. Paceline reports this finding if the busy time of the
-slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks spend
-about that much more time in communication. The finding names the phase of a step in which the slowest rank loses most
-time.
+The busy time of a rank is its step time without communication. Paceline reports `rank-straggling` if the busy time of
+the slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks
+spend about that much more time in communication. The finding names the phase of a step in which the slowest rank loses
+most time.
 
 In profiler captures of several ranks, Paceline matches each collective operation across the ranks. The rank that
-arrives last at a collective operation makes the other ranks wait. Paceline reports this finding if the ranks wait for
-the same rank during at least 5% of the time in total.
+arrives last at a collective operation makes the other ranks wait. Paceline reports `rank-straggling` if the ranks wait
+for the same rank during at least 5% of the time in total.
 
 ## What helps
 

@@ -17,8 +17,9 @@ after the last micro-step is enough.
 
 ## How it is detected
 
-Paceline reports this finding if a step has at least two micro-steps, if more than one of the micro-steps exchanges
-gradients (`DistributedDataParallel.require_backward_grad_sync`), and if communication takes at least 2% of step time.
+Paceline reports `sync-each-microstep` if a step has at least two micro-steps, if more than one of the micro-steps
+exchanges gradients (`DistributedDataParallel.require_backward_grad_sync`), and if communication takes at least 2% of
+step time.
 
 ## What helps
 

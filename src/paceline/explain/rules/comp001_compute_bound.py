@@ -13,12 +13,13 @@ from paceline.traces.many import Traces
 PAGE = """
 ## What it means
 
-The forward pass, the backward pass and the optimizer take nearly all of the step time. This is the healthy state. To
-train faster, make the computation itself faster (precision, compilation, a faster GPU) or use more GPUs.
+The forward pass, the backward pass and the optimizer take nearly all of the step time. A compute-bound program is in
+the healthy state. To train faster, make the computation itself faster (precision, compilation, a faster GPU) or use
+more GPUs.
 
 ## How it is detected
 
-Paceline reports this finding if the forward pass, the backward pass and the optimizer together take at least 85% of
+Paceline reports `compute-bound` if the forward pass, the backward pass and the optimizer together take at least 85% of
 step time. If Paceline can read the utilization of the GPU, kernels must also run during at least 85% of the time. In
 profiler captures, compute kernels must run during at least 85% of the time between the first and the last GPU event on
 every rank. If the model FLOP utilization (MFU) can be computed, the finding also shows it as a percentage of the GPU's

@@ -19,24 +19,24 @@ _SHORT_S = 100e-6  # mean compute kernel; the host can launch longer kernels in 
 PAGE = """
 ## What it means
 
-A step consists of many small operations. Most of the time is spent on launching these operations (Python code, operator
-dispatch, autograd, kernel launches), not on computing them.
+A step consists of many small operations. Most of the time is spent on launching small operations (Python code, operator
+dispatch, autograd, kernel launches), not on computing the operations.
 
 ## How it is detected
 
-Paceline reports this finding if a profiled step launches at least 200 operators, and if the forward and backward pass
+Paceline reports `launch-bound` if a profiled step launches at least 200 operators, and if the forward and backward pass
 take at least 40% of step time. On a CPU, operators shorter than 20 µs, together with the Python code between operators,
 must take at least half of the time of the forward and backward pass.
 
 On a GPU, CUDA events measure how much later the GPU finishes a forward or backward pass than the host finishes
-launching it. This delay must be less than a tenth of the time of the pass (median of at least eight measurements). A
-short delay means that the GPU always waits for the host.
+launching it. The delay of the GPU behind the host must be less than a tenth of the time of the pass (median of at least
+eight measurements). A short delay means that the GPU always waits for the host.
 
-In profiler captures, Paceline reports this finding if the GPU is idle during at least 15% of the time because the host
-has not launched the next kernel, and if compute kernels take less than 100 µs on average. Idle time while a batch is
-fetched or during synchronizing calls is not included.
+In profiler captures, Paceline reports `launch-bound` if the GPU is idle during at least 15% of the time because the
+host has not launched the next kernel, and if compute kernels take less than 100 µs on average. Idle time while a batch
+is fetched or during synchronizing calls is not included.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `launch-bound` was tested.
 
 ## What helps
 

@@ -20,24 +20,24 @@ PAGE = """
 
 The program reads a value from the GPU in the middle of a step, by `.item()`, `.cpu()`, `.tolist()`, `.numpy()`,
 `float(tensor)` or printing a tensor, or it calls `torch.cuda.synchronize()`. The host waits until the GPU has finished
-all queued work. Then the GPU is idle until the host has launched new work.
+all queued work. Afterwards, the GPU is idle until the host has launched new work.
 
 ## How it is detected
 
-Paceline takes 50 stack samples of the training thread per second. Paceline reports this finding if the innermost line
+Paceline takes 50 stack samples of the training thread per second. Paceline reports `sync-stall` if the innermost line
 is a call that reads a value from the GPU in at least eight samples, and in at least 5% of the samples between the first
 and the last step.
 
 If the host waits while the GPU computes, no time is lost. The lost time is therefore at most the time in which the GPU
-is idle (1 - utilization, read with NVML), without the idle time for data loading, copies and checkpoints. If this idle
-time is below 5%, Paceline does not report the finding. The expected gain is between a quarter of the idle time and all
-of it, because a GPU is also idle for other reasons. If the utilization cannot be read, the finding has the severity
-"info".
+is idle (1 - utilization, read with NVML), without the idle time for data loading, copies and checkpoints. If the GPU is
+idle during less than 5% of the time, apart from data loading, copies and checkpoints, Paceline does not report
+`sync-stall`. The expected gain is between a quarter of the idle time and all of it, because a GPU is also idle for
+other reasons. If the utilization cannot be read, the finding has the severity "info".
 
-In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while the host is
+In profiler captures, Paceline reports `sync-stall` if the GPU is idle during at least 5% of the time while the host is
 in a call such as `cudaStreamSynchronize`.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `sync-stall` was tested.
 
 ## What helps
 

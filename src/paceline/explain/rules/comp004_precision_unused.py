@@ -23,16 +23,16 @@ in fp32. The parameters are fp32, autocast is not used, and TF32 is off (the def
 
 ## How it is detected
 
-Paceline reports this finding if the GPU has a compute capability of at least 7.0 (fp16 tensor cores; bf16 and TF32 from
-8.0 on), and if matrix products in fp32 take at least a tenth of step time. Paceline computes this share from the time
-that matrix operators take on the GPU in the profiled step. Without a profiled step, Paceline uses a lower bound: the
-time that the matrix products would take at the GPU's fp32 peak rate.
+Paceline reports `precision-unused` if the GPU has a compute capability of at least 7.0 (fp16 tensor cores; bf16 and
+TF32 from 8.0 on), and if matrix products in fp32 take at least a tenth of step time. Paceline computes the share of
+matrix products from the time that matrix operators take on the GPU in the profiled step. Without a profiled step,
+Paceline uses a lower bound: the time that the matrix products would take at the GPU's fp32 peak rate.
 
 The expected speed-up of the matrix products is at most the ratio of the GPU's peak rates in the two data types (2 if
 Paceline does not know the GPU). The lower bound of the expected gain is a third of its upper bound, because type
 conversions and memory traffic do not become faster.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `precision-unused` was tested.
 
 ## What helps
 

@@ -25,7 +25,7 @@ width.
 
 ## How it is detected
 
-Paceline reports this finding if the program multiplies matrices in bf16, fp16 or TF32, and if two conditions on
+Paceline reports `shapes-misaligned` if the program multiplies matrices in bf16, fp16 or TF32, and if two conditions on
 misaligned matrix products hold. A matrix product is misaligned if one of its dimensions is not a multiple of 16 bytes,
 which are 8 elements in bf16 or fp16, and 4 elements in TF32. Misaligned matrix products must contain at least a tenth
 of the FLOPs, counted over the sixteen sizes of matrix products with the most FLOPs. Misaligned matrix products must
@@ -35,7 +35,7 @@ The gain of padding depends on the GPU and its libraries, and it was not measure
 between nothing and half of the time of the misaligned matrix products. Convolutions are not included, because cuDNN
 pads them itself.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `shapes-misaligned` was tested.
 
 ## What helps
 

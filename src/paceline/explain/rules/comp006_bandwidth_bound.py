@@ -13,15 +13,15 @@ PAGE = """
 ## What it means
 
 Most of the compute time is spent on operations with little arithmetic per element: additions, activation functions,
-masks and normalizations. Memory bandwidth limits the speed of such operations. A chain of such operations reads and
-writes the same tensors several times.
+masks and normalizations. Memory bandwidth limits the speed of operations with little arithmetic. A chain of
+element-wise operations reads and writes the same tensors several times.
 
 ## How it is detected
 
-Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. Paceline reports this
-finding if, in the profiled steps, this time is at least half of all operator time and at least 30% of step time. On a
-GPU, the time of an operator is measured with CUDA events. If the operator times on the GPU are not known, Paceline does
-not report the finding.
+Paceline adds up the time of element-wise operators and reductions that take at least 20 µs each. Paceline reports
+`bandwidth-bound` if, in the profiled steps, these operators and reductions take at least half of all operator time and
+at least 30% of step time. On a GPU, the time of an operator is measured with CUDA events. If the operator times on the
+GPU are not known, Paceline does not report `bandwidth-bound`.
 
 ## What helps
 

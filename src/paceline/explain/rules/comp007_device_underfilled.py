@@ -20,14 +20,15 @@ compute units. GPU memory has room for a larger batch.
 
 ## How it is detected
 
-Paceline reports this finding if three conditions hold. The forward pass, the backward pass and the optimizer together
-take at least 70% of step time. The program never allocates more than half of the GPU's memory. Over at least three
-readings, the GPU computes during less than half of the time, or it draws less than half of its power limit under load.
+Paceline reports `device-underfilled` if three conditions hold. The forward pass, the backward pass and the optimizer
+together take at least 70% of step time. The program never allocates more than half of the GPU's memory. Over at least
+three readings, the GPU computes during less than half of the time, or it draws less than half of its power limit under
+load.
 
 If half of the memory is free, a batch of twice the size fits. At best, a step with twice the batch size takes as long
 as a step with the current batch size, so the expected speed-up is between 1x and 2x.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `device-underfilled` was tested.
 
 ## What helps
 

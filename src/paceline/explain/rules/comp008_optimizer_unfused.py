@@ -19,10 +19,11 @@ The optimizer updates the parameters one tensor at a time, and these updates tak
 
 ## How it is detected
 
-Paceline reports this finding if the optimizer phase (updating the parameters, zeroing and clipping gradients) takes at
-least 12% of step time, and if the optimizer uses neither fused nor foreach kernels. On a CPU, torch uses neither of
-these kernels by default. Paceline does not report this finding for optimizers that are not part of torch. Paceline also
-does not report it if the model has fewer than 8 parameter tensors with fewer than 100,000 elements in total.
+Paceline reports `optimizer-unfused` if the optimizer phase (updating the parameters, zeroing and clipping gradients)
+takes at least 12% of step time, and if the optimizer uses neither fused nor foreach kernels. On a CPU, torch uses
+neither fused nor foreach kernels by default. Paceline does not report `optimizer-unfused` for optimizers that are not
+part of torch. Paceline also does not report it if the model has fewer than 8 parameter tensors with fewer than 100,000
+elements in total.
 
 ## What helps
 

@@ -16,8 +16,8 @@ The loss rises instead of falling. The usual cause is a learning rate that is to
 
 ## How it is detected
 
-Paceline reports this finding if it recorded at least 20 losses, and if the median of the last tenth of the losses is
-more than three times the median of the first tenth. The median of the last tenth must also be larger than 90% of the
+Paceline reports `loss-diverging` if it recorded at least 20 losses, and if the median of the last tenth of the losses
+is more than three times the median of the first tenth. The median of the last tenth must also be larger than 90% of the
 losses in the first half.
 
 ## What helps

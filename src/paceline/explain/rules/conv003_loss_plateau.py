@@ -22,15 +22,15 @@ current learning rate.
 
 ## How it is detected
 
-Paceline reports this finding if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the loss
-hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal parts.
-The medians of these four parts must differ by less than 1% of the first loss, or by less than half of the noise between
-neighboring losses.
+Paceline reports `loss-plateau` if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the
+loss hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal
+parts. The median losses of the four parts must differ by less than 1% of the first loss, or by less than half of the
+noise between neighboring losses.
 
-If the loss never fell, Paceline needs at least 120 losses, and the finding has low confidence. Paceline then divides
-the whole run into four equal parts, and the medians of the four parts must differ by less than 1% of the first loss. If
-the loss never fell, the learning rate may be too low, labels may be assigned to the wrong samples, or the data may be
-random.
+If the loss never fell, Paceline needs at least 120 losses, and the finding has low confidence. In that case, Paceline
+divides the whole run into four equal parts, and the median losses of the four parts must differ by less than 1% of the
+first loss. If the loss never fell, the learning rate may be too low, labels may be assigned to the wrong samples, or
+the data may be random.
 
 ## What helps
 

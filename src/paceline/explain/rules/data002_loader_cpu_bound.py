@@ -26,13 +26,13 @@ use. More workers would share the same cores, which often makes loading slower.
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, and if the loader has workers,
-or the program reads data in its own background threads or processes. The workers must spend most of their time on
-loading samples, not on collating or sending batches, and they must be blocked for less than half of the time.
+Paceline reports `loader-cpu-bound` if training waits for data during at least 5% of step time, and if the loader has
+workers, or the program reads data in its own background threads or processes. The workers must spend most of their time
+on loading samples, not on collating or sending batches, and they must be blocked for less than half of the time.
 
-In addition, all CPU cores must be in use. This is the case if the program uses at least 80% of the cores that CPU
-affinity and the cgroup quota allow, or if workers that are ready to run wait for a core during at least a quarter of
-the time.
+The finding also requires that all CPU cores are in use. All CPU cores count as in use if the program uses at least 80%
+of the cores that CPU affinity and the cgroup quota allow, or if workers that are ready to run wait for a core during at
+least a quarter of the time.
 
 ## What helps
 

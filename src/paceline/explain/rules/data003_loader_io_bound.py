@@ -19,9 +19,9 @@ workers are blocked by a disk, a network file system, an object store, or anothe
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, if the loader has workers, and
-if the workers are blocked for at least half of the time that they need for loading batches. Blocked time is measured
-with Linux's `schedstat` and the CPU time of each worker.
+Paceline reports `loader-io-bound` if training waits for data during at least 5% of step time, if the loader has
+workers, and if the workers are blocked for at least half of the time that they need for loading batches. Blocked time
+is measured with Linux's `schedstat` and the CPU time of each worker.
 
 ## What helps
 

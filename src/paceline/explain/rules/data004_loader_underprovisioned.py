@@ -27,13 +27,14 @@ batches faster.
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, and if the loader has workers
-that compute rather than wait, or the program reads data in its own background threads or processes. In addition, at
-least a fifth of the CPU cores that the program may use must be free, and the workers must not wait for a core.
+Paceline reports `loader-underprovisioned` if training waits for data during at least 5% of step time, and if the loader
+has workers that compute rather than wait, or the program reads data in its own background threads or processes. The
+finding also requires that at least a fifth of the CPU cores that the program may use are free, and that the workers do
+not wait for a core.
 
-In profiler captures, Paceline reports this finding if the GPU is idle during at least 5% of the time while the training
-process waits for workers. A capture does not show what the workers do or whether CPU cores are free, so the confidence
-is low. `paceline run` measures both.
+In profiler captures, Paceline reports `loader-underprovisioned` if the GPU is idle during at least 5% of the time while
+the training process waits for workers. A capture does not show what the workers do or whether CPU cores are free, so
+the confidence is low. `paceline run` measures both.
 
 ## What helps
 
@@ -41,7 +42,7 @@ is low. `paceline run` measures both.
   the time to load a batch divided by the number of workers, and the CPU time divided by the number of cores. Paceline
   proposes the smallest number of workers whose predicted step time is within 3% of the best.
 - `loader.threads`: if the loader uses threads instead of worker processes, use more threads.
-- `loader.background`: if the program reads data in its own threads, use more of these threads. Paceline does not know
+- `loader.background`: if the program reads data in its own threads, use more reading threads. Paceline does not know
   how many threads the program uses, so it proposes a multiple of the current number.
 """
 

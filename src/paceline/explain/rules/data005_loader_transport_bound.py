@@ -17,9 +17,10 @@ The cause is the collate function, pickling, shared memory, or the thread that c
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, if the loader has workers, and
-if three tasks together take at least 1.2 times as long as loading the samples. The three tasks are collating (combining
-samples into a batch), sending batches from the workers, and receiving batches in the training thread.
+Paceline reports `loader-transport-bound` if training waits for data during at least 5% of step time, if the loader has
+workers, and if three tasks together take at least 1.2 times as long as loading the samples. The three tasks are
+collating (combining samples into a batch), sending batches from the workers, and receiving batches in the training
+thread.
 
 ## What helps
 

@@ -21,9 +21,9 @@ starting workers can take most of the time.
 
 ## How it is detected
 
-Paceline reports this finding if the loader stops its workers after each epoch (`persistent_workers=False`, or a new
+Paceline reports `loader-restart` if the loader stops its workers after each epoch (`persistent_workers=False`, or a new
 `DataLoader` in each epoch), and if the first batch of each epoch takes longer than other batches. Over at least two
-epochs, this extra time must be at least 5% of step time.
+epochs, the extra time of the first batches must be at least 5% of step time.
 
 ## What helps
 

@@ -22,9 +22,9 @@ access. Even if the files are in the page cache, the system calls take longer th
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, and if each sample takes at
-least two read calls of less than 256 KiB on average. In addition, at least 40% of the time that the loader needs for
-batches must be CPU time in the operating system, or time in which a read from storage is blocked.
+Paceline reports `small-reads` if training waits for data during at least 5% of step time, and if each sample takes at
+least two read calls of less than 256 KiB on average. The finding also requires that at least 40% of the time that the
+loader needs for batches is CPU time in the operating system, or time in which a read from storage is blocked.
 
 ## What helps
 

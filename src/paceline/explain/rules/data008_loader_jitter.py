@@ -20,18 +20,19 @@ a repeated read. The loader returns batches in order, so one slow sample delays 
 
 ## How it is detected
 
-Paceline reports this finding if training waits for data during at least 5% of step time, and if this waiting time
-occurs in few steps. At most a sixth of the steps must account for at least 70% of the waiting time, and the median
-waiting time must be less than a quarter of the step time. In addition, batches that take at least four times the median
-loading time must account for at least 40% of the total loading time. The first batches of an epoch are not included.
+Paceline reports `loader-jitter` if training waits for data during at least 5% of step time, and if most of the waiting
+time occurs in a few steps. At most a sixth of the steps must account for at least 70% of the waiting time, and the
+median waiting time must be less than a quarter of the step time. The finding also requires that batches that take at
+least four times the median loading time account for at least 40% of the total loading time. The first batches of an
+epoch are not included.
 
 ## What helps
 
 - `loader.prefetch`: if the loader prefetches more batches (`prefetch_factor`, possibly with more workers), training
   waits less often for single slow batches.
 - `loader.max_sample_size`: limit the size of the largest samples, or distribute them over the batches.
-- `loader.in_order`: with `DataLoader(in_order=False)`, the loader returns later batches before a slow one. This changes
-  the order of the samples.
+- `loader.in_order`: with `DataLoader(in_order=False)`, the loader returns later batches before a slow one, so the order
+  of the samples changes.
 """
 
 

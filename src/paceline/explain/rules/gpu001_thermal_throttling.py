@@ -19,16 +19,16 @@ GPUs, the other GPUs wait for the hot GPU.
 
 ## How it is detected
 
-Paceline reports this finding if the driver names heat as the reason for a lower clock rate (`sw_thermal`, `hw_thermal`)
-in at least two readings and in at least 5% of the readings under load.
+Paceline reports `thermal-throttling` if the driver names heat as the reason for a lower clock rate (`sw_thermal`,
+`hw_thermal`) in at least two readings and in at least 5% of the readings under load.
 
-The lost time is the product of three values: the share of the readings with heat as the reason, how much lower the SM
-clock rate is in these readings than in readings without a limit, and the share of computing in step time. If there are
-fewer than three readings without a limit, Paceline compares with the highest clock rate of the GPU instead. The lower
-bound of the expected gain is a third of the lost time, because memory-bound operations hardly depend on the SM clock
-rate. The meaning of the readings comes from NVML's documentation.
+The lost time is the product of three values: the share of readings with heat as the reason, how much lower the SM clock
+rate is in readings with heat as the reason than in readings without a limit, and the share of computing in step time.
+If there are fewer than three readings without a limit, Paceline compares with the highest clock rate of the GPU
+instead. The lower bound of the expected gain is a third of the lost time, because memory-bound operations hardly depend
+on the SM clock rate. The meaning of the readings comes from NVML's documentation.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `thermal-throttling` was tested.
 
 ## What helps
 

@@ -16,22 +16,22 @@ _LOWERED = 0.98
 PAGE = """
 ## What it means
 
-The GPU draws as much power as its power limit allows, and lowers its clock rate to stay below this limit. At the
-default power limit, this is normal under full load. It is a problem if the power limit was set below the default, or if
-the machine's power supply signals the GPU to use less power (a power brake).
+The GPU draws as much power as its power limit allows, and lowers its clock rate to stay below the power limit. At the
+default power limit, a lower clock rate is normal under full load. A lower clock rate is a problem if the power limit
+was set below the default, or if the machine's power supply signals the GPU to use less power (a power brake).
 
 ## How it is detected
 
-Paceline reports this finding if the driver names power as the reason for a lower clock rate (`power_cap` or
-`hw_power_brake`) in at least two readings and in at least 5% of the readings under load. In these readings, the SM
-clock rate must be at least 5% lower than in readings without a limit. If there are fewer than three readings without a
-limit, Paceline compares with the highest clock rate of the GPU instead.
+Paceline reports `power-capped` if the driver names power as the reason for a lower clock rate (`power_cap` or
+`hw_power_brake`) in at least two readings and in at least 5% of the readings under load. In the readings with power as
+the reason, the SM clock rate must be at least 5% lower than in readings without a limit. If there are fewer than three
+readings without a limit, Paceline compares with the highest clock rate of the GPU instead.
 
-The finding is a warning if the power limit is more than 2% below the default, or if there is a power brake. Otherwise,
-the severity of the finding is "info". The lower bound of the expected gain assumes that only a third of the lost clock
-rate affects the step time, because memory-bound operations hardly depend on the clock rate.
+The finding is a warning if the power limit is more than 2% below the default, or if there is a power brake. In all
+other cases, the severity of the finding is "info". The lower bound of the expected gain assumes that only a third of
+the lost clock rate affects the step time, because memory-bound operations hardly depend on the clock rate.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `power-capped` was tested.
 
 ## What helps
 

@@ -21,16 +21,17 @@ inserted fully, a faulty riser or cable, a slot that shares its lanes with anoth
 
 ## How it is detected
 
-Paceline takes the fastest PCIe link that it measured in at least three readings under load. Paceline reports this
-finding if this link is slower than the link that the card and the slot both support (`pcie_max_gen`, `pcie_max_width`),
-or if the slot supports an older PCIe generation than the card. Paceline uses only readings in which the GPU computes
-during at least half of the time, because an idle GPU lowers its link speed to save power.
+Paceline takes the fastest PCIe link that it measured in at least three readings under load. Paceline reports
+`pcie-degraded` if the fastest measured link is slower than the link that the card and the slot both support
+(`pcie_max_gen`, `pcie_max_width`), or if the slot supports an older PCIe generation than the card. Paceline uses only
+readings in which the GPU computes during at least half of the time, because an idle GPU lowers its link speed to save
+power.
 
 The expected gain is a part of the time for copies. For example, at half the link speed, copies take twice as long, so
 half of the copy time could be saved. If copies take less than 5% of step time, Paceline states no expected gain. The
 link speeds come from the PCIe specifications.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `pcie-degraded` was tested.
 
 ## What helps
 

@@ -33,20 +33,20 @@ PAGE = """
 ## What it means
 
 The driver reported a GPU error (an Xid), or GPU memory had an error that its error-correcting code (ECC) could not
-correct. Results that the GPU computes after such an error may be wrong, and the next error may end the run.
+correct. Results that the GPU computes after a GPU error may be wrong, and the next error may end the run.
 
 ## How it is detected
 
-Paceline reports this finding if the driver reported at least one Xid error during the run, or if the number of
+Paceline reports `gpu-errors` if the driver reported at least one Xid error during the run, or if the number of
 uncorrectable memory errors rose by at least one. The Xid errors 13, 31, 43 and 45 usually come from the program (a
 failing kernel, an invalid memory access), so their severity is "warning". All other Xid errors, and uncorrectable
 memory errors, have the severity "critical".
 
-Corrected memory errors and NVLink errors are listed in the finding, but Paceline does not report the finding because of
-them alone. In many containers, the driver reports no events, so Paceline cannot see Xid errors there. The meaning of
+Corrected memory errors and NVLink errors are listed in the finding, but Paceline does not report `gpu-errors` because
+of them alone. In many containers, the driver reports no events, so Paceline cannot see Xid errors there. The meaning of
 the Xid numbers comes from NVIDIA's documentation.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `gpu-errors` was tested.
 
 ## What helps
 

@@ -14,20 +14,20 @@ _LEAST_SHARE = 0.05
 PAGE = """
 ## What it means
 
-A process outside this run computes on the same GPU. The other process uses a part of the GPU memory, and the GPU
-computes for only one of the two processes at a time.
+A process that does not belong to the watched run computes on the same GPU. The other process uses a part of the GPU
+memory, and the GPU computes for only one of the two processes at a time.
 
 ## How it is detected
 
-Paceline reports this finding if the driver lists a process on the GPU that is not part of this run, in at least two
-readings and in at least 5% of the readings between the first and the last step. Short uses of the GPU, such as by
+Paceline reports `gpu-shared` if the driver lists a process on the GPU that is not part of the watched run, in at least
+two readings and in at least 5% of the readings between the first and the last step. Short uses of the GPU, such as by
 `nvidia-smi`, are ignored.
 
 Inside a container, the process ids that the driver reports may not match the process ids of the container, so Paceline
-does not report this finding. Paceline cannot measure how much time the other process costs, so it states no expected
+does not report `gpu-shared`. Paceline cannot measure how much time the other process costs, so it states no expected
 gain.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `gpu-shared` was tested.
 
 ## What helps
 

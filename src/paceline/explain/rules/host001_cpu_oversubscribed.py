@@ -16,10 +16,10 @@ ends only when its slowest thread ends.
 
 ## How it is detected
 
-Paceline reports this finding if there are at least 1.5 times as many compute threads as CPU cores that the program may
-use. Compute threads are the torch threads of all ranks on the host, or the torch threads of the loader's workers. In
-addition, the training thread must wait for a core during at least a tenth of the time in which it is running or ready
-to run.
+Paceline reports `cpu-oversubscribed` if there are at least 1.5 times as many compute threads as CPU cores that the
+program may use. Compute threads are the torch threads of all ranks on the host, or the torch threads of the loader's
+workers. The finding also requires that the training thread waits for a core during at least a tenth of the time in
+which it is running or ready to run.
 
 ## What helps
 

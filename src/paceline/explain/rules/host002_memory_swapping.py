@@ -14,8 +14,8 @@ that was moved to disk, it waits until the page is read back.
 
 ## How it is detected
 
-Paceline reports this finding if, while the program ran, the host read at least 50 memory pages per second from swap on
-average.
+Paceline reports `memory-swapping` if, while the program ran, the host read at least 50 memory pages per second from
+swap on average.
 
 ## What helps
 

@@ -15,13 +15,13 @@ of its container. The program itself is not the cause.
 
 ## How it is detected
 
-Paceline reports this finding if the training thread waits for a CPU core during at least a tenth of the time in which
-it is running or ready to run. In addition, processes outside this run must use at least a fifth of the cores that the
-program may use, or a cgroup quota must stop the program during at least 5% of the time.
+Paceline reports `cpu-contended` if the training thread waits for a CPU core during at least a tenth of the time in
+which it is running or ready to run. The finding also requires that processes outside the watched run use at least a
+fifth of the cores that the program may use, or that a cgroup quota stops the program during at least 5% of the time.
 
 ## What helps
 
-- `host.cores`: move the other programs to another machine, raise the CPU quota, or pin this program to free cores.
+- `host.cores`: move the other programs to another machine, raise the CPU quota, or pin the program to free cores.
 """
 
 

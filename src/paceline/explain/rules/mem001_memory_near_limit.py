@@ -19,14 +19,14 @@ cached memory to the driver, waits for the GPU, and tries the allocation again (
 
 ## How it is detected
 
-For a GPU, Paceline reports this finding if the program at any time allocated at least 90% of the GPU memory, or if
-torch retried at least one allocation. For the host, Paceline reports this finding if the processes of the run use at
-least 90% of the memory that they may use, and if at most 10% of this memory is still available. Paceline also requires
-the second condition because the memory of a process includes pages that several processes share.
+For a GPU, Paceline reports `memory-near-limit` if the program at any time allocated at least 90% of the GPU memory, or
+if torch retried at least one allocation. For the host, Paceline reports `memory-near-limit` if the processes of the run
+use at least 90% of the memory that they may use, and if at most 10% of the allowed memory is still available. Paceline
+also requires the second condition because the memory of a process includes pages that several processes share.
 
 If the GPU memory is less than 97% full and there was no retry, the severity is "info", because the memory is used well.
-Otherwise, the finding is a warning. The CUDA context and libraries need some hundred MiB in addition to the allocated
-memory.
+In all other cases, the finding is a warning. The CUDA context and libraries need some hundred MiB in addition to the
+allocated memory.
 
 ## What helps
 

@@ -21,12 +21,12 @@ temporary tensors. If the GPU memory is nearly full, an allocation can fail alth
 
 ## How it is detected
 
-Paceline reports this finding if the reserved memory exceeds the largest amount allocated at one time by at least 30%,
-and if the difference is at least a tenth of the GPU's memory. Smaller differences are normal, because the allocator
-rounds sizes up. The finding is a warning if at least 90% of the GPU's memory is reserved, or if torch retried an
-allocation. Otherwise, the severity of the finding is "info".
+Paceline reports `memory-fragmented` if the reserved memory exceeds the largest amount allocated at one time by at least
+30%, and if the difference is at least a tenth of the GPU's memory. Smaller differences are normal, because the
+allocator rounds sizes up. The finding is a warning if at least 90% of the GPU's memory is reserved, or if torch retried
+an allocation. In all other cases, the severity of the finding is "info".
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `memory-fragmented` was tested.
 
 ## What helps
 

@@ -17,8 +17,8 @@ Training stops while the program serializes and writes a checkpoint.
 
 ## How it is detected
 
-Paceline reports this finding if `torch.save`, `torch.distributed.checkpoint.save` and the save functions of safetensors
-together take at least 5% of step time.
+Paceline reports `checkpoint-stall` if `torch.save`, `torch.distributed.checkpoint.save` and the save functions of
+safetensors together take at least 5% of step time.
 
 ## What helps
 

@@ -11,14 +11,14 @@ from paceline.explain.rules import Rule
 PAGE = """
 ## What it means
 
-Evaluation takes a large part of the run. Evaluation means forward passes without gradients, and loading the batches for
-these forward passes.
+Evaluation takes a large part of the run. Evaluation means forward passes without gradients, and loading the batches of
+the evaluation.
 
 ## How it is detected
 
-Paceline reports this finding if forward passes of the trained model without gradients, together with loading their
-batches, take at least 10% of step time. If a second model that is not trained (a teacher, a frozen encoder) runs inside
-a step, its forward passes count as part of the forward phase, not as evaluation.
+Paceline reports `evaluation-heavy` if forward passes of the trained model without gradients, together with loading
+their batches, take at least 10% of step time. If a second model that is not trained (a teacher, a frozen encoder) runs
+inside a step, its forward passes count as part of the forward phase, not as evaluation.
 
 ## What helps
 

@@ -16,11 +16,12 @@ PAGE = """
 ## What it means
 
 The program spends a long time before its first training step, for example on indexing a dataset, building a model,
-compiling, or downloading. Each start and each restart of the program repeats this work.
+compiling, or downloading. Each start and each restart of the program repeats the work that precedes the first training
+step.
 
 ## How it is detected
 
-Startup time is the time from the import of torch to the first batch or forward pass. Paceline reports this finding if
+Startup time is the time from the import of torch to the first batch or forward pass. Paceline reports `startup-slow` if
 the startup time is at least 2 s and at least a quarter of the run so far. Importing a module counts as at most 0.1 s of
 startup time. In a longer run, startup is a smaller share of the time.
 

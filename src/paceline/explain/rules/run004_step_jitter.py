@@ -23,10 +23,10 @@ another program on the machine.
 
 ## How it is detected
 
-This finding uses only a part of the step time: the forward pass, the backward pass, the optimizer, and copies from the
-host to the GPU. A step is slow if this part takes more than 1.6 times the median and at least 2 ms more than the
-median. Paceline reports this finding if the extra time of slow steps is at least 10% of all step time. If step times
-grow steadily, Paceline reports RUN005 instead.
+The finding `step-jitter` uses only a part of the step time: the forward pass, the backward pass, the optimizer, and
+copies from the host to the GPU. A step is slow if its forward pass, backward pass, optimizer and copies together take
+more than 1.6 times the median and at least 2 ms more than the median. Paceline reports `step-jitter` if the extra time
+of slow steps is at least 10% of all step time. If step times grow steadily, Paceline reports RUN005 instead.
 
 ## What helps
 
@@ -81,7 +81,7 @@ def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray)
     share = lost[phase] / max(float((busy[slow] - np.median(busy)).sum()), 1e-9)
     return [
         Evidence(
-            text=f"the slow steps spend {units.percent(share)} of this additional time in the {phase} phase",
+            text=f"the slow steps spend {units.percent(share)} of their additional time in the {phase} phase",
             value=share,
             unit="share of lost time",
         )

@@ -20,18 +20,18 @@ graph that the program keeps in memory, or a growing file that the program rewri
 
 ## How it is detected
 
-Paceline reports this finding if the median step time of the last quarter of the run is at least 1.25 times that of the
-first quarter. To test whether step times rise steadily, Paceline divides the run into eight parts. The median step time
-must rise from nearly every part to the next (Kendall's tau of at least 0.7).
+Paceline reports `throughput-drift` if the median step time of the last quarter of the run is at least 1.25 times that
+of the first quarter. To test whether step times rise steadily, Paceline divides the run into eight parts. The median
+step time must rise from nearly every part to the next (Kendall's tau of at least 0.7).
 
-Paceline does not report this finding in three cases:
+Paceline does not report `throughput-drift` in three cases:
 
 - Other processes are busy on the host, and the program's own CPU time per step has hardly grown since the start of the
   run.
 - Later steps process more samples than earlier steps, and the time per sample has not grown.
-- The machine itself became slower (heat, clock rate, other programs). In this case, the forward pass, the backward pass
-  and the optimizer all take longer, and without this common slow-down, the step time grew by less than a factor of
-  1.25.
+- The machine itself became slower (heat, clock rate, other programs). If the machine became slower, the forward pass,
+  the backward pass and the optimizer all take longer, and without this common slow-down, the step time grew by less
+  than a factor of 1.25.
 
 ## What helps
 

@@ -12,18 +12,18 @@ PAGE = """
 ## What it means
 
 Between the phases of a step (such as the forward and the backward pass), the program runs its own Python code: metrics,
-logging, plots, progress bars. The GPU is idle until this code has finished.
+logging, plots, progress bars. The GPU is idle until the program's own Python code has finished.
 
 ## How it is detected
 
 Paceline adds up two times: the time outside all phases of a step, and the time between the forward and the backward
-pass on lines that do not compute the loss. Paceline reports this finding if the sum is at least 8% of step time and at
-least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
+pass on lines that do not compute the loss. Paceline reports `host-code-heavy` if the sum is at least 8% of step time
+and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
 prepare the input of the next forward pass counts as waiting for data.
 
 ## What helps
 
-- `host.less_often`: run this code only every n-th step.
+- `host.less_often`: run the slow Python code only every n-th step.
 - `host.vectorize`: replace Python loops with tensor operations.
 
 `paceline tune --diff` shows a suggestion for the line that runs slow Python code, but never changes the line itself.

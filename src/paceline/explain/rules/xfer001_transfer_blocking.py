@@ -21,9 +21,9 @@ ordinary (pageable) memory, the driver has to copy it twice, and `non_blocking=T
 
 ## How it is detected
 
-Paceline reports this finding if copies to the GPU take at least 5% of step time. The copy time is measured on the GPU.
-If copies were measured on the GPU in too few steps, Paceline uses the copy time that was measured on the host. The
-finding also shows whether the loader pins memory, but Paceline reports the finding in both cases.
+Paceline reports `transfer-blocking` if copies to the GPU take at least 5% of step time. The copy time is measured on
+the GPU. If copies were measured on the GPU in too few steps, Paceline uses the copy time that was measured on the host.
+The finding also shows whether the loader pins memory. Paceline reports the finding with and without pinned memory.
 
 Copies on a separate CUDA stream overlap with computing, so their time does not count. Only the time that the computing
 stream waits for them (`wait_stream`) counts. If the program makes such copies, the finding gives their number and
@@ -32,9 +32,10 @@ duration, and `loader.device_prefetch` is not proposed.
 The expected gain is between a third of the copy time (pinned memory saves the driver's second copy) and nearly all of
 it (copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
 
-In profiler captures, Paceline reports this finding if copies during which no kernel runs take at least 5% of the time.
+In profiler captures, Paceline reports `transfer-blocking` if copies during which no kernel runs take at least 5% of the
+time.
 
-The page [devices](../reference/devices.md) lists the hardware on which this finding was tested.
+The page [devices](../reference/devices.md) lists the hardware on which the finding `transfer-blocking` was tested.
 
 ## What helps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.improve.remedies import Remedy
 
 PAGE = """
-`tune --allow semantic` measures larger batch sizes after it has tried all other remedies. It doubles the batch size
+`tune --allow semantic` measures larger batch sizes after it has tried all other remedies. `tune` doubles the batch size
 repeatedly and runs each size for two seconds. The measurement ends when memory is full (on a CPU: when half of the free
 memory is used), or when two doublings in a row do not increase the samples per second.
 
@@ -16,19 +16,19 @@ the number of steps to the same loss. For batches far above it, doubling the bat
 steps.
 
 `tune` then makes a trial with the batch size that is expected to reach the same loss in the least time. The report
-names this batch size, the largest batch size that ran, and the batch size with the most samples per second.
+names the batch size of the trial, the largest batch size that ran, and the batch size with the most samples per second.
 
 ## Safety class
 
 The safety class is semantic, because training with a larger batch is another training algorithm. With
-`--verify-quality`, `tune` trains to the same loss with three random seeds, with and without the change. In addition,
-check the quality of the trained model on validation data yourself.
+`--verify-quality`, `tune` trains to the same loss with three random seeds, with and without the change. Also check the
+quality of the trained model on validation data yourself.
 
 ## What it sets
 
-This remedy sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate by the same
-factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square root of
-this factor.
+The remedy `batch.size` sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate
+by the same factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square
+root of the factor by which the batch size grows.
 
 ## How it is confirmed
 

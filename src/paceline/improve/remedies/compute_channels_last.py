@@ -15,12 +15,12 @@ The safety class is numeric, because training uses other convolution kernels, wh
 
 ## What it sets
 
-This remedy sets `compute.channels_last = true`.
+The remedy `compute.channels_last` sets `compute.channels_last = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when it has converted a model with four-dimensional weights to channels-last
-before the first forward pass.
+Paceline records `compute.channels_last` as applied when it has converted a model with four-dimensional weights to
+channels-last before the first forward pass.
 
 ## In the source
 

@@ -9,14 +9,14 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-`torch.compile` compiles the model in place. It fuses operators and removes the Python code between them. The keys of
-the state dict stay the same.
+`torch.compile` compiles the model in place. Compilation fuses operators and removes the Python code between them. The
+keys of the state dict stay the same.
 
-Compiling makes the first steps slow, and torch compiles again for each new input shape. `tune` measures how long this
-warm-up takes. If `tune` keeps the compiled model and the GPU still waits for the host, `tune` tries two more modes of
-`torch.compile`. The mode `reduce-overhead` replays the step as a CUDA graph, and the mode `max-autotune` also measures
-which kernels are fastest. If input shapes change, torch records no CUDA graph. After torch has compiled something new
-in eight steps, further new input shapes run without compilation.
+Compiling makes the first steps slow, and torch compiles again for each new input shape. `tune` measures how many
+seconds of warm-up the compilation causes. If `tune` keeps the compiled model and the GPU still waits for the host,
+`tune` tries two more modes of `torch.compile`. The mode `reduce-overhead` replays the step as a CUDA graph, and the
+mode `max-autotune` also measures which kernels are fastest. If input shapes change, torch records no CUDA graph. After
+torch has compiled something new in eight steps, further new input shapes run without compilation.
 
 ## Safety class
 
@@ -24,19 +24,19 @@ The safety class is numeric, because fused kernels round differently.
 
 ## What it sets
 
-This remedy sets `compute.compile = "default"` first, and then `"reduce-overhead"` or `"max-autotune"`.
+The remedy `compute.compile` sets `compute.compile = "default"` first, and then `"reduce-overhead"` or `"max-autotune"`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a model is compiled before its first forward pass in training mode, and
-torch compiles at least one graph of the model. After torch has compiled something new in eight steps, Paceline reports
-that the setting had no effect.
+Paceline records `compute.compile` as applied when a model is compiled before its first forward pass in training mode,
+and torch compiles at least one graph of the model. After torch has compiled something new in eight steps, Paceline
+reports that the setting had no effect.
 
 ## In the source
 
 Call `model.compile()` or `model.compile(mode="reduce-overhead")` after the model is on its device. If the model is an
-instance of a torch class such as `nn.Sequential`, `model.compile()` has no effect. For such a model, write `model =
-torch.compile(model)`; the keys of the state dict then start with `_orig_mod.`.
+instance of a torch class such as `nn.Sequential`, `model.compile()` has no effect. For a model of a torch class, write
+`model = torch.compile(model)`. The keys of the state dict of such a compiled model start with `_orig_mod.`.
 """
 
 

@@ -13,10 +13,10 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.1  # of step time in convolutions
 
 PAGE = """
-cuDNN has several algorithms for each convolution. With this setting, cuDNN runs all of these algorithms once for each
-new input shape, and uses the fastest one from then on. `tune` proposes this change if the program spends at least 10%
-of its time in convolutions on a CUDA device. If step times vary a lot, `tune` does not propose this change, because
-input shapes may vary, and cuDNN measures again for each new shape.
+cuDNN has several algorithms for each convolution. With `compute.cudnn_benchmark`, cuDNN runs all convolution algorithms
+once for each new input shape, and uses the fastest one from then on. `tune` proposes `compute.cudnn_benchmark` if the
+program spends at least 10% of its time in convolutions on a CUDA device. If step times vary a lot, `tune` does not
+propose this change, because input shapes may vary, and cuDNN measures again for each new shape.
 
 ## Safety class
 
@@ -24,12 +24,12 @@ The safety class is numeric, because another convolution algorithm rounds differ
 
 ## What it sets
 
-This remedy sets `compute.cudnn_benchmark = true`.
+The remedy `compute.cudnn_benchmark` sets `compute.cudnn_benchmark = true`.
 
 ## How it is confirmed
 
-Paceline checks this setting at the first optimizer step. It records the setting as applied if training runs on a CUDA
-device, the model has convolutions, and the program has not turned the setting off.
+Paceline checks `compute.cudnn_benchmark` at the first optimizer step. Paceline records the setting as applied if
+training runs on a CUDA device, the model has convolutions, and the program has not turned the setting off.
 
 ## In the source
 

@@ -16,10 +16,10 @@ _IN_HALF = ("flash", "cudnn", "efficient")
 _IN_SINGLE = ("efficient",)
 
 PAGE = """
-`scaled_dot_product_attention` can use several kernels ("backends") on a CUDA device. This setting gives one of the
-attention kernels the highest priority. If that kernel does not support an input (a mask, a size, a data type), torch
-uses the kernel with the next priority. If attention takes at least 5% of the time, `tune` tries each kernel that
-supports the program's data type and is not in use yet.
+`scaled_dot_product_attention` can use several kernels ("backends") on a CUDA device. The setting `compute.sdpa_backend`
+gives one of the attention kernels the highest priority. If that kernel does not support an input (a mask, a size, a
+data type), torch uses the kernel with the next priority. If attention takes at least 5% of the time, `tune` tries each
+kernel that supports the program's data type and is not in use yet.
 
 ## Safety class
 
@@ -27,13 +27,13 @@ The safety class is numeric, because another attention kernel rounds differently
 
 ## What it sets
 
-This remedy sets `compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`. A recipe can also set `"math"`, which
-`tune` does not try.
+The remedy `compute.sdpa_backend` sets `compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`. A recipe can also
+set `"math"`, which `tune` does not try.
 
 ## How it is confirmed
 
-Paceline checks this setting at the first optimizer step. It records the setting as applied if training runs on a CUDA
-device and this kernel has the highest priority in torch's list.
+Paceline checks `compute.sdpa_backend` at the first optimizer step. Paceline records the setting as applied if training
+runs on a CUDA device and this kernel has the highest priority in torch's list.
 
 ## In the source
 

@@ -21,13 +21,13 @@ The safety class is numeric, because sums are added in another order if the numb
 
 ## What it sets
 
-This remedy sets `compute.num_threads` to the number of cores that a rank can use. If a step consists of small
-operators, it sets `compute.num_threads` to 1.
+The remedy `compute.threads` sets `compute.num_threads` to the number of cores that a rank can use. If a step consists
+of small operators, it sets `compute.num_threads` to 1.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when it has set this number of threads, just after the program imported torch.
-If the program calls `torch.set_num_threads` later, Paceline ignores the call.
+Paceline records `compute.num_threads` as applied when it has set this number of threads, just after the program
+imported torch. If the program calls `torch.set_num_threads` later, Paceline ignores the call.
 
 ## In the source
 

@@ -15,7 +15,7 @@ _MOST_MB = 1600
 PAGE = """
 DistributedDataParallel sends gradients in buckets of 25 MB while the backward pass continues. Larger buckets use the
 network better, and smaller buckets can be sent earlier. If ranks wait for communication, `tune` proposes another bucket
-size. It tries four times the current bucket size and a quarter of it, and continues in the direction that makes steps
+size. `tune` tries four times and a quarter of the current bucket size, and continues in the direction that makes steps
 faster.
 
 ## Safety class
@@ -24,11 +24,11 @@ The safety class is numeric: with more than two ranks, sums over ranks are added
 
 ## What it sets
 
-This remedy sets `ddp.bucket_cap_mb`, first to 100 or 6.
+The remedy `ddp.bucket_cap_mb` sets `ddp.bucket_cap_mb`, first to 100 or 6.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with this
+Paceline records `ddp.bucket_cap_mb` as applied when the program wraps a model in DistributedDataParallel with this
 `bucket_cap_mb`. If the program passes a bucket size itself, Paceline does not change it.
 
 ## In the source

@@ -27,13 +27,13 @@ of `powersgd` is semantic, because it adds most of each gradient only in later s
 
 ## What it sets
 
-This remedy sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
+The remedy `ddp.comm_hook` sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when it has registered the hook before the first forward pass. If the program
-registers a communication hook itself, Paceline does not replace it. Paceline applies `bf16` and `powersgd` only if the
-ranks communicate with NCCL.
+Paceline records `ddp.comm_hook` as applied when it has registered the hook before the first forward pass. If the
+program registers a communication hook itself, Paceline does not replace it. Paceline applies `bf16` and `powersgd` only
+if the ranks communicate with NCCL.
 
 ## In the source
 

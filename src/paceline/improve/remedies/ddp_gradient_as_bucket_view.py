@@ -10,10 +10,10 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-With this setting, the gradients are views of the communication buckets that the ranks exchange. The program then does
-not copy gradients before and after the exchange, and does not need memory for a second set of gradients. If several
-ranks exchange gradients, `tune` proposes this change. A program that calls `detach_()` on gradients fails with this
-setting, and `tune` then reports the trial as failed.
+With `ddp.gradient_as_bucket_view`, the gradients are views of the communication buckets that the ranks exchange. With
+views, the program does not copy gradients before and after the exchange, and does not need memory for a second set of
+gradients. If several ranks exchange gradients, `tune` proposes `ddp.gradient_as_bucket_view`. A program that calls
+`detach_()` on gradients fails with `ddp.gradient_as_bucket_view`, and `tune` then reports the trial as failed.
 
 ## Safety class
 
@@ -21,11 +21,11 @@ The safety class is exact, because the sums are the same and are only stored in 
 
 ## What it sets
 
-This remedy sets `ddp.gradient_as_bucket_view = true`.
+The remedy `ddp.gradient_as_bucket_view` sets `ddp.gradient_as_bucket_view = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with
+Paceline records `ddp.gradient_as_bucket_view` as applied when the program wraps a model in DistributedDataParallel with
 `gradient_as_bucket_view=True`.
 
 ## In the source

@@ -13,7 +13,7 @@ If a program accumulates gradients over micro-steps (one forward and one backwar
 gradients only once, before the optimizer step. Paceline counts the backward passes of the first steps. In later steps,
 only the last backward pass of a step exchanges gradients. If a step has fewer backward passes than expected, as at the
 end of an epoch, the ranks exchange gradients before the program clips or uses them. If every micro-step exchanges
-gradients, `tune` proposes this change.
+gradients, `tune` proposes `ddp.no_sync`.
 
 ## Safety class
 
@@ -22,13 +22,13 @@ over ranks second.
 
 ## What it sets
 
-This remedy sets `ddp.no_sync = true`.
+The remedy `ddp.no_sync` sets `ddp.no_sync = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when two steps in a row have the same number of backward passes, and this
-number is at least two. The setting has no effect if the program uses `no_sync()` itself, if several models exchange
-gradients, or if a model uses `find_unused_parameters`.
+Paceline records `ddp.no_sync` as applied when two steps in a row have the same number of backward passes, and each of
+the two steps has at least two backward passes. The setting has no effect if the program uses `no_sync()` itself, if
+several models exchange gradients, or if a model uses `find_unused_parameters`.
 
 ## In the source
 

@@ -12,10 +12,11 @@ from paceline.improve.situation import Situation
 _LEAST_SHARE = 0.05  # of step time in communication
 
 PAGE = """
-With this setting, DistributedDataParallel assumes that every step uses the same parameters. It then plans the gradient
-exchange once, instead of searching for unused parameters in each step. This setting is only valid for models whose
-autograd graph never changes. If the autograd graph changes, the program fails or hangs, and `tune` then reports the
-trial as failed. If exchanging gradients takes at least 5% of the time, `tune` proposes this setting.
+With `ddp.static_graph`, DistributedDataParallel assumes that every step uses the same parameters.
+DistributedDataParallel then plans the gradient exchange once, instead of searching for unused parameters in each step.
+The setting `ddp.static_graph` is only valid for models whose autograd graph never changes. If the autograd graph
+changes, the program fails or hangs, and `tune` then reports the trial as failed. If exchanging gradients takes at least
+5% of the time, `tune` proposes `ddp.static_graph`.
 
 ## Safety class
 
@@ -23,11 +24,11 @@ The safety class is numeric: the parameters can be divided into other buckets, s
 
 ## What it sets
 
-This remedy sets `ddp.static_graph = true`.
+The remedy `ddp.static_graph` sets `ddp.static_graph = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the program wraps a model in DistributedDataParallel with
+Paceline records `ddp.static_graph` as applied when the program wraps a model in DistributedDataParallel with
 `static_graph=True`.
 
 ## In the source

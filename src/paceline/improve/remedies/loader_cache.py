@@ -14,12 +14,12 @@ _ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """
 From the second epoch on, the loader reads samples from a cache in memory instead of loading them again. The cache uses
 at most 40% of the free memory of a machine, summed over all ranks. Samples that do not fit in the cache are loaded
-again in each epoch. `tune` proposes this change if training waits for data and loading a sample draws no random
+again in each epoch. `tune` proposes `loader.cache` if training waits for data and loading a sample draws no random
 numbers.
 
-The first epoch does not become faster, so a trial of this change measures only from the second epoch on. If epochs are
-too long for a trial, `tune` does not try this change. A custom collate function gets copies of the cached samples, so
-it may modify them.
+With the cache, the first epoch does not become faster, so a trial measures only from the second epoch on. If epochs are
+too long for a trial, `tune` does not try `loader.cache`. A custom collate function gets copies of the cached samples,
+so it may modify them.
 
 ## Safety class
 
@@ -28,18 +28,19 @@ each later epoch, twice and compares them. If the two versions of a sample diffe
 
 ## What it sets
 
-This remedy sets `loader.cache = true` and `loader.num_workers = 0`.
+The remedy `loader.cache` sets `loader.cache = true` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the first samples are the same each time they are loaded. If the first
+Paceline records `loader.cache` as applied when the first samples are the same each time they are loaded. If the first
 samples differ, Paceline caches nothing. The setting also has no effect on a dataset that returns several samples at a
 time (`__getitems__`).
 
 ## In the source
 
 Write a dataset that wraps the program's dataset and caches its samples, in up to 40% of the memory that is free at the
-start. The patch that `paceline tune --diff` prints does this, but it does not check whether samples change later.
+start. The patch that `paceline tune --diff` prints adds such a dataset, but the added dataset does not check whether
+samples change later.
 """
 
 

@@ -22,12 +22,12 @@ another stream.
 ## Safety class
 
 The safety class is exact, because training gets the same batches in the same order. If the training process itself
-draws random numbers for samples, the safety class is resampled. In that case, the training process draws the random
+draws random numbers for samples, the safety class is resampled, because the training process then draws the random
 numbers for the next batch before the random numbers that the model uses.
 
 ## What it sets
 
-This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
+The remedy `loader.device_prefetch` sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 ## How it is confirmed
 

@@ -12,7 +12,7 @@ from paceline.improve.situation import Situation
 PAGE = """
 The loader starts its workers once instead of in every epoch. At the start of each epoch, Paceline draws the random
 number that torch would draw to start new workers, so the shuffled order stays the same. If the program creates a new
-loader in each epoch, the workers cannot be kept. In that case, create the loader before the epoch loop.
+loader in each epoch, the workers cannot be kept. To keep the workers, create the loader before the epoch loop.
 
 ## Safety class
 
@@ -23,17 +23,18 @@ number generator.
 
 ## What it sets
 
-This remedy sets `loader.persistent_workers = true`.
+The remedy `loader.persistent` sets `loader.persistent_workers = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a loader with workers is created with `persistent_workers=True`.
+Paceline records `loader.persistent_workers` as applied when a loader with workers is created with
+`persistent_workers=True`.
 
 ## In the source
 
-Write `DataLoader(..., persistent_workers=True)`, and create the loader once. This argument alone changes the shuffled
-order from the second epoch on. The patch that `paceline tune --diff` prints keeps the shuffled order, because the
-patched code draws the random number that torch would draw to start new workers.
+Write `DataLoader(..., persistent_workers=True)`, and create the loader once. The argument `persistent_workers=True`
+alone changes the shuffled order from the second epoch on. The patch that `paceline tune --diff` prints keeps the
+shuffled order, because the patched code draws the random number that torch would draw to start new workers.
 """
 
 

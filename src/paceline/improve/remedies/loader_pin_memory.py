@@ -10,8 +10,8 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 The loader puts batches into pinned memory, from which a CUDA device copies directly. In copies to the GPU,
-`non_blocking=True` has an effect only if the batch is in pinned memory. `tune` proposes this change if copies to the
-GPU take a visible share of step time and the loader returns pageable (ordinary) memory.
+`non_blocking=True` has an effect only if the batch is in pinned memory. `tune` proposes `loader.pin_memory` if copies
+to the GPU take a visible share of step time and the loader returns pageable (ordinary) memory.
 
 ## Safety class
 
@@ -19,7 +19,7 @@ The safety class is exact, because training gets the same batches.
 
 ## What it sets
 
-This remedy sets `loader.pin_memory = true`.
+The remedy `loader.pin_memory` sets `loader.pin_memory = true`.
 
 ## How it is confirmed
 

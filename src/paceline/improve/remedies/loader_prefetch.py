@@ -15,9 +15,9 @@ Each worker loads more batches ahead of time, so the queue of finished batches i
 does not wait for a few samples that take much longer than the others. A longer queue does not help if the loader is too
 slow on average.
 
-`tune` simulates the loader's queue with the measured loading times of the batches. It proposes the shortest queue whose
-simulated step time is close to the best one. `tune` also proposes a queue with more workers if such a queue is faster
-or needs half as many batches. If `prefetch_factor` grows by one, each worker needs memory for one more batch.
+`tune` simulates the loader's queue with the measured loading times of the batches. `tune` proposes the shortest queue
+whose simulated step time is close to the best one. `tune` also proposes a queue with more workers if such a queue is
+faster or needs half as many batches. If `prefetch_factor` grows by one, each worker needs memory for one more batch.
 
 ## Safety class
 
@@ -26,12 +26,12 @@ too, the safety class is that of `loader.workers`: resampled or semantic if load
 
 ## What it sets
 
-This remedy sets `loader.prefetch_factor`. If it also changes the number of workers, it sets `loader.num_workers` and
-`loader.persistent_workers = true`.
+The remedy `loader.prefetch` sets `loader.prefetch_factor`. If it also changes the number of workers, it sets
+`loader.num_workers` and `loader.persistent_workers = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a loader with workers is created with this `prefetch_factor`.
+Paceline records `loader.prefetch_factor` as applied when a loader with workers is created with this `prefetch_factor`.
 
 ## In the source
 

@@ -23,28 +23,28 @@ are not pickled or copied between processes.
 
 Threads help if the code that loads a sample waits or releases Python's global interpreter lock (GIL), as image
 decoders, NumPy on large arrays and file reads do. If the code that loads a sample holds the GIL, threads do not help,
-and `tune` does not keep this setting. The dataset must support calls from several threads at a time. `tune` checks that
-the samples are the same as in the baseline.
+and `tune` does not keep `loader.threads`. The dataset must support calls from several threads at a time. `tune` checks
+that the samples are the same as in the baseline.
 
 ## Safety class
 
-The safety class is exact if loading samples draws no random numbers. Otherwise, the safety class is semantic: the
-loader threads and training share the random number generators, so the random numbers that a thread gets differ from run
-to run.
+The safety class is exact if loading samples draws no random numbers. The safety class is semantic if loading samples
+draws random numbers: the loader threads and training share the random number generators, so the random numbers that a
+thread gets differ from run to run.
 
 ## What it sets
 
-This remedy sets `loader.threads` and `loader.num_workers = 0`.
+The remedy `loader.threads` sets `loader.threads` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a thread loads a batch. The setting has no effect on an `IterableDataset`,
-because only one reader can iterate it. The setting also has no effect on a dataset that keeps a file open, because each
-thread would change the file position of the other threads.
+Paceline records `loader.threads` as applied when a thread loads a batch. The setting has no effect on an
+`IterableDataset`, because only one reader can iterate it. The setting also has no effect on a dataset that keeps a file
+open, because each thread would change the file position of the other threads.
 
 ## In the source
 
-The `DataLoader` of torch has no option for loader threads, so this setting can only be applied with the recipe.
+The `DataLoader` of torch has no option for loader threads, so the setting can only be applied with a recipe.
 """
 
 

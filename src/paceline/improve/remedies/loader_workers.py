@@ -29,9 +29,9 @@ the dataset divides the samples with `get_worker_info()`.
 The safety class is exact if loading samples draws no random numbers.
 
 The safety class is resampled if loading samples draws from the global random number generators of Python, numpy or
-torch: the samples and their order stay the same, but each worker draws its own random numbers. To check such a change,
-`tune` gives each sample the same random numbers in a run with and in a run without the change. Training in these two
-runs must then be bitwise identical.
+torch: the samples and their order stay the same, but each worker draws its own random numbers. To check a resampled
+change, `tune` gives each sample the same random numbers in a run with and in a run without the change. Training in the
+run with the change must be bitwise identical to training in the run without the change.
 
 The safety class is semantic if the dataset has its own random number generator, because each worker would get a copy
 that draws the same numbers. The safety class is also semantic if several workers would have to share one random number
@@ -39,15 +39,15 @@ generator.
 
 ## What it sets
 
-This remedy sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the
-number of workers, so that each epoch starts with the current state of the dataset.
+The remedy `loader.workers` sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`,
+it sets only the number of workers, so that each epoch starts with the current state of the dataset.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a loader is created with this number of workers. For an `IterableDataset`,
-Paceline only applies a change from no worker to one worker. The trial ends without a result if the dataset stores its
-position between epochs in a counter, its own random number generator, an iterator or an open file. In a worker, the
-copy of such a dataset would start again from the beginning in each epoch.
+Paceline records `loader.num_workers` as applied when a loader is created with this number of workers. For an
+`IterableDataset`, Paceline only applies a change from no worker to one worker. The trial ends without a result if the
+dataset stores its position between epochs in a counter, its own random number generator, an iterator or an open file.
+In a worker, the copy of a dataset that stores its position would start again from the beginning in each epoch.
 
 ## In the source
 

@@ -10,10 +10,10 @@ from paceline.improve.situation import Situation
 
 PAGE = """
 Repeated blocks of the model, such as the layers of a transformer, store only their input. The backward pass recomputes
-the activations of these blocks (activation checkpointing). `tune` tries to recompute all blocks (`checkpoint_every =
-1`), every second block (`checkpoint_every = 2`), and the smallest number of blocks that halves the stored activations
-(`activation_budget = 0.5`). Recomputing takes as much time as up to one more forward pass per step, so `tune` tries
-this change only with `--goal memory`.
+the activations of the repeated blocks (activation checkpointing). `tune` tries to recompute all blocks
+(`checkpoint_every = 1`), every second block (`checkpoint_every = 2`), and the smallest number of blocks that halves the
+stored activations (`activation_budget = 0.5`). Recomputing takes as much time as up to one more forward pass per step,
+so `tune` tries `memory.checkpoint` only with `--goal memory`.
 
 ## Safety class
 
@@ -22,18 +22,18 @@ only once.
 
 ## What it sets
 
-This remedy sets `memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
+The remedy `memory.checkpoint` sets `memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when it recomputes blocks of a model in training. If the model has no repeated
-blocks, the setting has no effect.
+Paceline records activation checkpointing as applied when it recomputes blocks of a model in training. If the model has
+no repeated blocks, the setting has no effect.
 
 ## In the source
 
 In the model's `forward` method, write `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` instead of
-`block(x)`. Do not recompute blocks with BatchNorm in this way, because they would update their running statistics twice
-per batch.
+`block(x)`. Do not use `torch.utils.checkpoint` for blocks with BatchNorm, because they would update their running
+statistics twice per batch.
 """
 
 _TRIED: Sequence[dict[str, object]] = ({"checkpoint_every": 1}, {"checkpoint_every": 2}, {"activation_budget": 0.5})

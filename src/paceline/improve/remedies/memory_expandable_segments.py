@@ -11,7 +11,7 @@ from paceline.improve.situation import Situation
 PAGE = """
 Torch's memory allocator reserves GPU memory in segments that can grow, so tensors of changing sizes reuse the same
 memory. Expandable segments avoid repeated allocation attempts and out-of-memory errors due to fragmentation. `tune`
-proposes this change if much more memory is reserved than was ever used at one time.
+proposes `memory.expandable_segments` if much more memory is reserved than was ever used at one time.
 
 ## Safety class
 
@@ -19,18 +19,18 @@ The safety class is exact, because training computes the same numbers at other m
 
 ## What it sets
 
-This remedy sets `allocator.expandable_segments = true`. Paceline adds this option to the allocator settings in the
-environment before the program starts.
+The remedy `memory.expandable_segments` sets `allocator.expandable_segments = true`. Paceline adds the option
+`expandable_segments:True` to the allocator settings in the environment before the program starts.
 
 ## How it is confirmed
 
-Paceline checks this setting at the first optimizer step. It records the setting as applied if the allocator has an
-expandable segment on the training device.
+Paceline checks `allocator.expandable_segments` at the first optimizer step. Paceline records the setting as applied if
+the allocator has an expandable segment on the training device.
 
 ## In the source
 
-Set `PYTORCH_ALLOC_CONF=expandable_segments:True` in the environment, not in the source. In older versions of torch,
-this environment variable is named `PYTORCH_CUDA_ALLOC_CONF`.
+Set `PYTORCH_ALLOC_CONF=expandable_segments:True` in the environment, not in the source. In older versions of torch, the
+environment variable for the allocator is named `PYTORCH_CUDA_ALLOC_CONF`.
 """
 
 

@@ -15,7 +15,8 @@ needs one more forward pass per step. Gradient accumulation in the source saves 
 additional forward pass.
 
 The setting does not work if BatchNorm computes statistics of the batch, or if the model returns its own loss. `tune`
-tries this change only with `--goal memory`, and doubles the number of parts as long as this saves memory.
+tries `memory.micro_batches` only with `--goal memory`, and doubles the number of parts as long as more parts save
+memory.
 
 ## Safety class
 
@@ -24,17 +25,17 @@ another order.
 
 ## What it sets
 
-This remedy sets `memory.micro_batches` to 2, 4 and so on.
+The remedy `memory.micro_batches` sets `memory.micro_batches` to 2, 4 and so on.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when a model processes a batch in parts. If a model cannot process its batch in
-parts, the trial reports the reason.
+Paceline records `memory.micro_batches` as applied when a model processes a batch in parts. If a model cannot process
+its batch in parts, the trial reports the reason.
 
 ## In the source
 
-Torch has no option that splits a batch in this way, so this setting can only be applied with the recipe. In the source,
-use gradient accumulation over parts of a batch instead.
+Torch has no option that computes one batch in several parts, so the setting can only be applied with a recipe. In the
+source, use gradient accumulation over parts of a batch instead.
 """
 
 

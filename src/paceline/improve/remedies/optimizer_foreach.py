@@ -6,10 +6,10 @@ from paceline.improve.remedies import Remedy, switch
 from paceline.improve.situation import Situation
 
 PAGE = """
-With `foreach=True`, an optimizer of torch runs each operation on many tensors at a time. `tune` proposes this change if
-the optimizer takes a visible share of step time and updates one tensor at a time, and if the program passes neither
-`fused` nor `foreach`. If the optimizer supports `fused`, `tune` tries `optimizer.fused` before `optimizer.foreach`. On
-a CUDA device, torch uses `foreach` by default.
+With `foreach=True`, an optimizer of torch runs each operation on many tensors at a time. `tune` proposes
+`optimizer.foreach` if the optimizer takes a visible share of step time and updates one tensor at a time, and if the
+program passes neither `fused` nor `foreach`. If the optimizer supports `fused`, `tune` tries `optimizer.fused` before
+`optimizer.foreach`. On a CUDA device, torch uses `foreach` by default.
 
 ## Safety class
 
@@ -17,11 +17,11 @@ The safety class is numeric: the algorithm is the same, but results are rounded 
 
 ## What it sets
 
-This remedy sets `optimizer.foreach = true`.
+The remedy `optimizer.foreach` sets `optimizer.foreach = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when an optimizer of torch is created with `foreach=True`.
+Paceline records `optimizer.foreach` as applied when an optimizer of torch is created with `foreach=True`.
 
 ## In the source
 

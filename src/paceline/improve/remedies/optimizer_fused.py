@@ -16,11 +16,11 @@ The safety class is numeric: the algorithm is the same, but results are rounded 
 
 ## What it sets
 
-This remedy sets `optimizer.fused = true`.
+The remedy `optimizer.fused` sets `optimizer.fused = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when an optimizer of torch is created with `fused=True`.
+Paceline records `optimizer.fused` as applied when an optimizer of torch is created with `fused=True`.
 
 ## In the source
 

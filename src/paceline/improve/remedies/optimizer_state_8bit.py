@@ -12,23 +12,24 @@ _KINDS = ("Adam", "AdamW")
 
 PAGE = """
 Adam stores two moving averages for each parameter, which take 8 bytes in total. If the library bitsandbytes or torchao
-is installed, this setting replaces `torch.optim.Adam` and `torch.optim.AdamW` with the optimizer of that library, which
-stores both moving averages in 2 bytes. `tune` tries this change with `--goal memory` on a CUDA device.
+is installed, the setting `optimizer.state_8bit` replaces `torch.optim.Adam` and `torch.optim.AdamW` with the optimizer
+of that library, which stores both moving averages in 2 bytes. `tune` tries `optimizer.state_8bit` with `--goal memory`
+on a CUDA device.
 
 ## Safety class
 
-The safety class is semantic: the moving averages are rounded to 8 bits in every step, so this is another optimizer.
-Compare the loss with and without the change over a whole training run.
+The safety class is semantic: the moving averages are rounded to 8 bits in every step, so the training algorithm
+changes. Compare the loss with and without the change over a whole training run.
 
 ## What it sets
 
-This remedy sets `optimizer.state_8bit = true`.
+The remedy `optimizer.state_8bit` sets `optimizer.state_8bit = true`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the optimizer of bitsandbytes or torchao is created. If neither library is
-installed, a message names the packages to install. If the library does not support an argument of the optimizer, the
-program keeps its own optimizer.
+Paceline records `optimizer.state_8bit` as applied when the optimizer of bitsandbytes or torchao is created. If neither
+library is installed, a message names the packages to install. If the library does not support an argument of the
+optimizer, the program keeps its own optimizer.
 
 ## In the source
 

@@ -20,12 +20,12 @@ The safety class is numeric: the algorithm is the same, but values are rounded t
 
 ## What it sets
 
-This remedy sets `precision.autocast = "bf16"`.
+The remedy `precision.autocast` sets `precision.autocast = "bf16"`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the forward pass of a model runs in bf16. The setting has no effect if the
-program uses autocast itself.
+Paceline records `precision.autocast` as applied when the forward pass of a model runs in bf16. The setting has no
+effect if the program uses autocast itself.
 
 ## In the source
 

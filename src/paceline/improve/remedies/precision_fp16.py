@@ -9,7 +9,7 @@ from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
 PAGE = """
-Under autocast, matrix operations run in float16. `tune` proposes this change on CUDA devices that do not support
+Under autocast, matrix operations run in float16. `tune` proposes `precision.fp16` on CUDA devices that do not support
 bfloat16 (compute capability 7). The loss is computed in fp32 outside autocast.
 
 Small gradients would become zero in float16. Therefore, the loss is multiplied by a scale before each backward pass,
@@ -24,18 +24,19 @@ how many steps were skipped.
 
 ## What it sets
 
-This remedy sets `precision.autocast = "fp16"`.
+The remedy `precision.fp16` sets `precision.autocast = "fp16"`.
 
 ## How it is confirmed
 
-Paceline records this setting as applied when the forward pass of a model runs in fp16. The setting has no effect if the
-program uses autocast or a `GradScaler` itself, or if parameters are sharded over ranks. After 24 skipped steps in a
-row, Paceline reports that the setting does not work.
+Paceline records `precision.autocast` as applied when the forward pass of a model runs in fp16. The setting has no
+effect if the program uses autocast or a `GradScaler` itself, or if parameters are sharded over ranks. After 24 skipped
+steps in a row, Paceline reports that the setting does not work.
 
 ## In the source
 
 Put `with torch.autocast("cuda", dtype=torch.float16):` around the forward pass, and create a `torch.amp.GradScaler`.
-Call its methods in this order: `scale` on the loss, `unscale_` before gradients are clipped, then `step` and `update`.
+Call `scale` on the loss, `unscale_` before gradients are clipped, and `step` and `update` instead of
+`optimizer.step()`.
 """
 
 

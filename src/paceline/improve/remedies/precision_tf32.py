@@ -6,8 +6,8 @@ from paceline.improve.remedies import Remedy, switch
 
 PAGE = """
 Products of fp32 matrices run on the tensor cores: inputs are rounded to 10 bits of mantissa (TF32), and sums stay in
-fp32. `tune` proposes this change on a CUDA device of compute capability 8.0 or later, if fp32 matrix products take a
-visible share of the time.
+fp32. `tune` proposes `precision.tf32` on a CUDA device of compute capability 8.0 or later, if fp32 matrix products take
+a visible share of the time.
 
 ## Safety class
 
@@ -15,12 +15,12 @@ The safety class is numeric: the algorithm is the same, but inputs are rounded t
 
 ## What it sets
 
-This remedy sets `precision.tf32 = true`.
+The remedy `precision.tf32` sets `precision.tf32 = true`.
 
 ## How it is confirmed
 
-Paceline checks this setting at the first optimizer step. It records the setting as applied if the device supports TF32,
-and if the program has not set another precision for matrix products.
+Paceline checks `precision.tf32` at the first optimizer step. Paceline records the setting as applied if the device
+supports TF32, and if the program has not set another precision for matrix products.
 
 ## In the source
 

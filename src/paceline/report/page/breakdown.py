@@ -28,8 +28,8 @@ def breakdown(diagnosis: Diagnosis) -> Markup | None:
         "Where the time goes",
         _counted(diagnosis),
         _table(diagnosis),
-        functions("Your own code between the phases", own, sources=diagnosis.sources),
-        functions("Operators, from the profiled steps", diagnosis.top_operators, "Calls"),
+        functions("Your own code between the phases of a step", own, sources=diagnosis.sources),
+        functions("Operators in the profiled steps", diagnosis.top_operators, "Calls"),
     )
 
 

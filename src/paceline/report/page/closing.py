@@ -34,7 +34,7 @@ def unavailable(diagnosis: Diagnosis) -> Markup | None:
     listed = (
         element("li", element("b", words.headline(", ".join(names))), f": {why}") for why, names in reasons.items()
     )
-    title = f"{words.count(len(diagnosis.unavailable), 'reading')} could not be measured here"
+    title = f"{words.count(len(diagnosis.unavailable), 'reading')} could not be measured in this run"
     return section("unavailable", "Not measured", details(title, element("ul", *listed, class_="evidence")))
 
 
@@ -45,5 +45,8 @@ def footer(diagnosis: Diagnosis) -> Markup:
 
 def page_footer(about: str = "", *notes: str) -> Markup:
     """Make the footer of a page: notes on where numbers are from, and the program that made it."""
-    made = f"paceline {__version__}{f', {about}' if about else ''}. This page is one file and sends no requests."
+    made = (
+        f"paceline {__version__}{f', {about}' if about else ''}. This page is one self-contained file and loads "
+        f"nothing from the network."
+    )
     return element("footer", *(element("p", note) for note in notes), element("p", made))

@@ -31,7 +31,10 @@ def phases(comparison: Comparison) -> Markup | None:
         ("After", "num"),
         ("Change, 95% CI", "num long"),
     )
-    said = f"Mean time of each phase in a {comparison.basis}: the pale bar is BEFORE, the full bar is AFTER."
+    said = (
+        f"Mean time of each phase in a {comparison.basis}: the pale bar is the run BEFORE, and the full bar is "
+        f"the run AFTER."
+    )
     return section(
         "phases",
         "Where the change is",

@@ -46,11 +46,13 @@ def step_times(comparison: Comparison) -> Markup | None:
     top = _ceiling([before, after])
     frame = Frame(x=_steps([before, after]), y=Axis(low=0.0, high=top, unit="s"))
     highest = max(value for curve in (before, after) for value in curve.values if value is not None)
-    beyond = f" Slower steps, up to {units.seconds(highest)}, are cut at the top." if highest > top * 1.001 else ""
+    beyond = (
+        f" Steps that are slower, up to {units.seconds(highest)}, are cut at the top." if highest > top * 1.001 else ""
+    )
     return section(
         "timeline",
         "Step time",
-        element("p", f"Time of a step over the steps of both runs.{beyond}", class_="quiet"),
+        element("p", f"Step time over the steps of both runs.{beyond}", class_="quiet"),
         legend(_KEY),
         _plot(frame, before, after, "step time", "s"),
     )

@@ -24,10 +24,10 @@ _MOODS: Mapping[Outcome, str] = {
 }
 _NEXT: Mapping[Outcome, str] = {
     "regression": "Find out what causes the slow-down",
-    "slower": "The slow-down is within the tolerance; see what could make the run faster",
-    "cannot-tell": "Compare longer runs, and look at what holds the run back now",
-    "same": "Nothing changed; look at what holds the run back",
-    "faster": "Keep the change, and look at what holds the run back now",
+    "slower": "The slow-down is within the tolerance; find out what could make the run faster",
+    "cannot-tell": "Compare longer runs, and find out what slows the run down now",
+    "same": "Nothing changed; find out what slows the run down",
+    "faster": "Keep the change, and find out what slows the run down now",
 }
 _TWICE = 2.0  # from this ratio on a factor reads better than a share
 _IN_TILES = ("steady throughput", "device memory", "host memory")
@@ -77,7 +77,7 @@ def _why(comparison: Comparison) -> Markup:
     if ratio is not None:
         ends = f"{relative(ratio.low)} to {relative(ratio.high)}"
         tolerance = units.percent(comparison.tolerance)
-        parts.append(f"Change of the time: {relative(ratio.value)} (95% CI {ends}; tolerance {tolerance}).")
+        parts.append(f"Change of the step time: {relative(ratio.value)} (95% CI {ends}; tolerance {tolerance}).")
     told = [f" {words.headline(text)}." for label, text in reasons(comparison) if label == "why"]
     return join([*parts, *told])
 

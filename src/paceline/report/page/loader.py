@@ -38,7 +38,7 @@ def loader(diagnosis: Diagnosis) -> Markup | None:
         facts(_facts(found)),
         _states(found),
         _workers(found.per_worker),
-        functions("Functions that make the samples", found.hot, sources=diagnosis.sources),
+        functions("Functions that load the samples", found.hot, sources=diagnosis.sources),
         _settings(found),
     )
 
@@ -54,11 +54,15 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
             units.seconds(found.cpu_per_batch_s),
             f"mean of {words.count(found.batches, 'batch')}",
         ),
-        ("Collate", units.percent(found.collate), "of the time in which batches are made"),
+        ("Collate", units.percent(found.collate), "of the time that the loader needs for batches"),
     ]
     if found.makers:
         known.append(
-            ("Hand over", units.percent(found.hand_over), "CPU time, as a share of the time in which batches are made")
+            (
+                "Hand over",
+                units.percent(found.hand_over),
+                "CPU time, as a share of the time that the loader needs for batches",
+            )
         )
     if found.read_bytes_per_s is not None:
         known.append(("Read from storage", words.quantity(found.read_bytes_per_s, "bytes/s"), ""))
@@ -67,8 +71,8 @@ def _facts(found: LoaderBreakdown) -> list[Fact]:
 
 def _makers(found: LoaderBreakdown) -> Fact:
     if found.threads:
-        return "Threads", f"{found.threads}", "of the training process, instead of workers"
-    return "Workers", f"{found.workers}", "" if found.workers else "the training process makes the batches"
+        return "Threads", f"{found.threads}", "of the training process, because the loader has no workers"
+    return "Workers", f"{found.workers}", "" if found.workers else "the training process loads the batches itself"
 
 
 def _maker(found: LoaderBreakdown) -> str:
@@ -81,7 +85,7 @@ def _states(found: LoaderBreakdown) -> Markup:
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts)
     key = [(class_, f"{name} {units.percent(share)}") for class_, name, share in parts]
     maker = f"a {_maker(found)}" if found.makers else "the training process"
-    title = element("h3", f"While it makes batches, {maker} is")
+    title = element("h3", f"While loading batches, {maker} is")
     return join((title, stacked(parts, label, named=True), legend(key)))
 
 
@@ -95,7 +99,7 @@ def _workers(rows: Sequence[WorkerRow]) -> Markup | None:
     made = table(heads, (_worker(row) for row in rows[:MAX_WORKERS]), class_="workers")
     if len(rows) <= MAX_WORKERS:
         return made
-    return join((made, element("p", f"{MAX_WORKERS} of {len(rows)} workers are shown.", class_="quiet")))
+    return join((made, element("p", f"{MAX_WORKERS} of the {len(rows)} workers are shown.", class_="quiet")))
 
 
 def _worker(row: WorkerRow) -> list[str | Markup]:

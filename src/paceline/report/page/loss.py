@@ -46,7 +46,7 @@ def _summary(curve: LossCurve) -> str:
         ends = f"From {words.quantity(curve.first, '')} to {words.quantity(curve.last, '')}"
         parts.append(f"{ends}, {_averaged(curve)}.")
     if curve.first_bad_step is not None:
-        parts.append(f"Not finite from step {curve.first_bad_step:,} on.")
+        parts.append(f"The loss is NaN or infinite from step {curve.first_bad_step:,} on.")
     reached = curve.target_reached
     if curve.target is not None and reached:
         when = f"at step {reached['step']:,.0f}, after {units.seconds(reached['seconds'])}"

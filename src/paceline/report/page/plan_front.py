@@ -24,8 +24,8 @@ def front(advice: Advice) -> Markup | None:
     formats = [_other(plan) for plan in advice.formats]
     heads += [("Step", "num"), ("Memory", "num"), ("Fits", "num")]
     said = (
-        "Step time against memory per GPU. All plans shown fit in memory, and each needs less memory than every faster "
-        "plan. The chosen plan is the fastest."
+        "Step time against memory per GPU. All plans in the chart fit in memory, and each plan needs less memory "
+        "than every faster plan. The chosen plan is the fastest."
     )
     more = len(plans) - _MOST_ROWS
     return section(
@@ -34,7 +34,7 @@ def front(advice: Advice) -> Markup | None:
         element("p", said, class_="quiet"),
         _drawing(advice) if len(plans) > 1 else None,
         table(heads, (_row(plan) for plan in plans[:_MOST_ROWS]), class_="plans"),
-        element("p", f"{more} slower plans are in the JSON", class_="quiet") if more > 0 else None,
+        element("p", f"{more} slower plans are in the JSON result", class_="quiet") if more > 0 else None,
         *formats,
     )
 
@@ -51,7 +51,7 @@ def _drawing(advice: Advice) -> Markup:
         line(frame, held, times, "curve"),
         dots(frame, held[1:], times[1:], "curve"),
         dots(frame, held[:1], times[:1], "chosen"),
-        label=f"Step time against memory of {len(plans)} plans; the chosen one is the fastest",
+        label=f"Step time against memory of {len(plans)} plans; the chosen plan is the fastest",
         notes=[
             note(frame, "chosen", x=best.memory_bytes, y=best.step_s),
             note(frame, "limit", x=limit, class_="bad top"),

@@ -44,7 +44,10 @@ def _meta(advice: Advice) -> str:
     found = advice.found
     played = f"; {found.played} pipelines simulated" if found.played else ""
     if advice.best is None:
-        return f"None of {found.looked_at:,} configurations fits{played}. The nearest one is shown."
+        return (
+            f"None of the {found.looked_at:,} configurations fits in memory{played}. "
+            "The configuration that is closest to fitting is shown."
+        )
     return f"The fastest of {found.looked_at:,} configurations{played}"
 
 
@@ -60,7 +63,7 @@ def _facts(advice: Advice, plan: Plan) -> list[Fact]:
         ("Step", units.seconds(plan.step_s), f"{units.seconds(low)} to {units.seconds(high)} (80% interval)"),
         ("Throughput", units.rate(throughput, unit), per_gpu),
         ("Memory of a GPU", units.size(plan.memory_bytes), held),
-        ("Largest micro-batch", f"{advice.largest_micro_batch}", "that fits with this layout"),
+        ("Largest micro-batch", f"{advice.largest_micro_batch}", "that fits in memory with this layout"),
         *_cost(advice),
     ]
 
@@ -71,7 +74,7 @@ def _cost(advice: Advice) -> list[Fact]:
         return []
     took = ("Training time", hours(cost.hours), f"{hours(cost.hours_low)} to {hours(cost.hours_high)}")
     if cost.usd is None:
-        return [took, ("Cost", units.MISSING, "no price is known; give it with --price")]
+        return [took, ("Cost", units.MISSING, "the price is unknown; give it with --price")]
     return [took, ("Cost", dollars(cost.usd), f"{dollars(cost.usd_low)} to {dollars(cost.usd_high)}")]
 
 
@@ -80,7 +83,9 @@ def offers_headline(found: Sequence[Offer]) -> str:
     cheap, fast = found[0], found[-1]
     if cheap is fast:
         return f"{cheap.machines.name}: {dollars(cheap.usd)} in {hours(cheap.hours)}"
-    return f"From {dollars(cheap.usd)} in {hours(cheap.hours)} to {dollars(fast.usd)} in {hours(fast.hours)}"
+    return (
+        f"Cheapest: {dollars(cheap.usd)} in {hours(cheap.hours)}; fastest: {dollars(fast.usd)} in {hours(fast.hours)}"
+    )
 
 
 def _offered(name: str, offer: Offer) -> Fact:

@@ -84,8 +84,8 @@ def offers(found: Offers, today: date) -> Markup:
         ("Machines", ""), ("GPUs", "num"), ("Takes", "num"), ("On demand", "num"), ("Spot", "num"), ("Layout", ""),
     )  # fmt: skip
     said = (
-        "Price of the training on demand against its time. For each machine in the list, no other machine is both "
-        "faster and cheaper."
+        "Price of the training on on-demand machines against its time. For each machine in the list, no other "
+        "machine is both faster and cheaper."
     )
     sources = dict.fromkeys(offer.machines.instance.price_source for offer in found.best if offer.machines.instance)
     told = "; ".join(f"{source}{aged(age_days(source, today))}" for source in sources)
@@ -94,7 +94,12 @@ def offers(found: Offers, today: date) -> Markup:
         "Cheaper or faster",
         element("p", said, class_="quiet"),
         _drawing(found.best, found.beaten),
-        legend([("line-0", "in the list"), ("line-1", f"{len(found.beaten)} slower and more expensive than another")]),
+        legend(
+            [
+                ("line-0", "in the list"),
+                ("line-1", f"{len(found.beaten)} slower and more expensive than another machine"),
+            ]
+        ),
         table(heads, (_offer(offer) for offer in found.best), class_="plans"),
         element("p", f"Prices: {told}", class_="quiet") if told else None,
     )

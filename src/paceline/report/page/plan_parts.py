@@ -39,7 +39,7 @@ _MEANING = {
     "weights": "as stored between steps",
     "gradients": "of the weights on this GPU",
     "optimizer": "moments, and copies of weights",
-    "activations": "of the micro-batches in flight",
+    "activations": "of the micro-batches that are being computed",
     "logits": "and their gradients",
     "buffers": "of sharding and communication",
     "workspace": "of attention and libraries",
@@ -63,7 +63,8 @@ def time(advice: Advice) -> Markup:
     )
     took = f"{units.seconds(plan.step_s)} ± {units.percent(advice.spread)}"
     said = (
-        f"One step on one GPU: {took}. Communication is included only if it does not overlap with computing. "
+        f"One step on one GPU: {took}. The step time contains only the communication that does not overlap with "
+        f"computing. "
         f"{utilisation(plan)}."
     )
     return section(

@@ -10,7 +10,7 @@ from paceline.report.plan_words import adapted, weights
 
 _KERNELS = {
     "fused": "Element-wise kernels are fused, as `torch.compile` does (`--eager`: not fused).",
-    "eager": "Element-wise kernels run one by one.",
+    "eager": "Element-wise kernels are not fused.",
 }
 
 
@@ -24,25 +24,27 @@ def _model(model: Model) -> str:
     if not isinstance(model, Transformer):
         return (
             f"{model.name}: {weights(model)}; {model.layers} convolutions of {model.flops / 1e9:.3g} GFLOP forward and "
-            f"{model.outputs / 1e6:.3g} million outputs a sample"
+            f"{model.outputs / 1e6:.3g} million outputs per sample"
         )
-    experts = f", {model.experts} experts of width {model.expert_ffn}, {model.top_k} a token" if model.experts else ""
+    experts = (
+        f", {model.experts} experts of width {model.expert_ffn}, {model.top_k} used per token" if model.experts else ""
+    )
     heads = f"{model.heads} heads" + (
         "" if model.kv_heads == model.heads else f" ({model.kv_heads} of keys and values)"
     )
     return (
         f"{model.name}: {weights(model)}; {model.layers} blocks of width {model.hidden:,}, "
         f"{heads}, feed-forward {model.ffn:,}{', gated' if model.gated else ''}{experts}, vocabulary {model.vocab:,}, "
-        f"{model.seq:,} tokens a sample, {'causal' if model.causal else 'full'} attention"
+        f"{model.seq:,} tokens per sample, {'causal' if model.causal else 'full'} attention"
     )
 
 
 def _machines(wish: Wish) -> str:
     cluster = wish.cluster
     speed = cluster.network_bytes_per_s
-    network = "the network that such nodes usually have" if speed is None else f"{speed * 8 / 1e9:,.0f} Gbit/s a node"
+    network = "the usual network of nodes with this GPU" if speed is None else f"{speed * 8 / 1e9:,.0f} Gbit/s per node"
     memory = units.size(cluster.memory_bytes)
-    return f"{cluster.count:,} x {cluster.gpu.name} of {memory}, {cluster.per_node} a node; {network}"
+    return f"{cluster.count:,} x {cluster.gpu.name} of {memory}, {cluster.per_node} per node; {network}"
 
 
 def _training(wish: Wish) -> str:
@@ -51,12 +53,12 @@ def _training(wish: Wish) -> str:
     asked = [f"layout {wish.layout}"] if wish.layout else []
     asked += [f"micro-batch {wish.micro_batch}"] if wish.micro_batch else []
     asked += [f"schedule {wish.schedule}"] if wish.schedule else []
-    asked += ["only what `paceline.train` runs"] if wish.by_engine else []
-    only = f"; asked for: {', '.join(asked)}" if asked else ""
+    asked += ["only layouts that `paceline.train` supports"] if wish.by_engine else []
+    only = f"; requested: {', '.join(asked)}" if asked else ""
     beside = adapted(wish.adapted)
     what = f"{beside}; a trained weight" if beside else "a weight"
     return (
-        f"{wish.global_batch:,} samples a step{tokens}, products in {wish.precision}; {what} takes "
+        f"{wish.global_batch:,} samples per step{tokens}, matrix products in {wish.precision}; {what} takes "
         f"{weight:g} B, its gradient {gradient:g} B, the optimizer ({wish.optimizer}) {optimizer:g} B{only}"
     )
 
@@ -64,17 +66,19 @@ def _training(wish: Wish) -> str:
 def assumed(wish: Wish) -> Markup:
     """Name what holds for every number on the page."""
     pictures = (
-        "Assumed: images have ImageNet's size, and are decoded as fast as in published measurements of such nodes.",
-        "The memory of convolutional networks is computed, but not checked, because no published measurement was "
-        "available.",
+        "Assumptions: images have the size of ImageNet images, and decoding is as fast as in published measurements "
+        "of such nodes.",
+        "The memory of convolutional networks is predicted, but was not compared with measurements, because no "
+        "published measurement was available.",
     )
     points = (
         *(() if isinstance(wish.model, Transformer) else pictures),
         _KERNELS[wish.kernels],
-        "Gradients are reduced during the backward pass. Attention uses kernels that are optimized for the GPU. Tensor "
+        "Gradients are exchanged between ranks during the backward pass. Attention uses kernels that are optimized "
+        "for the GPU. Tensor "
         "parallelism includes sequence parallelism.",
-        "A plan fits if its probability of fitting in memory is at least 0.9. The interval of its time contains 80% of "
-        "the published measurements of its kind that were not used to fit the cost model.",
+        "A plan fits if its probability of fitting in memory is at least 0.9. The interval of its step time contains "
+        "80% of the published measurements of similar plans that were not used to fit the cost model.",
         "A checkpoint is written at 2 GB/s per node. A restart after an interruption takes ten minutes.",
     )
     items = (element("li", point.replace("`", "")) for point in points)

@@ -18,7 +18,7 @@ def scaling(advice: Advice) -> Markup | None:
     batch = f"the same batch of {advice.wish.global_batch:,} samples a step"
     unit = speed(found[0].plan)[1]
     heads = [("GPUs", "num"), (unit.capitalize(), "num"), ("Per GPU", "num"), ("", "bar")]
-    heads += [("Not overlapped communication", "num"), ("Layout", "")]
+    heads += [("Communication that does not overlap with computing", "num"), ("Layout", "")]
     said = f"{unit.capitalize()} of the best plan on each number of GPUs, with {batch}."
     return section(
         "scaling",

@@ -30,8 +30,8 @@ def stages(advice: Advice) -> Markup | None:
     micro_steps = min(run.pipe.micro_steps, _ROUNDS * run.pipe.ranks)
     played = spans(run.pipe._replace(micro_steps=micro_steps), run.passes)
     said = (
-        f"{turns(plan)}: the busiest rank is idle {units.percent(run.idle)} of the time. The picture "
-        f"shows the simulation of the first {micro_steps} of {run.pipe.micro_steps} micro-batches; grey is idle time."
+        f"{turns(plan)}: the busiest rank is idle {units.percent(run.idle)} of the time. The chart shows the "
+        f"simulation of the first {micro_steps} of {run.pipe.micro_steps} micro-batches; grey is idle time."
     )
     kinds = dict.fromkeys(task.kind for rank in played for task, _, _ in rank)
     return section(
@@ -54,7 +54,7 @@ def _drawing(played: Spans) -> Markup:
     ]
     more = len(played) - _MOST_RANKS
     rest = element("p", f"and {more} more ranks", class_="quiet") if more > 0 else None
-    return element("div", *lanes, rest, class_="turns", role="img", aria_label=f"{len(played)} ranks taking turns")
+    return element("div", *lanes, rest, class_="turns", role="img", aria_label=f"{len(played)} pipeline ranks")
 
 
 def _lane(own: tuple[Span, ...], whole: float) -> Markup:

@@ -47,10 +47,14 @@ def unusual(ranks: Sequence[RankBreakdown], most: int, named: set[int]) -> list[
 
 def _explained(everyone: Sequence[RankBreakdown], chosen: Sequence[RankBreakdown]) -> str:
     spread = words.rank_spread(everyone)
-    text = f"The ranks differ most in: {spread}." if spread else "No phase differs by 5% of step time or more."
+    text = (
+        f"The ranks differ most in: {spread}."
+        if spread
+        else "No phase differs between ranks by 5% of step time or more."
+    )
     if len(chosen) == len(everyone):
         return text
-    return f"{text} Shown are {len(chosen)} of {len(everyone):,} ranks, those furthest from the median."
+    return f"{text} The table shows the {len(chosen)} of {len(everyone):,} ranks that differ most from the median rank."
 
 
 def _table(chosen: Sequence[RankBreakdown]) -> Markup:

@@ -41,7 +41,7 @@ def cost(diagnosis: Diagnosis) -> Markup | None:
         (
             "Cost of the time in which the device waited",
             units.money(money.idle),
-            f"{units.percent(money.idle_share)} of it",
+            f"{units.percent(money.idle_share)} of the cost",
         ),
         ("Price of the machines", f"{units.money(money.price_per_hour)}/h", ""),
     ]

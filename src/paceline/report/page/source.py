@@ -15,7 +15,7 @@ def source_of(function: str, found: SourceLines) -> Markup:
     """Show the lines with their numbers, the named one marked."""
     name = PurePath(found.file).name
     if found.changed:
-        text = f"{name} changed after this run started, so line {found.marked} is not shown."
+        text = f"{name} was changed after this run started, so line {found.marked} is not shown."
         return element("p", text, class_="quiet", title=found.file)
     lines = (_line(found.first + i, text, found.marked) for i, text in enumerate(found.lines))
     caption = element("figcaption", element("code", f"{name}:{found.marked}"), title=found.file)

@@ -36,7 +36,7 @@ def timeline(diagnosis: Diagnosis) -> Markup | None:
         "Over the run",
         element(
             "p",
-            f"{whose} mean time of a step by phase. Thin lines show the slowest step{_beyond(points, frame)}. ",
+            f"{whose} mean step time, divided into phases. Thin lines show the slowest step{_beyond(points, frame)}. ",
             element("span", "Drag to zoom, double-click to go back.", class_="scripted"),
             class_="quiet",
         ),

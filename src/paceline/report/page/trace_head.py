@@ -48,7 +48,7 @@ def _first(findings: Sequence[Finding], next_command: str) -> Markup | None:
 def first_sentence(findings: Sequence[Finding]) -> str:
     """Say what to do first: the first remedy of the first finding, or that nothing needs a change."""
     if not findings:
-        return "Nothing needs a change; look at single kernels in Perfetto"
+        return "No change is needed; look at single kernels in Perfetto"
     remedies = findings[0].remedies
     return words.headline(remedies[0].change) if remedies else f"Read what {findings[0].name} means"
 
@@ -68,8 +68,8 @@ def said(traces: Traces, findings: Sequence[Finding]) -> str:
     if findings:
         return findings[0].summary
     if verdict_of(traces, findings) is None:
-        return "there are no GPU events in the window"
-    return "no problem takes enough time to be worth a change"
+        return "the captures contain no GPU events in the window"
+    return "no problem takes so much time that a change is worthwhile"
 
 
 def about(traces: Traces) -> str:

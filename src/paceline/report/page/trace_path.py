@@ -79,5 +79,9 @@ def _steps(found: PathSummary) -> Markup | None:
     heads = (("Step", ""), ("What it waited for", "bar"), ("Length", "num"))
     rows = ([step.name, _bar(step.kinds_ns), units.seconds(step.length_ns / 1e9)] for step in found.steps[:_STEPS])
     left = len(found.steps) - _STEPS
-    more = element("p", f"and {words.count(left, 'step')} more, in the JSON", class_="quiet") if left > 0 else None
+    more = (
+        element("p", f"and {words.count(left, 'step')} more are in the JSON result", class_="quiet")
+        if left > 0
+        else None
+    )
     return element("div", table(heads, rows, class_="ranks"), more)

@@ -34,7 +34,11 @@ def ranks(traces: Traces) -> Markup:
     """List the ranks; of very many, those that differ most from the median."""
     chosen = unusual(traces.ranks, MAX_ROWS)
     left = len(traces.ranks) - len(chosen)
-    text = f"Shown are {len(chosen)} of {len(traces.ranks):,} ranks, those furthest from the median." if left else None
+    text = None
+    if left:
+        text = (
+            f"The table shows the {len(chosen)} of {len(traces.ranks):,} ranks that differ most from the median rank."
+        )
     heads = (
         ("Rank", ""),
         ("Share of the span", "bar"),
@@ -76,6 +80,6 @@ def _waited_for(traces: Traces) -> list[str]:
     found = []
     for one in traces.stragglers:
         caused = f"{units.seconds(one.caused_ns / 1e9)}, {units.percent(one.share)} of all waiting"
-        last = f"Rank {one.rank} comes last in {one.last_in} of {words.count(one.of, 'collective')}"
-        found.append(f"{last}; the other ranks wait {caused} for it.")
+        last = f"Rank {one.rank} arrives last in {one.last_in} of {words.count(one.of, 'collective')}"
+        found.append(f"{last}; the other ranks wait {caused} for this rank.")
     return found

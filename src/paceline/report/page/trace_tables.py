@@ -150,4 +150,8 @@ def _signed(ns: float) -> str:
 
 
 def _more(count: int, noun: str) -> Markup | None:
-    return element("p", f"and {words.count(count, noun)} more, in the JSON", class_="quiet") if count > 0 else None
+    return (
+        element("p", f"and {words.count(count, noun)} more are in the JSON result", class_="quiet")
+        if count > 0
+        else None
+    )

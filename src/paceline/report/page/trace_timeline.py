@@ -30,7 +30,10 @@ _TITLES = {
     "loader": "fetching batches", "waits": "calls that wait for the GPU", "launch": "launches",
 }  # fmt: skip
 _BINS = 400
-_HELP = "Drag to move. Zoom with the wheel, + and -, or a double-click. Point at an event for its name."
+_HELP = (
+    "Drag to move the view. Zoom with the mouse wheel, with + and -, or with a double-click. Point at an event "
+    "to see its name."
+)
 
 
 def timeline(gallery: Gallery | None) -> Markup | None:
@@ -41,7 +44,7 @@ def timeline(gallery: Gallery | None) -> Markup | None:
     events = sum(count for _, lanes in made.ranks for _, _, count in lanes)
     shown = f"{words.count(events, 'event')} of {words.count(len(made.ranks), 'rank')}"
     more = (
-        f", chosen because they are unusual; {gallery.left_out:,} more ranks are not drawn" if gallery.left_out else ""
+        f", chosen because they are unusual; {gallery.left_out:,} more ranks are not shown" if gallery.left_out else ""
     )
     text = f"{shown}{more}; {units.seconds(made.span_ns / 1e9)} in all."
     return section(

@@ -9,13 +9,13 @@ from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
 
 _TURNS = (
-    "The baseline and the candidate ran in separate processes and took turns: while one process ran a block of steps, "
-    "the other was stopped. A block of the baseline and the same block of the candidate are one pair, which is one "
-    "measurement. The 95% intervals stay valid although the result is checked repeatedly during the trial. They "
-    "include "
-    "the noise between processes of the same program. Pairs were discarded only if other programs used CPU cores."
+    "The baseline and the candidate ran in separate processes and alternated: while one process ran a block of "
+    "steps, the other process was stopped. A block of the baseline and the same block of the candidate form one "
+    "pair, which is one measurement. The 95% confidence intervals stay valid although the result is checked "
+    "repeatedly during the trial. The intervals include the noise between processes of the same program. Paceline "
+    "discarded pairs only if other programs used CPU cores."
 )
-_BARS = "Each bar at the top shows the median step of one run. The speed-up is computed from the pairs."
+_BARS = "Each bar at the top shows the median step time of one run. The speed-up is computed from the pairs."
 
 
 def method(tuned: Tuned) -> Markup:
@@ -35,7 +35,7 @@ def _facts(tuned: Tuned) -> list[Fact]:
     pairs = sum(trial.speedup.count for trial in made if trial.speedup is not None)
     rounds, aside = sum(trial.rounds for trial in made), sum(trial.set_aside for trial in made)
     return [
-        ("Blocks", words.count(pairs, "pair"), f"{aside:,} set aside"),
+        ("Blocks", words.count(pairs, "pair"), f"{aside:,} discarded"),
         ("Rounds", f"{rounds:,}", "each with new processes"),
         ("Noise between processes", units.percent(tuned.scatter), _scatter(tuned)),
         ("Time", units.seconds(tuned.wall_s), words.headline(tuned.stopped)),
@@ -53,8 +53,11 @@ def _predictions(tuned: Tuned) -> str:
     judged = [trial.as_predicted for trial in tuned.trials if trial.as_predicted is not None]
     said = []
     if judged:
-        said.append(f"{sum(judged)} of {len(judged)} measured speed-ups are in the expected interval.")
+        said.append(f"{sum(judged)} of the {len(judged)} measured speed-ups are within their expected intervals.")
     known = [t for t in tuned.trials if t.predicted_by_findings is not None]
     if any(t.predicted != t.predicted_by_findings for t in known):
-        said.append("Expected gains come from the findings, corrected by earlier trials on this machine.")
+        said.append(
+            "Expected gains come from the findings, and are corrected with the results of earlier trials on "
+            "this machine."
+        )
     return " ".join(said)

@@ -26,7 +26,7 @@ def recipe(tuned: Tuned, recipe_file: str | None) -> Markup | None:
         "The recipe",
         where,
         _block(to_toml(tuned.best).splitlines()),
-        element("h3", "Is the training still the same?") if checks else None,
+        element("h3", "Is the training result still the same?") if checks else None,
         checks,
         _quality(tuned),
     )

@@ -31,7 +31,10 @@ def trials(tuned: Tuned) -> Markup | None:
         ("Change", ""), ("Expected", "num"), (_ticks(axis), "bar"), ("Measured", "num"), ("Outcome", ""),
     )  # fmt: skip
     what = "less memory" if tune_rows.for_memory(tuned) else "speed-up"
-    said = f"Each trial is compared with the best recipe before it. The {what} is drawn on a logarithmic scale."
+    said = (
+        f"Each trial is compared with the best recipe that was found before the trial. The {what} is drawn on a "
+        f"logarithmic scale."
+    )
     return section(
         "trials",
         "Trials",
@@ -163,13 +166,13 @@ def check_of(check: Check) -> Markup:
 def _beneath(row: Row) -> Iterator[str]:
     trial = row.trial
     if trial.rounds:
-        aside = f", {words.count(trial.set_aside, 'pair')} set aside" if trial.set_aside else ""
+        aside = f", {words.count(trial.set_aside, 'pair')} discarded" if trial.set_aside else ""
         far = f", {words.count(trial.far_off, 'pair')} far from the median (counted)" if trial.far_off else ""
         yield f"{words.count(trial.rounds, 'round')} of processes{aside}{far}, {units.seconds(trial.seconds)} in all"
     if row.gain is trial.saving and trial.speedup is not None:
         yield f"speed {tune_rows.achieved(trial.speedup)}"
     elif all(memory := tune_rows.memory(trial.saving)):
-        yield "memory at its peak {} ({})".format(*memory)
+        yield "peak memory {} ({})".format(*memory)
     if trial.cpu_ratio is not None and math.isfinite(trial.cpu_ratio) and trial.cpu_ratio > 0:
         yield f"CPU time of a step {units.factor(1 / trial.cpu_ratio)} of before"
 
