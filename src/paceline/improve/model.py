@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether what was achieved lies in what was predicted; None without either, or if the trial decided nothing."""
+        """Whether what was achieved lies in what was predicted; None without either, or if nothing is decided."""
         if self.predicted is None or self.speedup is None or _says_little(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
