@@ -58,7 +58,9 @@ def check(facts: Facts) -> Finding | None:
         left = (float(limit) - begin - grown) / per_step
         evidence.append(
             Evidence(
-                text=f"if memory grows at this rate, it is full after {left:,.0f} more steps", value=left, unit="steps"
+                text=f"if memory use grows at this rate, memory is full after {left:,.0f} more steps",
+                value=left,
+                unit="steps",
             )
         )
     return Finding(

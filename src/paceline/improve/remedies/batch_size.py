@@ -26,9 +26,9 @@ quality of the trained model on validation data yourself.
 
 ## What it sets
 
-The remedy `batch.size` sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate
-by the same factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square
-root of the factor by which the batch size grows.
+This remedy sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate by the same
+factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square root of the
+factor by which the batch size grows.
 
 ## How it is confirmed
 

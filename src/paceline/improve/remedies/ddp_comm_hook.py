@@ -27,7 +27,7 @@ of `powersgd` is semantic, because it adds most of each gradient only in later s
 
 ## What it sets
 
-The remedy `ddp.comm_hook` sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
+This remedy sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
 
 ## How it is confirmed
 

@@ -24,7 +24,7 @@ The safety class is numeric: the parameters can be divided into other buckets, s
 
 ## What it sets
 
-The remedy `ddp.static_graph` sets `ddp.static_graph = true`.
+This remedy sets `ddp.static_graph = true`.
 
 ## How it is confirmed
 
