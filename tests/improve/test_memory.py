@@ -158,7 +158,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(ran, parts):
     "after, why",
     [
         ("model.norm = nn.BatchNorm1d(4)", "BatchNorm needs statistics of the whole batch"),
-        ("model.out.register_forward_hook(lambda m, i, o: o.mean())", "it probably computes the loss itself"),
+        ("model.out.register_forward_hook(lambda m, i, o: o.mean())", "the model probably computes the loss itself"),
     ],
 )
 def test_a_model_that_cannot_run_in_parts_says_why(ran, after, why):

@@ -127,8 +127,8 @@ def _lines(found: Measured) -> list[str]:
     if limit is not None and found.times_limit is not None:
         times = found.times_limit
         lines.append(
-            f"{times.value:.2f} times ({times.low:.2f} to {times.high:.2f}) the CPU time of decoding alone, "
-            f"{_ms(limit.value)} ({_ms(limit.low)} to {_ms(limit.high)})"
+            f"loading takes {times.value:.2f} times ({times.low:.2f} to {times.high:.2f}) the CPU time of decoding "
+            f"alone, which is {_ms(limit.value)} ({_ms(limit.low)} to {_ms(limit.high)})"
         )
     whole = sum(stage.cpu_s for stage in found.stages)
     for stage in found.stages:

@@ -191,6 +191,6 @@ def _source(paths: tuple[Path, ...], dataset: str | None, columns: str | None, k
     source = source_of(folder, kind)
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
-            f"{dest} is inside {folder}, so the conversion would read its own output; give a folder elsewhere"
+            f"{dest} is inside {folder}, so the conversion would read its own output; name a folder elsewhere"
         )
     return source, dest

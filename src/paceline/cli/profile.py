@@ -46,7 +46,8 @@ def command(directory: Path | None, run: str) -> int:
             f"permission for its folder"
         ) from error
     click.echo(
-        f"paceline: the run was asked to profile a few steps; when it has done so, `paceline report {folder.name}` "
+        f"paceline: the run was asked to profile a few steps; when the steps have been profiled, `paceline report "
+        f"{folder.name}` "
         f"shows the result",
         err=True,
     )

@@ -180,7 +180,8 @@ def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Se
         Check(
             name="buffers",
             passed=False,
-            text="the integer buffers differ from those of the baseline, so something is counted more or fewer times",
+            text="the integer buffers differ from those of the baseline, so the model counts steps or batches more "
+            "or fewer times",
         )
     ]
 

@@ -19,7 +19,7 @@ from paceline.plan.parts import Part, Weight
 
 _USUAL_TOP_K = 2  # where neither a module nor a config says
 _UNEXPLAINED = 0.05  # share of the weights that may be neither block nor embedding
-_NUMBERS = "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
+_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
 
 
 def transformer_of(module: Part, name: str, seq: int) -> Transformer:

@@ -64,7 +64,7 @@ _OTHERS = {
     "jamba": "most of its blocks have no attention",
 }
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
-_NUMBERS = "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
+_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
 
 
 def from_config(path: Path) -> Transformer:

@@ -189,5 +189,5 @@ def _network(name: str) -> ConvNet:
     except UsageError:
         raise UsageError(
             f"{name!r} is neither a config.json nor a known model (such as llama-3-8b or resnet-50); "
-            "give its numbers: --params 8b --layers 32 --hidden 4096 --heads 32"
+            "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
         ) from None

@@ -38,9 +38,9 @@ def network_of(
     found = _vision(module, name, [each for each in products if each["kind"] == "linear"], samples)
     if found is None:
         raise UsageError(
-            f"{name} takes images or signals, and {convolved / max(flops, 1.0):.0%} of the work in its {len(products)} "
-            "convolutions and linear layers is convolution; supported are networks with mostly convolutions, and "
-            "vision transformers whose attention modules are named attn or attention"
+            f"{name} takes images or signals, and {convolved / max(flops, 1.0):.0%} of the FLOPs of its "
+            f"{len(products)} convolutions and linear layers are in convolutions; paceline plan supports networks "
+            f"with mostly convolutions, and vision transformers whose attention modules are named attn or attention"
         )
     return found
 

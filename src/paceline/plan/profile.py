@@ -247,8 +247,8 @@ def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
         found.append(f"the profile is {age} days old (made on {made.day}); measure again: paceline plan --calibrate")
     if profile.others_cores > _BUSY * made.cores:
         found.append(
-            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores during calibration: its times "
-            "are too long or noisy; calibrate again when the machine is idle"
+            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores during calibration, so the "
+            f"measured times are too long or noisy; calibrate again when the machine is idle"
         )
     return found
 

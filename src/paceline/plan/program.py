@@ -15,7 +15,7 @@ from paceline.plan.parts import Part, part_of
 from paceline.plan.pictures import network_of
 from paceline.plan.setting import Adapted, Kernels
 
-_NUMBERS = "give numbers: --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
+_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
 _ALL = 0.95  # share of the weights that an optimizer must have for a plan to hold
 _ADAM_BYTES = 8.0

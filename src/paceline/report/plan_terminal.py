@@ -166,7 +166,10 @@ def _how(plan: Plan) -> str:
 def _not_checked(plan: Plan) -> Iterator[str]:
     """Name what a prediction for a convolutional network rests on."""
     if not isinstance(plan.case.model, Transformer):
-        yield "  data: assumes images of ImageNet's size, decoded as fast as in published measurements of such nodes"
+        yield (
+            "  data: assumes that images have the size of ImageNet images and are decoded as fast as in published "
+            "measurements of nodes with this GPU"
+        )
         yield "  the predicted memory of convolutional networks was not compared with published measurements"
 
 
@@ -200,7 +203,10 @@ def _around(advice: Advice) -> Iterator[str]:
         yield from _aligned(rows, "<>><<<")
         yield from (f"`paceline explain {page}` describes how to use this data type" for page in sorted(pages))
     if advice.scaling:
-        yield "the same batch on other numbers of GPUs (percentages: throughput per GPU relative to the best plan):"
+        yield (
+            "the same batch size on other numbers of GPUs (the percentages are the throughput per GPU relative to "
+            "the best plan):"
+        )
         rows = [
             [
                 f"{each.plan.case.cluster.count:,}",

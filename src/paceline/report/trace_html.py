@@ -55,7 +55,7 @@ def to_html(
     return document(
         f"{told}: paceline trace",
         header(traces, findings, command),
-        problems(traces.problems, "Parts that could not be read, or that contradict each other:"),
+        problems(traces.problems, "Parts of the captures that could not be read, or that contradict each other:"),
         element("main", *sections, next_section(command, first_sentence(findings))),
         page_footer(),
         style=asset("trace.css"),

@@ -34,7 +34,7 @@ def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | No
         folded("Kernels", _table(KERNEL_HEADS, kernel_rows(traces.ranks))),
         folded("Collectives and the ranks that others wait for", _list(waiting(traces))),
         folded("Critical path", _list(path_lines(traces.ranks))),
-        folded("Parts that could not be read, or that contradict each other", _list(traces.problems)),
+        folded("Parts of the captures that could not be read, or that contradict each other", _list(traces.problems)),
         f"<sub>paceline trace of {words.count(len(traces.files), 'file')}</sub>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

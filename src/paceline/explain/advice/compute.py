@@ -116,8 +116,8 @@ the result.
 
 ## How to do it
 
-Round the size up where the program creates the layer. For example, write `nn.Embedding(50304, dim)` for a vocabulary of
-50,257 tokens. If you pad the output layer, exclude the added classes from the loss.
+Round the size up where the program creates the layer. For example, write `nn.Embedding(50304, dim)` for a vocabulary
+of 50,257 tokens. If you pad the output layer, exclude the added classes from the loss.
 """,
     "sync.less_often": """
 Read values such as the loss from the GPU only every n-th step.

@@ -60,7 +60,8 @@ def check(facts: Facts) -> Finding | None:
                 unit="s",
             ),
             Evidence(
-                text=f"{units.percent(late.phase_share)} of this difference is in the {late.phase} phase of rank "
+                text=f"{units.percent(late.phase_share)} of the difference in busy time is in the {late.phase} phase "
+                f"of rank "
                 f"{late.rank}{late.where}",
                 value=late.phase_share,
                 unit="share of the difference",
@@ -80,8 +81,8 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"rank {late.rank} makes the other ranks wait {units.percent(share)} of the time; it is slower in the "
-        f"{late.phase} phase{late.where}",
+        summary=f"rank {late.rank} makes the other ranks wait {units.percent(share)} of the time, because rank "
+        f"{late.rank} is slower in the {late.phase} phase{late.where}",
     )
 
 
@@ -115,7 +116,7 @@ def check_traces(traces: Traces) -> Finding | None:
             Remedy(
                 id="ranks.balance",
                 safety="exact",
-                change=f"find out what rank {late.rank} does before it reaches the collective operations",
+                change=f"find out what rank {late.rank} does before rank {late.rank} reaches the collective operations",
                 gain=gain,
             )
         ],

@@ -111,7 +111,10 @@ def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[Jso
         )
     ]
     for line in lines[:3]:
-        text = f"{line['count']} of these stack samples are in the function {line['function']}: `{line['text']}`"
+        text = (
+            f"{line['count']} stack samples that wait for the GPU are in the function {line['function']}: "
+            f"`{line['text']}`"
+        )
         found.append(Evidence(text=text, value=float(line["count"]), unit="samples"))
     if idle is not None and rank.gpu is not None:
         text = (

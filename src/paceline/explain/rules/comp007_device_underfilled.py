@@ -94,7 +94,7 @@ def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
         text += f" ({gpu.readings} readings)"
         found.append(Evidence(text=text, value=gpu.utilization, unit="share of time"))
     if gpu.power_w is not None and gpu.power_share is not None:
-        text = f"it draws {gpu.power_w:.0f} W under load, {units.percent(gpu.power_share)} of its limit"
+        text = f"the GPU draws {gpu.power_w:.0f} W under load, {units.percent(gpu.power_share)} of its power limit"
         text += f" ({gpu.loaded} readings)"
         found.append(Evidence(text=text, value=gpu.power_w, unit="W"))
     if rank.memory is not None:

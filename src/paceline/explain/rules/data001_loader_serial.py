@@ -20,10 +20,10 @@ loads a batch, the GPU is idle. While the GPU computes, no batch is loaded.
 
 ## How it is detected
 
-Paceline reports `loader-serial` if the training thread waits for data during at least 5% of step time and for at least
-0.2 ms per step, and if no other thread or process loads the data. The training thread loads the data itself if the
-training loader has no workers (`num_workers=0`), or if the program has no `DataLoader` and reads data in the training
-thread between steps.
+Paceline reports `loader-serial` if the training thread waits for data during at least 5% of step time and for at
+least 0.2 ms per step, and if no other thread or process loads the data. The training thread loads the data itself if
+the training loader has no workers (`num_workers=0`), or if the program has no `DataLoader` and reads data in the
+training thread between steps.
 
 In profiler captures, Paceline reports `loader-serial` if the GPU is idle during at least 5% of the time while a loader
 without workers fetches a batch.

@@ -82,7 +82,7 @@ def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
     ]
     if heat.clock_mhz and heat.free_clock_mhz:
         text = (
-            f"in these readings, the SM clock rate is {heat.clock_mhz:,.0f} MHz instead of "
+            f"with heat as the limit, the SM clock rate is {heat.clock_mhz:,.0f} MHz instead of "
             f"{heat.free_clock_mhz:,.0f} MHz"
         )
         found.append(Evidence(text=text, value=heat.clock_mhz, unit="MHz"))

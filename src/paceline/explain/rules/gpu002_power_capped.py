@@ -91,7 +91,8 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     ]
     if cut.clock_mhz and cut.free_clock_mhz:
         text = (
-            f"in these readings, the SM clock rate is {cut.clock_mhz:,.0f} MHz instead of {cut.free_clock_mhz:,.0f} MHz"
+            f"with power as the limit, the SM clock rate is {cut.clock_mhz:,.0f} MHz instead of "
+            f"{cut.free_clock_mhz:,.0f} MHz"
         )
         found.append(Evidence(text=text, value=cut.clock_mhz, unit="MHz"))
     if gpu.power_w is not None and gpu.power_limit_w is not None:

@@ -70,7 +70,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.cores",
                 safety="exact",
-                change="move the other programs to another machine, raise the CPU quota, or pin this program to free "
+                change="move the other programs to another machine, raise the CPU quota, or pin the program to free "
                 "cores",
                 gain=gain,
             )

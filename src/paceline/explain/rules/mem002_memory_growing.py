@@ -26,8 +26,8 @@ that stores activations.
 
 Paceline reports `memory-growing` if, after the warm-up, the memory of the process or of the GPU grows by at least 48
 MiB and by at least a tenth of its first value. The readings must cover at least 1.5 seconds. To test whether the memory
-rises steadily, Paceline divides the run into eight parts. Memory must rise from nearly every part to the next
-(Kendall's tau of at least 0.7).
+rises steadily, Paceline divides the run into eight parts. Memory must rise from nearly every part of the run to the
+next part (Kendall's tau of at least 0.7).
 
 ## What helps
 
@@ -58,7 +58,9 @@ def check(facts: Facts) -> Finding | None:
         left = (float(limit) - begin - grown) / per_step
         evidence.append(
             Evidence(
-                text=f"if memory grows at this rate, it is full after {left:,.0f} more steps", value=left, unit="steps"
+                text=f"if memory use grows at this rate, memory is full after {left:,.0f} more steps",
+                value=left,
+                unit="steps",
             )
         )
     return Finding(

@@ -21,8 +21,8 @@ temporary tensors. If the GPU memory is nearly full, an allocation can fail alth
 
 ## How it is detected
 
-Paceline reports `memory-fragmented` if the reserved memory exceeds the largest amount allocated at one time by at least
-30%, and if the difference is at least a tenth of the GPU's memory. Smaller differences are normal, because the
+Paceline reports `memory-fragmented` if the reserved memory exceeds the largest amount allocated at one time by at
+least 30%, and if the difference is at least a tenth of the GPU's memory. Smaller differences are normal, because the
 allocator rounds sizes up. The finding is a warning if at least 90% of the GPU's memory is reserved, or if torch retried
 an allocation. In all other cases, the severity of the finding is "info".
 

@@ -22,7 +22,7 @@ graph that the program keeps in memory, or a growing file that the program rewri
 
 Paceline reports `throughput-drift` if the median step time of the last quarter of the run is at least 1.25 times that
 of the first quarter. To test whether step times rise steadily, Paceline divides the run into eight parts. The median
-step time must rise from nearly every part to the next (Kendall's tau of at least 0.7).
+step time must rise from nearly every part of the run to the next part (Kendall's tau of at least 0.7).
 
 Paceline does not report `throughput-drift` in three cases:
 

@@ -50,7 +50,8 @@ def check(facts: Facts) -> Finding | None:
             words.share_of_step(share, "the program's own Python code between the phases of a step"),
             *(
                 Evidence(
-                    text=f"{f.function} takes {units.percent(f.share)} of this time ({f.count} stack samples)",
+                    text=f"{f.function} takes {units.percent(f.share)} of the time in the program's own Python code "
+                    f"({f.count} stack samples)",
                     value=f.share,
                     unit=words.SHARE_OF_SAMPLES,
                 )
@@ -61,7 +62,7 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.less_often",
                 safety="exact",
-                change=f"run this code{where} only every n-th step",
+                change=f"run the slow Python code{where} only every n-th step",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
             Remedy(

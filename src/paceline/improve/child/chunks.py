@@ -59,7 +59,7 @@ class _Chunked:
         if batch is None:
             return "the model's inputs differ in their first dimension, so the batch dimension is unknown"
         if self._batch(result) != batch:
-            return "the model does not return one value per sample; it probably computes the loss itself"
+            return "the model does not return one value per sample; the model probably computes the loss itself"
         return None
 
     def _batch(self, value: Any) -> int | None:

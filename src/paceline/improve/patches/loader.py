@@ -131,7 +131,9 @@ class LoaderEdit(Edit):
             return call
         if not workers.isdigit() and not workers.replace(".", "").isidentifier():
             for key in {"prefetch_factor", "persistent_workers"}.intersection(self.settings):
-                self.stay(key, f"{self.where(original)} has num_workers={workers}: set num_workers in the recipe too")
+                self.stay(
+                    key, f"{self.where(original)} has num_workers={workers}, so the recipe must also set num_workers"
+                )
             return call
         if "prefetch_factor" in self.settings:
             factor = repr(self.settings["prefetch_factor"])
@@ -144,7 +146,10 @@ class LoaderEdit(Edit):
         now = value_of(call, "persistent_workers") or "False"
         followed = now == "False" or (own is not None and own.name.value in _OURS)
         if not followed and (now != "True" or own is not None):
-            why = f"{self.where(original)} has persistent_workers={now}: without workers it would shuffle otherwise"
+            why = (
+                f"{self.where(original)} has persistent_workers={now}, and without workers the shuffled order "
+                f"would change"
+            )
             self.stay("num_workers", why)
             return call
         if not followed and not self.takes("num_workers", DRAWS_ONCE):
@@ -165,7 +170,10 @@ class LoaderEdit(Edit):
         elif now == "False" and ours:
             return self._with("persistent_workers", wanted, call)
         elif now != "False" or own is not None:
-            why = f"{self.where(original)} has persistent_workers={now}: with another value it would shuffle otherwise"
+            why = (
+                f"{self.where(original)} has persistent_workers={now}, and with another value the shuffled order "
+                f"would change"
+            )
             self.stay("persistent_workers", why)
         elif self.takes("persistent_workers", KEPT_WORKERS):
             call = call.with_changes(func=cst.Name(KEPT_WORKERS.name))
@@ -174,7 +182,7 @@ class LoaderEdit(Edit):
 
     def _cached(self, original: cst.Call, call: cst.Call) -> cst.Call:
         if value_of(call, "num_workers", _ORDER) not in (None, "0"):
-            self.stay("cache", f"{self.where(original)} has workers: set num_workers = 0 in the recipe too")
+            self.stay("cache", f"{self.where(original)} has workers, so the recipe must also set num_workers = 0")
             return call
         dataset = argument(call, "dataset", _ORDER)
         if dataset is None or not self.takes("cache", CACHED_SAMPLES):

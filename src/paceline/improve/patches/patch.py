@@ -18,22 +18,24 @@ _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "optimizer": (optimizer.OptimizerEdit, optimizer.KEYS, optimizer.NOWHERE),
     "ddp": (ddp.DdpEdit, ddp.KEYS, ddp.NOWHERE),
 }
-_YOURS = "it changes the training algorithm: set the value where the program defines it"
+_YOURS = "the setting changes the training algorithm: change the value where the program defines it"
 _WHY = {
     "loader.threads": "DataLoader has no argument for loader threads",
     "loader.batch_size": _YOURS,
-    "loader.device_prefetch": "it needs a second CUDA stream in the training loop; DataLoader has no argument for it",
+    "loader.device_prefetch": "the setting needs a second CUDA stream in the training loop; DataLoader has no "
+    "argument for this",
     "precision.autocast": "fp16 needs a GradScaler around the backward pass and the optimizer step of the training "
     "loop",
-    "compute.sdpa_backend": "it needs the context manager torch.nn.attention.sdpa_kernel around the code that calls "
+    "compute.sdpa_backend": "the setting needs the context manager torch.nn.attention.sdpa_kernel around the code "
+    "that calls "
     "the model",
     "optimizer.lr_factor": _YOURS,
-    "optimizer.state_8bit": "it needs an optimizer of another library",
-    "ddp.comm_hook": "it needs a call of register_comm_hook on the wrapped model",
-    "ddp.no_sync": "it needs the context manager model.no_sync() around all micro-steps except the last",
-    "allocator.expandable_segments": "it is set in the environment, before the program imports torch",
+    "optimizer.state_8bit": "the setting needs an optimizer of another library",
+    "ddp.comm_hook": "the setting needs a call of register_comm_hook on the wrapped model",
+    "ddp.no_sync": "the setting needs the context manager model.no_sync() around all micro-steps except the last",
+    "allocator.expandable_segments": "the setting belongs in the environment, before the program imports torch",
 }
-_WITH_THREADS = "it belongs to loader.threads, which stays in the recipe"
+_WITH_THREADS = "the setting belongs to loader.threads, which stays in the recipe"
 _SPEAKS = (
     "DataLoader",
     "TrainingArguments",

@@ -27,7 +27,7 @@ def with_loader(edit: Edit, original: cst.Call, call: cst.Call) -> cst.Call:
     if names & _PARSERS and NAMES & {name for arg in original.args for name in _named(edit, arg.value)}:
         for key in sorted(edit.settings):
             option = f"give the program --dataloader_{key} {edit.settings[key]}"
-            edit.stay(key, f"{edit.where(original)} reads it from the command line: {_WHY.get(key, option)}")
+            edit.stay(key, f"{edit.where(original)} reads the value from the command line: {_WHY.get(key, option)}")
     if not names & NAMES:
         return call
     for key in sorted(edit.settings):
@@ -41,7 +41,7 @@ def _with(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
     elif unpacks(call):
         edit.stay(key, f"{edit.where(original)} passes its arguments with * or **")
     elif key == "prefetch_factor" and not _workers(edit, call):
-        edit.stay(key, f"{edit.where(original)} has no dataloader_num_workers: set num_workers in the recipe too")
+        edit.stay(key, f"{edit.where(original)} has no dataloader_num_workers, so the recipe must also set num_workers")
     else:
         edit.place(key)
         return with_argument(call, f"dataloader_{key}", repr(edit.settings[key]), _ORDER)

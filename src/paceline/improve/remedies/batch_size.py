@@ -12,8 +12,8 @@ memory is used), or when two doublings in a row do not increase the samples per 
 For each batch size, the result shows the seconds per step, the samples per second, the memory, and how much one step
 reduces the loss. `tune` computes the loss reduction from the gradient noise scale, which it measures in this program.
 The gradient noise scale is a batch size. For batches far below the gradient noise scale, doubling the batch size halves
-the number of steps to the same loss. For batches far above it, doubling the batch size does not reduce the number of
-steps.
+the number of steps to the same loss. For batches far above the gradient noise scale, doubling the batch size does not
+reduce the number of steps.
 
 `tune` then makes a trial with the batch size that is expected to reach the same loss in the least time. The report
 names the batch size of the trial, the largest batch size that ran, and the batch size with the most samples per second.
@@ -26,9 +26,9 @@ quality of the trained model on validation data yourself.
 
 ## What it sets
 
-The remedy `batch.size` sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate
-by the same factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square
-root of the factor by which the batch size grows.
+This remedy sets `loader.batch_size` and `optimizer.lr_factor`. For SGD, `tune` multiplies the learning rate by the same
+factor as the batch size. For Adam and similar optimizers, `tune` multiplies the learning rate by the square root of the
+factor by which the batch size grows.
 
 ## How it is confirmed
 

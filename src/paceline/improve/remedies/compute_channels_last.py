@@ -15,7 +15,7 @@ The safety class is numeric, because training uses other convolution kernels, wh
 
 ## What it sets
 
-The remedy `compute.channels_last` sets `compute.channels_last = true`.
+This remedy sets `compute.channels_last = true`.
 
 ## How it is confirmed
 

@@ -24,7 +24,7 @@ The safety class is numeric, because fused kernels round differently.
 
 ## What it sets
 
-The remedy `compute.compile` sets `compute.compile = "default"` first, and then `"reduce-overhead"` or `"max-autotune"`.
+This remedy sets `compute.compile = "default"` first, and then `"reduce-overhead"` or `"max-autotune"`.
 
 ## How it is confirmed
 

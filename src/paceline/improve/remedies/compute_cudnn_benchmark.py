@@ -24,7 +24,7 @@ The safety class is numeric, because another convolution algorithm rounds differ
 
 ## What it sets
 
-The remedy `compute.cudnn_benchmark` sets `compute.cudnn_benchmark = true`.
+This remedy sets `compute.cudnn_benchmark = true`.
 
 ## How it is confirmed
 

@@ -27,8 +27,8 @@ The safety class is numeric, because another attention kernel rounds differently
 
 ## What it sets
 
-The remedy `compute.sdpa_backend` sets `compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`. A recipe can also
-set `"math"`, which `tune` does not try.
+This remedy sets `compute.sdpa_backend = "flash"`, `"efficient"` or `"cudnn"`. A recipe can also set `"math"`, which
+`tune` does not try.
 
 ## How it is confirmed
 

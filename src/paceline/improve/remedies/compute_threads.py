@@ -21,8 +21,8 @@ The safety class is numeric, because sums are added in another order if the numb
 
 ## What it sets
 
-The remedy `compute.threads` sets `compute.num_threads` to the number of cores that a rank can use. If a step consists
-of small operators, it sets `compute.num_threads` to 1.
+This remedy sets `compute.num_threads` to the number of cores that a rank can use. If a step consists of small
+operators, it sets `compute.num_threads` to 1.
 
 ## How it is confirmed
 

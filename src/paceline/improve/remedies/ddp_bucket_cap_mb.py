@@ -24,7 +24,7 @@ The safety class is numeric: with more than two ranks, sums over ranks are added
 
 ## What it sets
 
-The remedy `ddp.bucket_cap_mb` sets `ddp.bucket_cap_mb`, first to 100 or 6.
+This remedy sets `ddp.bucket_cap_mb`, first to 100 or 6.
 
 ## How it is confirmed
 

@@ -23,11 +23,11 @@ step. If ranks wait for communication, `tune` proposes a communication hook.
 ## Safety class
 
 The safety class of `bf16` and `fp16` is numeric, because gradients are rounded before they are added. The safety class
-of `powersgd` is semantic, because it adds most of each gradient only in later steps.
+of `powersgd` is semantic, because most of each gradient is added only in later steps.
 
 ## What it sets
 
-The remedy `ddp.comm_hook` sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
+This remedy sets `ddp.comm_hook = "bf16"`, `"fp16"` or `"powersgd"`.
 
 ## How it is confirmed
 

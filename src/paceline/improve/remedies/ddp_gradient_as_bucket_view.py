@@ -21,7 +21,7 @@ The safety class is exact, because the sums are the same and are only stored in 
 
 ## What it sets
 
-The remedy `ddp.gradient_as_bucket_view` sets `ddp.gradient_as_bucket_view = true`.
+This remedy sets `ddp.gradient_as_bucket_view = true`.
 
 ## How it is confirmed
 

@@ -22,7 +22,7 @@ over ranks second.
 
 ## What it sets
 
-The remedy `ddp.no_sync` sets `ddp.no_sync = true`.
+This remedy sets `ddp.no_sync = true`.
 
 ## How it is confirmed
 

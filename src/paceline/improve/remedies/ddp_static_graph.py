@@ -15,8 +15,8 @@ PAGE = """
 With `ddp.static_graph`, DistributedDataParallel assumes that every step uses the same parameters.
 DistributedDataParallel then plans the gradient exchange once, instead of searching for unused parameters in each step.
 The setting `ddp.static_graph` is only valid for models whose autograd graph never changes. If the autograd graph
-changes, the program fails or hangs, and `tune` then reports the trial as failed. If exchanging gradients takes at least
-5% of the time, `tune` proposes `ddp.static_graph`.
+changes, the program fails or hangs, and `tune` then reports the trial as failed. If exchanging gradients takes at
+least 5% of the time, `tune` proposes `ddp.static_graph`.
 
 ## Safety class
 
@@ -24,7 +24,7 @@ The safety class is numeric: the parameters can be divided into other buckets, s
 
 ## What it sets
 
-The remedy `ddp.static_graph` sets `ddp.static_graph = true`.
+This remedy sets `ddp.static_graph = true`.
 
 ## How it is confirmed
 

@@ -28,7 +28,7 @@ each later epoch, twice and compares them. If the two versions of a sample diffe
 
 ## What it sets
 
-The remedy `loader.cache` sets `loader.cache = true` and `loader.num_workers = 0`.
+This remedy sets `loader.cache = true` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 

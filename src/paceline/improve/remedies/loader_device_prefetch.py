@@ -27,7 +27,7 @@ numbers for the next batch before the random numbers that the model uses.
 
 ## What it sets
 
-The remedy `loader.device_prefetch` sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
+This remedy sets `loader.device_prefetch = true` and `loader.pin_memory = true`.
 
 ## How it is confirmed
 

@@ -23,7 +23,7 @@ number generator.
 
 ## What it sets
 
-The remedy `loader.persistent` sets `loader.persistent_workers = true`.
+This remedy sets `loader.persistent_workers = true`.
 
 ## How it is confirmed
 

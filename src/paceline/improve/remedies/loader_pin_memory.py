@@ -19,7 +19,7 @@ The safety class is exact, because training gets the same batches.
 
 ## What it sets
 
-The remedy `loader.pin_memory` sets `loader.pin_memory = true`.
+This remedy sets `loader.pin_memory = true`.
 
 ## How it is confirmed
 

@@ -26,8 +26,8 @@ too, the safety class is that of `loader.workers`: resampled or semantic if load
 
 ## What it sets
 
-The remedy `loader.prefetch` sets `loader.prefetch_factor`. If it also changes the number of workers, it sets
-`loader.num_workers` and `loader.persistent_workers = true`.
+This remedy sets `loader.prefetch_factor`. If it also changes the number of workers, it sets `loader.num_workers` and
+`loader.persistent_workers = true`.
 
 ## How it is confirmed
 

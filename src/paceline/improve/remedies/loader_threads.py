@@ -34,7 +34,7 @@ thread gets differ from run to run.
 
 ## What it sets
 
-The remedy `loader.threads` sets `loader.threads` and `loader.num_workers = 0`.
+This remedy sets `loader.threads` and `loader.num_workers = 0`.
 
 ## How it is confirmed
 

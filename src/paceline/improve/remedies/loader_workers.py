@@ -39,8 +39,8 @@ generator.
 
 ## What it sets
 
-The remedy `loader.workers` sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`,
-it sets only the number of workers, so that each epoch starts with the current state of the dataset.
+This remedy sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the
+number of workers, so that each epoch starts with the current state of the dataset.
 
 ## How it is confirmed
 

@@ -22,7 +22,7 @@ only once.
 
 ## What it sets
 
-The remedy `memory.checkpoint` sets `memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
+This remedy sets `memory.checkpoint_every = 1` or `2`, or `memory.activation_budget = 0.5`.
 
 ## How it is confirmed
 

@@ -19,8 +19,8 @@ The safety class is exact, because training computes the same numbers at other m
 
 ## What it sets
 
-The remedy `memory.expandable_segments` sets `allocator.expandable_segments = true`. Paceline adds the option
-`expandable_segments:True` to the allocator settings in the environment before the program starts.
+This remedy sets `allocator.expandable_segments = true`. Paceline adds the option `expandable_segments:True` to the
+allocator settings in the environment before the program starts.
 
 ## How it is confirmed
 

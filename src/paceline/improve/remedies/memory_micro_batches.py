@@ -25,7 +25,7 @@ another order.
 
 ## What it sets
 
-The remedy `memory.micro_batches` sets `memory.micro_batches` to 2, 4 and so on.
+This remedy sets `memory.micro_batches` to 2, 4 and so on.
 
 ## How it is confirmed
 

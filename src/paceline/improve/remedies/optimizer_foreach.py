@@ -17,7 +17,7 @@ The safety class is numeric: the algorithm is the same, but results are rounded 
 
 ## What it sets
 
-The remedy `optimizer.foreach` sets `optimizer.foreach = true`.
+This remedy sets `optimizer.foreach = true`.
 
 ## How it is confirmed
 

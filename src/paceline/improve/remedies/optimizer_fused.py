@@ -16,7 +16,7 @@ The safety class is numeric: the algorithm is the same, but results are rounded 
 
 ## What it sets
 
-The remedy `optimizer.fused` sets `optimizer.fused = true`.
+This remedy sets `optimizer.fused = true`.
 
 ## How it is confirmed
 

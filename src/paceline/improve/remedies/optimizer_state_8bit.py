@@ -23,7 +23,7 @@ changes. Compare the loss with and without the change over a whole training run.
 
 ## What it sets
 
-The remedy `optimizer.state_8bit` sets `optimizer.state_8bit = true`.
+This remedy sets `optimizer.state_8bit = true`.
 
 ## How it is confirmed
 

@@ -20,7 +20,7 @@ The safety class is numeric: the algorithm is the same, but values are rounded t
 
 ## What it sets
 
-The remedy `precision.autocast` sets `precision.autocast = "bf16"`.
+This remedy sets `precision.autocast = "bf16"`.
 
 ## How it is confirmed
 

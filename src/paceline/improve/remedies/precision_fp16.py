@@ -24,7 +24,7 @@ how many steps were skipped.
 
 ## What it sets
 
-The remedy `precision.fp16` sets `precision.autocast = "fp16"`.
+This remedy sets `precision.autocast = "fp16"`.
 
 ## How it is confirmed
 

@@ -15,7 +15,7 @@ The safety class is numeric: the algorithm is the same, but inputs are rounded t
 
 ## What it sets
 
-The remedy `precision.tf32` sets `precision.tf32 = true`.
+This remedy sets `precision.tf32 = true`.
 
 ## How it is confirmed
 

@@ -47,7 +47,9 @@ def step_times(comparison: Comparison) -> Markup | None:
     frame = Frame(x=_steps([before, after]), y=Axis(low=0.0, high=top, unit="s"))
     highest = max(value for curve in (before, after) for value in curve.values if value is not None)
     beyond = (
-        f" Steps that are slower, up to {units.seconds(highest)}, are cut at the top." if highest > top * 1.001 else ""
+        f" Steps that take longer, up to {units.seconds(highest)}, are cut off at the top of the chart."
+        if highest > top * 1.001
+        else ""
     )
     return section(
         "timeline",

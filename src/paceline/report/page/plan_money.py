@@ -30,7 +30,7 @@ def cost(advice: Advice) -> Markup | None:
             "The price of these machines is unknown; give it with --price (price of all machines together, per hour)."
         )
         return section("cost", "What it costs", element("p", no_price, class_="quiet"), energy_said)
-    said = f"{found.steps:,} steps. The intervals contain 80% of the published measurements of this kind."
+    said = f"{found.steps:,} steps. The intervals contain 80% of the published measurements of similar training runs."
     heads = (("", ""), ("USD", "num"), ("", "bar"), ("Takes", "num"), ("80% interval", "num long"))
     return section(
         "cost",

@@ -28,7 +28,8 @@ def path(traces: Traces) -> Markup | None:
         return None
     kinds = [kind for kind in NAMES if any(one.kinds_ns[kind] for _, one in found)]
     explained = (
-        "The chain of work that determines the end of the window: at each point in time, the work that delayed the end."
+        "The critical path is the chain of work that determines the end of the window. At each point in time, it "
+        "contains the work that delayed the end."
     )
     return section(
         "path",

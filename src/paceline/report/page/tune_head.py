@@ -20,7 +20,7 @@ from paceline.report.tune_words import money_lines
 _TRAINING: Mapping[str, str] = {
     "exact": "The same training",
     "resampled": "The same training with other random numbers",
-    "numeric": "The same training with other rounding",
+    "numeric": "The same training with different rounding",
     "semantic": "Training with another algorithm",
 }
 
