@@ -55,13 +55,13 @@ def test_what_was_not_seen_is_not_said_to_be_the_same():
     blind = replace(BASE, losses=[], buffers=[])
     said = {check.name: check.text for check in checks("exact", [[blind]], [blind], [blind])}
     assert (said["losses"], said["buffers"]) == ("no losses to compare", "no buffers to compare")
-    assert said["parameters"] == "the same parameters, to the bit"
+    assert said["parameters"] == "the same parameters, bitwise identical"
 
 
 def test_losses_that_are_no_numbers_are_the_same_where_the_baselines_are():
     lost = [replace(BASE, losses=[1.0, float("nan")]) for _ in range(2)]
     found = checks("exact", [lost[:1]], lost[:1], lost[1:])
-    assert "the same losses, to the bit" in [check.text for check in found]
+    assert "the same losses, bitwise identical" in [check.text for check in found]
 
 
 @pytest.mark.parametrize("apart, names", [(0.04, set()), (0.2, {"losses"})])
