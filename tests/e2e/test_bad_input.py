@@ -53,7 +53,10 @@ def test_a_missing_script_with_a_near_name(script, tmp_path):
         (["-m"], ["-m"]),
         (["--price", "much", "train.py"], ["--price"]),
         (["--instance", "p5.nothing", "train.py"], ["p5.nothing"]),
-        (["--json", "missing/x.json", "train.py"], ["missing/x.json", "no folder missing", "give a file in another folder"]),
+        (
+            ["--json", "missing/x.json", "train.py"],
+            ["missing/x.json", "no folder missing", "give a file in another folder"],
+        ),
         (["--html", ".", "train.py"], ["folder"]),
         (["--run-id", "../x", "train.py"], ["--run-id", "../x"]),
         (["empty"], ["__main__.py"]),

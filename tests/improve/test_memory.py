@@ -150,7 +150,9 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(ran, parts):
     """The loss is a mean over tokens that are not padding, and the last batches are ragged."""
     source = TOKENS.format(after="")
     changed = ran(source, {"memory": {"micro_batches": parts}})
-    assert changed.held == {"memory.micro_batches": f"batches of 8 go through Tagger in {parts} parts"}, changed.err
+    assert changed.held == {"memory.micro_batches": f"batches of 8 samples go through Tagger in {parts} parts"}, (
+        changed.err
+    )
     assert numbers(changed.out) == pytest.approx(numbers(ran(source).out), rel=2e-5, abs=1e-6)
 
 

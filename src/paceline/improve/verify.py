@@ -202,10 +202,9 @@ def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Ch
     apart = float(np.mean(np.abs(own[half:length] - curves[0][half:length])))
     allowed = max(scatter, FLOOR * level)
     text = (
-        f"losses differ by {_shown(apart)} on average over {length - half} steps; {_shown(allowed)} is the "
-        f"allowed difference"
+        f"losses differ by {_shown(apart)} on average over {length - half} steps; at most {_shown(allowed)} is allowed"
     )
-    why = f"from seed to seed, losses differ by {_shown(scatter)}" if len(curves) > 1 else "rounding"
+    why = f"the standard deviation between seeds is {_shown(scatter)}" if len(curves) > 1 else "for rounding"
     return Check(name="losses", passed=apart <= allowed, text=f"{text} ({why})")
 
 
