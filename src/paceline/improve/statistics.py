@@ -100,7 +100,7 @@ def speed_up(
     n = sum(len(each) for each in rounds)
     if n == 0:
         return Interval(value=math.nan, low=0.0, high=math.inf, count=0)
-    value = sum(b for each in rounds for b, _ in each) / sum(c for each in rounds for _, c in each)
+    value = float(sum(b for each in rounds for b, _ in each) / sum(c for each in rounds for _, c in each))
     low, high = _of_totals(rounds, half_width(n, alpha if prior is None else (1 - _ALPHA_OF_PRIOR) * alpha))
     if prior is not None:
         reach = _reach_by_prior(rounds, alpha, prior)
@@ -124,9 +124,9 @@ def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float,
     if free <= 0 or not math.isfinite(reach):
         return 0.0, math.inf
     values = [np.asarray(each, dtype=float) for each in rounds]
-    mean_b, mean_c = np.concatenate(values).mean(axis=0)
+    mean_b, mean_c = np.concatenate(values).mean(axis=0).tolist()
     left = np.concatenate([(each - each.mean(axis=0)) for each in values]) / mean_b
-    (bb, bc), (_, cc) = left.T @ left * reach**2 / free
+    (bb, bc), (_, cc) = (left.T @ left * reach**2 / free).tolist()
     c = mean_c / mean_b
     # (1 - r c)^2 <= bb - 2 r bc + r^2 cc, a quadratic in r
     square, half, constant = c * c - cc, c - bc, 1 - bb
