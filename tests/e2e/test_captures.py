@@ -201,7 +201,7 @@ def test_every_rank_is_captured(tmp_path):
     assert [steps_of(path) for path in found] == [[f"ProfilerStep#{step}" for step in (4, 5, 6)]] * 2
     told = [json.loads(path.read_text())["distributedInfo"]["rank"] for path in found]
     assert told == [0, 1]
-    assert re.search(r"waiting: ranks wait .* for each other in \d+ collectives", result.err)
+    assert re.search(r"waiting: ranks wait .* for each other in \d+ collective operations", result.err)
     assert "of CPU time in operators" in result.err
 
 

@@ -70,9 +70,8 @@ def told(trial: Trial, goal: Goal) -> str:
 
 def _measured(found: Interval) -> str:
     count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
-    ends = (
-        f"95% CI {found.low:.2f}–{found.high:.2f}, {count}"
-        if math.isfinite(found.high)
-        else f"{count}, too few for an interval"
-    )
-    return f"{found.value:.2f}x ({ends})"
+    if math.isfinite(found.high):
+        return f"{found.value:.2f}x (95% CI {found.low:.2f}–{found.high:.2f}, {count})"
+    if found.low > 0:
+        return f"{found.value:.2f}x (95% CI from {found.low:.2f}x, no upper limit known, {count})"
+    return f"{found.value:.2f}x ({count}, too few for an interval)"

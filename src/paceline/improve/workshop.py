@@ -209,7 +209,8 @@ class Workshop:
         def enough(pairs: Sequence[Pair]) -> bool:
             found = gained(pairs)
             if found.low >= LARGE or found.high <= 1 / LARGE:
-                return found.high <= _ROUGH * found.low or len(pairs) >= _ENOUGH_LARGE
+                most = _ENOUGH_LARGE if math.isfinite(found.high) else max(_ENOUGH_PAIRS, self._fewest)
+                return found.high <= _ROUGH * found.low or len(pairs) >= most
             if len(pairs) < _FEWEST_PAIRS:
                 return False
             if found.high < worth or (found.value < _FUTILE[0] and found.high < _FUTILE[1]):

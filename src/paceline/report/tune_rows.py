@@ -82,6 +82,8 @@ def bounds(interval: Interval | None) -> str:
     if interval is None or math.isnan(interval.value):
         return ""
     pairs = words.count(interval.count, "pair")
+    if not math.isfinite(interval.high) and interval.low > 0:
+        return f"95% CI from {units.factor(interval.low)}, no upper limit known, {pairs}"
     if not math.isfinite(interval.high):
         return f"{pairs}, too few for an interval"
     return f"{words.confidence(interval, 'x')}, {pairs}"

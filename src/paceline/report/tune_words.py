@@ -115,6 +115,9 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
     """Print a factor with its interval and count."""
     if interval is None:
         return "not measured"
+    if math.isinf(interval.high) and interval.low > 0:
+        least = f"95% CI from {units.factor(interval.low)}, no upper limit known"
+        return f"{units.factor(interval.value)} ({least}, {interval.count} {what})"
     if math.isinf(interval.high):
         return f"{units.factor(interval.value)} ({interval.count} {what}, too few for an interval)"
     return f"{units.factor(interval.value)} ({confidence(interval, 'x')}, {interval.count} {what})"
