@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from tests.data.making import converted, folder_of_pictures, jpeg
 
@@ -151,11 +152,13 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
     command = [sys.executable, "-m", "paceline", "data", "convert", "pictures", "shards", "--shard-mb", "0.01"]
     process = subprocess.Popen([*command, "--processes", "1"], cwd=tmp_path, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
-    while not list((tmp_path / "shards").glob("shard-*.tar")) and time.monotonic() < until:
+    while not list((tmp_path / "shards").glob(".shard-*.tar.made.json")) and time.monotonic() < until:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    there = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").glob("shard-*.tar")}
+    tars = (tmp_path / "shards").glob("shard-*.tar")
+    noted = [path for path in tars if path.with_name(f".{path.name}.made.json").exists()]
+    there = {path.name: path.stat().st_mtime_ns for path in noted}
     assert there and not (tmp_path / "shards" / "dataset.json").exists()
     with pytest.raises(UsageError, match="its conversion is unfinished"):
         read_contents(tmp_path / "shards")
@@ -167,6 +170,81 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
     assert all((dataset.folder / name).stat().st_mtime_ns == time_ns for name, time_ns in there.items())
     known = {name for shard in dataset.contents.shards for name in (shard.file, shard.index)}
     assert {path.name for path in dataset.folder.iterdir()} == known | {"dataset.json", "blocks.npy"}
+
+
+class Stop(Exception):
+    """Ends a conversion in the middle."""
+
+
+def interrupted(source, dest, options: Options, after: int) -> None:
+    """Convert until so many samples are done."""
+
+    def stop(done: int, whole: int) -> None:
+        if done >= after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        convert(source, dest, options, 1, stop)
+
+
+@pytest.mark.parametrize("harm", ["cut off", "changed", "index"])
+def test_a_shard_that_is_not_what_was_written_is_made_again(tmp_path, harm):
+    """Between a kill and the command that resumes, a disk may lose or change bytes."""
+    source, options = image_folder(folder_of_pictures(tmp_path / "pictures", 60)), Options(shard_bytes=1 << 15)
+    interrupted(source, tmp_path / "shards", options, 40)
+    first = tmp_path / "shards" / "shard-000000.tar"
+    whole = first.read_bytes()
+    if harm == "cut off":
+        first.write_bytes(whole[:-2048])
+    elif harm == "changed":
+        first.write_bytes(whole[:700] + b"!" + whole[701:])
+    else:
+        index = next((tmp_path / "shards").glob("shard-000000*[!r]"))
+        index.write_bytes(index.read_bytes()[:-3])
+    convert(source, tmp_path / "shards", options, 1, quiet)
+    assert first.read_bytes() == whole
+    assert verify(ShardedDataset(tmp_path / "shards"), lambda done, whole: None).problems == ()
+
+
+def test_a_source_that_changed_at_the_same_size_is_not_mixed_in(tmp_path):
+    source, options = image_folder(folder_of_pictures(tmp_path / "pictures", 60)), Options(shard_bytes=1 << 15)
+    interrupted(source, tmp_path / "shards", options, 40)
+    for number in range(60):
+        path = tmp_path / "pictures" / source.name(number)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(UsageError, match="an unfinished conversion of another source"):
+        convert(source, tmp_path / "shards", options, 1, quiet)
+
+
+def test_two_conversions_into_one_folder_do_not_meet(tmp_path):
+    source, options = image_folder(folder_of_pictures(tmp_path / "pictures", 60)), Options(shard_bytes=1 << 15)
+    refused = []
+
+    def second(done: int, whole: int) -> None:
+        if done and not refused:
+            with pytest.raises(UsageError, match="another process converts into") as caught:
+                convert(source, tmp_path / "shards", options, 1, quiet)
+            refused.append(caught)
+
+    convert(source, tmp_path / "shards", options, 1, second)
+    assert refused
+    assert verify(ShardedDataset(tmp_path / "shards"), lambda done, whole: None).samples == 60
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_parent(tmp_path, how):
+    folder_of_pictures(tmp_path / "pictures", 400)
+    command = [sys.executable, "-m", "paceline", "data", "convert", "pictures", "shards", "--shard-mb", "0.01"]
+    process = subprocess.Popen([*command, "--processes", "2"], cwd=tmp_path, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not list((tmp_path / "shards").glob(".shard-*.made.json")) and time.monotonic() < until:
+        time.sleep(0.005)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(how)
+    process.wait()
+    assert workers
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert alive == []
 
 
 def re_there(text: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -25,10 +24,10 @@ from numpy.typing import NDArray
 from paceline import units
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
-from paceline.data.index import DamagedData
 from paceline.data.lossless import in_intervals
-from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard, index_name
-from paceline.data.shards import crc32_of, write_shard
+from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
+from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_parent, finished, write_note
+from paceline.data.shards import write_shard
 from paceline.data.sources import BadSample, Source
 from paceline.errors import EnvironmentFault, UsageError
 
@@ -37,6 +36,7 @@ _JPEG = ("jpg", "jpeg")
 _MIXED = 2  # what a seed is for
 _OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
 _MOST = 1 << 63
+_LOOKED_AT = 64  # samples whose content is compared when a conversion is resumed
 _ROOM = 1.05  # of what is written, that has to be free on the disk
 
 Numbers = NDArray[np.int64]
@@ -102,6 +102,21 @@ def convert(
     if options.on_error == "raise":
         _look_at_the_empty(source)
     _begin(dest, fingerprint(source, options), sum(_sizes(source)))
+    with alone_in(dest):
+        if not (dest / PLAN_FILE).exists():
+            raise UsageError(f"another process has just finished converting into {dest}")
+        return _converted(source, dest, options, processes, progress, plan)
+
+
+def _converted(
+    source: Source,
+    dest: Path,
+    options: Options,
+    processes: int,
+    progress: Callable[[int, int], None],
+    plan: Sequence[Numbers],
+) -> Converted:
+    """Make the shards of a plan that are not there yet."""
     tasks = [
         _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
         for number, ids in enumerate(plan)
@@ -140,7 +155,21 @@ def fingerprint(source: Source, options: Options) -> str:
     digest = hashlib.sha256(repr((same, columns, len(source), source.version)).encode())
     for number in range(len(source)):
         digest.update(f"{source.name(number)}\0{source.size(number)}\0".encode("utf-8", "surrogateescape"))
+    for number in np.linspace(0, max(0, len(source) - 1), min(len(source), _LOOKED_AT)).astype(int).tolist():
+        digest.update(_content(source, number))
     return digest.hexdigest()
+
+
+def _content(source: Source, number: int) -> bytes:
+    """Return what stands for the content of a sample: a file may change and keep its size."""
+    try:
+        sample = source.sample(number)
+    except BadSample as error:
+        return f"bad: {error}".encode("utf-8", "surrogateescape")
+    made = hashlib.sha256()
+    for name, value in sorted(sample.items()):
+        made.update(name.encode() + b"\0" + (value.data if isinstance(value, Payload) else repr(value).encode()))
+    return made.digest()
 
 
 def _look_at_the_empty(source: Source) -> None:
@@ -170,7 +199,7 @@ def _begin(dest: Path, mark: str, size: int) -> None:
                 "remove it, or name another folder"
             )
         return
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+    if dest.exists() and (not dest.is_dir() or any(path.name != LOCK_FILE for path in dest.iterdir())):
         raise UsageError(f"{dest} exists and is not empty; name a new folder")
     try:
         dest.mkdir(parents=True, exist_ok=True)
@@ -185,27 +214,12 @@ def _begin(dest: Path, mark: str, size: int) -> None:
 
 
 def _finished(task: _Task) -> _Made | None:
-    """Return a shard that an earlier conversion has made; None where it has not."""
-    if not task.path.exists():
+    """Return a shard that an earlier conversion has made; None if it has not, or its bytes are not those it wrote."""
+    note = finished(task.path)
+    if note is None:
         return None
-    beside = index_name(task.path.name)
-    try:
-        index = read_shard_index(task.path.parent, task.path.name, beside)
-        packed = (task.path.parent / beside).read_bytes()
-    except (DamagedData, OSError):
-        return None
-    names = index.names() if index.arrays["name"].size else []
-    shard = Shard(
-        file=task.path.name,
-        samples=len(names),
-        bytes=task.path.stat().st_size,
-        crc32=crc32_of(task.path),
-        index_bytes=len(packed),
-        index_crc32=zlib.crc32(packed),
-    )
-    lost = len(task.ids) - len(names)
-    skipped = [f"{lost} samples of {task.path.name}, in the earlier conversion"] if lost else []
-    return _Made(number=task.number, shard=shard, skipped=skipped)
+    lost = len(task.ids) - note.shard.samples
+    return _Made(number=task.number, shard=note.shard, skipped=note.skipped) if lost == len(note.skipped) else None
 
 
 def _worked(
@@ -240,6 +254,7 @@ _here: tuple[Source, Synchronized[int]] | None = None  # of a process that conve
 def _prepare(source: Source, counter: Synchronized[int]) -> None:
     global _here  # noqa: PLW0603 - a pool hands nothing else to its processes
     _here = source, counter
+    end_with_parent()
 
 
 def _made_here(task: _Task) -> _Made:
@@ -271,6 +286,7 @@ def _make(source: Source, task: _Task, told: Callable[[int], None]) -> _Made:
                 kept += 1
 
     shard = write_shard(task.path, source.columns, samples())
+    write_note(task.path.parent, Note(shard=shard, skipped=skipped))
     return _Made(number=task.number, shard=shard, skipped=skipped)
 
 
@@ -324,10 +340,8 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
 def _finish(dest: Path, contents: Contents) -> None:
     """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
     write_contents(dest, contents, all_blocks(dest, contents))
-    for path in dest.glob(".*.part"):
-        path.unlink(missing_ok=True)
-    with_plan = dest / PLAN_FILE
-    with_plan.unlink(missing_ok=True)
+    clear(dest)
+    (dest / PLAN_FILE).unlink(missing_ok=True)
 
 
 def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:

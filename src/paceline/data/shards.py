@@ -95,7 +95,7 @@ class ShardWriter:
 
     @staticmethod
     def _being_written(path: Path) -> Path:
-        return path.with_name(f".{path.name}.part")
+        return path.with_name(f".{path.name}.{os.getpid()}.part")  # two writers never share a file
 
 
 def write_shard(path: Path, columns: Sequence[Column], samples: Iterable[tuple[str, str, Sample]]) -> Shard:
