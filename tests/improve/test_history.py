@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.explain.model import Gain, Interval
-from paceline.improve.history import AGREEING, NEWEST, Machine, Outcome, corrected, informed
-from paceline.improve.model import Candidate
+from paceline.improve.history import AGREEING, NEWEST, Machine, Outcome, corrected, informed, outcome_of
+from paceline.improve.model import Candidate, Trial
 
 WORTH = 1.02
 HERE = Machine(host="here", device="cpu", torch="2.13.0")
@@ -182,3 +182,20 @@ def test_four_in_five_achieved_gains_lie_within(share, noise):
                 within += found.low <= gained <= found.high
             seen.append(outcome(findings, gained))
     assert 0.73 <= within / late <= 0.97
+
+
+@pytest.mark.parametrize("low, high, remembered", [(5.0, math.inf, 20.0), (5.0, 12.0, 12.0), (0.0, math.inf, None)])
+def test_a_large_gain_is_remembered_also_where_its_interval_has_no_upper_limit(low, high, remembered):
+    speedup = Interval(value=10.0, low=low, high=high, count=16)
+    one = Trial(
+        id="1",
+        remedy="loader.threads",
+        recipe={},
+        safety="exact",
+        predicted=None,
+        speedup=speedup,
+        status="kept",
+        reason="gain proven",
+    )
+    found = outcome_of(one, HERE, "2026-11-24T00:00:00+00:00")
+    assert (found and found.achieved.high) == remembered

@@ -82,8 +82,14 @@ def machine_of(situation: Situation) -> Machine:
 
 
 def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
-    """Return what is to be remembered of a trial; None where nothing was measured."""
-    if trial.speedup is None or not _usable(trial.speedup.low, trial.speedup.high):
+    """Return what is to be remembered of a trial; None where nothing was measured.
+
+    A speed-up without an upper limit is remembered with one as far above it as the lower limit is below.
+    """
+    achieved = trial.speedup
+    if achieved is not None and 0 < achieved.low <= achieved.value < achieved.high == math.inf:
+        achieved = replace(achieved, high=achieved.value**2 / achieved.low)
+    if achieved is None or not _usable(achieved.low, achieved.high):
         return None
     return Outcome(
         remedy=trial.remedy,
@@ -91,7 +97,7 @@ def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
         status=trial.status,
         predicted_by_findings=trial.predicted_by_findings,
         predicted=trial.predicted,
-        achieved=trial.speedup,
+        achieved=achieved,
         machine=machine,
         date=date,
     )
