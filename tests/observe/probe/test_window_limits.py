@@ -125,10 +125,24 @@ def test_the_limits(monkeypatch):
     now, resident = [0], [1e9]
     monkeypatch.setattr(window_limits, "perf_counter_ns", lambda: now[0])
     monkeypatch.setattr(window_limits.process, "resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(window_limits.process, "peak_resident_bytes", lambda: 3e9)
     limits = Limits(expected_s=2.0)
     now[0] = 7 * 10**9
+    resident[0] = 3e9 + window_limits.MOST_BYTES  # the activations of a step, as in the steps before the window
     assert limits.exceeded() is None
-    resident[0] += window_limits.MOST_BYTES + 1
-    assert limits.exceeded() == "memory grew by 128 MiB within 7.0 s"
+    resident[0] += 1
+    assert limits.exceeded() == "memory grew to 128 MiB above its peak before the window within 7.0 s"
     now[0] += 1
     assert limits.exceeded() == "no step ended for 7.0 s"
+
+
+def test_activations_of_a_step_are_not_the_profilers_memory():
+    """A step that allocates more than the limit, as the steps before it did, keeps its window open."""
+    size = window_limits.MOST_BYTES // 4 * 2
+    torch.ones(size)  # 4 bytes each: twice the limit
+    limits = Limits(expected_s=2.0)
+    activations = torch.ones(size)
+    assert limits.exceeded() is None
+    more = torch.ones(2 * size)
+    assert "above its peak" in limits.exceeded()
+    del activations, more

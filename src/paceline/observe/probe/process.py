@@ -31,6 +31,14 @@ def resident_bytes() -> float | None:
     return float(text.split()[1]) * _PAGE if text else None
 
 
+def peak_resident_bytes() -> float | None:
+    """Return the largest resident memory that this process has had (``VmHWM``)."""
+    for line in _read("/proc/self/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return float(line.split()[1]) * 1024
+    return None
+
+
 def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
     """Return what this process, or one thread of it, has read: calls, bytes asked for and bytes from storage."""
     path = "/proc/self/io" if thread_id is None else f"/proc/self/task/{thread_id}/io"

@@ -1,6 +1,7 @@
 """Bounds of an open profiler window. It records every operator until a step ends, and an evaluation may come first.
 
-The recorder looks at the clock and at the resident memory every 20 ms. Only the thread that opened the profiler can
+The recorder looks at the clock and at the resident memory every 20 ms. Memory is compared with the peak of the process
+before the window: within a step a program allocates and frees its activations, which are not the profiler's. Only the thread that opened the profiler can
 close it: at its next moment, or, if it is the main thread, between two of its bytecodes (`Py_AddPendingCall`).
 """
 
@@ -30,7 +31,7 @@ class Limits:
         """
         self._most_s = _LEAST_S + _TIMES_EXPECTED * expected_s
         self._begun_ns = perf_counter_ns()
-        self._resident = process.resident_bytes()
+        self._peak = process.peak_resident_bytes() or process.resident_bytes()
 
     def exceeded(self) -> str | None:
         """Return which limit is exceeded, in words; None while the window may stay open."""
@@ -38,8 +39,9 @@ class Limits:
         if open_s > self._most_s:
             return f"no step ended for {open_s:.1f} s"
         resident = process.resident_bytes()
-        if resident is not None and self._resident is not None and resident - self._resident > MOST_BYTES:
-            return f"memory grew by {(resident - self._resident) / (1 << 20):.0f} MiB within {open_s:.1f} s"
+        if resident is not None and self._peak is not None and resident - self._peak > MOST_BYTES:
+            grown = f"{(resident - self._peak) / (1 << 20):.0f} MiB above its peak before the window"
+            return f"memory grew to {grown} within {open_s:.1f} s"
         return None
 
 
