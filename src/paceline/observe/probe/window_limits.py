@@ -1,8 +1,9 @@
 """Bounds of an open profiler window. It records every operator until a step ends, and an evaluation may come first.
 
 The recorder looks at the clock and at the resident memory every 20 ms. Memory is compared with the peak of the process
-before the window: within a step a program allocates and frees its activations, which are not the profiler's. Only the thread that opened the profiler can
-close it: at its next moment, or, if it is the main thread, between two of its bytecodes (`Py_AddPendingCall`).
+before the window: within a step a program allocates and frees its activations, which are not the profiler's. Only the
+thread that opened the profiler can close it: at its next moment, or, if it is the main thread, between two of its
+bytecodes (`Py_AddPendingCall`).
 """
 
 from __future__ import annotations
