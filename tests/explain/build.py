@@ -113,6 +113,31 @@ def meter(batches: int, batch_s: float, cpu_s: float, **changes: Any) -> dict[st
     return values | changes
 
 
+def training(
+    *objectives: tuple[Sequence[int], int], forwards: float = 1.0, free: float = 0.0, exchanges: float = 1.0
+) -> dict[str, Any]:
+    """What a summary says of 100 backward passes for each objective (numbers of modules, number of the optimizer)."""
+    told = objectives or (((1,), 0),)
+    count = 100 * len(told)
+    return {
+        "forwards": round(forwards * count),
+        "backwards": count,
+        "updates": count,
+        "updates_with_gradient_free_forwards": round(free * count),
+        "objectives": [
+            {
+                "modules": [f"Net{m}" for m in modules],
+                "module_ids": list(modules),
+                "optimizer": optimizer,
+                "lines": None,
+                "backwards": 100,
+            }
+            for modules, optimizer in told
+        ],
+        "exchanges": [{"module": "Net1", "updates": 50, "exchanges": round(50 * exchanges)}],
+    }
+
+
 class RunFolder:
     """A run folder in the making."""
 
@@ -253,6 +278,7 @@ def _meta(number: int, pid: int) -> dict[str, Any]:
         "threads": 1,
         "device": "cpu",
         "device_name": None,
+        "tick_bytes": layout.TICK.size,
     }
 
 
@@ -265,6 +291,7 @@ def _ticks(
     contention: float = 0.0,
     rss: Callable[[float], float] = lambda _: 1e9,
     device: Callable[[float], float] = lambda _: math.nan,
+    unshared: Callable[[float], float] = lambda _: 1e9,
 ) -> bytes:
     """Ticks over the time of the steps. `contention`: seconds ready without a CPU for each second on one."""
     if not ends:
@@ -275,8 +302,20 @@ def _ticks(
         now = first_ns + round((ends[-1] - first_ns) * share)
         done = sum(end <= now for end in ends)
         spent = (now - first_ns) / S
-        memory = (device(share), device(share), device(share), 0.0)
-        row = (now, done, 4, rss(share), cores * spent, spent, contention * spent, 0.0, math.nan, *memory)
+        memory = (device(share), device(share), device(share), 0.0, unshared(share))
+        row = (
+            now,
+            done,
+            4,
+            rss(share),
+            cores * spent,
+            spent,
+            contention * spent,
+            0.0,
+            math.nan,
+            *memory,
+            unshared(share),
+        )
         packed.append(layout.TICK.pack(*row))
     return b"".join(packed)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.explain.batch_means import _t_975, mean_interval, paired_ratio
+from paceline.explain.batch_means import mean_interval, paired_ratio
+from paceline.explain.statistics import t_975
 
 # Student's t at 97.5% by degrees of freedom, from printed tables.
 T_TABLE = {4: 2.776, 5: 2.571, 9: 2.262, 19: 2.093, 30: 2.042, 120: 1.980}
@@ -17,7 +18,7 @@ T_TABLE = {4: 2.776, 5: 2.571, 9: 2.262, 19: 2.093, 30: 2.042, 120: 1.980}
 
 @pytest.mark.parametrize(("freedom", "t"), T_TABLE.items())
 def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert _t_975(freedom) == pytest.approx(t, abs=1.2e-3)
+    assert t_975(freedom) == pytest.approx(t, abs=1.2e-3)
 
 
 def autocorrelated(random: np.random.Generator, count: int, memory: float) -> np.ndarray:

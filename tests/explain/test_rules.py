@@ -6,8 +6,21 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.explain.build import FIRST_NS, RunFolder, S, histogram, loader, meter, plain, step, steps, two_ranks
+from tests.explain.build import (
+    FIRST_NS,
+    RunFolder,
+    S,
+    histogram,
+    loader,
+    meter,
+    plain,
+    step,
+    steps,
+    training,
+    two_ranks,
+)
 
 from paceline.explain.facts import Facts
 from paceline.explain.model import Finding
@@ -374,7 +387,7 @@ def test_comp008_without_an_optimizer(tmp_path):
 )
 def test_mem002_memory_growing(tmp_path, begin, grown, there):
     # The first reading counts, taken when a twentieth has gone by.
-    findings = of_rows(tmp_path, plain(200), rss=lambda share: begin + grown * (share - 0.05) / 0.95)
+    findings = of_rows(tmp_path, plain(200), unshared=lambda share: begin + grown * (share - 0.05) / 0.95)
     assert ("MEM002" in findings) == there
     if there:
         assert findings["MEM002"].gain is None
@@ -382,16 +395,16 @@ def test_mem002_memory_growing(tmp_path, begin, grown, there):
 
 
 def test_mem002_is_not_said_of_memory_that_was_filled_once(tmp_path):
-    assert "MEM002" not in of_rows(tmp_path, plain(200), rss=lambda share: 1e9 if share < 0.3 else 2e9)
+    assert "MEM002" not in of_rows(tmp_path, plain(200), unshared=lambda share: 1e9 if share < 0.3 else 2e9)
 
 
 def test_mem002_is_not_said_of_memory_that_goes_up_and_down(tmp_path):
-    assert "MEM002" not in of_rows(tmp_path, plain(200), rss=lambda share: 1e9 * (1 + 4.6 * share % 1))
+    assert "MEM002" not in of_rows(tmp_path, plain(200), unshared=lambda share: 1e9 * (1 + 4.6 * share % 1))
 
 
 def test_mem002_counts_no_reading_taken_at_the_programs_end(tmp_path):
     """What a program lets go when it is over has grown all the same."""
-    findings = of_rows(tmp_path, plain(200), rss=lambda share: 1e8 + (9e8 * share if share < 1 else 0))
+    findings = of_rows(tmp_path, plain(200), unshared=lambda share: 1e8 + (9e8 * share if share < 1 else 0))
     assert "MEM002" in findings
 
 
@@ -399,11 +412,45 @@ def test_mem002_tells_when_memory_is_full(tmp_path):
     finding = of_rows(
         tmp_path,
         plain(200),
-        rss=lambda share: 1e9 * share,
+        unshared=lambda share: 1e9 * share,
         header={"memory_limit_bytes": 2e9},
         gauges={"own_cpu_cores": 1},
     )["MEM002"]
     assert finding.evidence[2].value == pytest.approx(210, rel=0.02)  # from the last reading in training, at 95%
+    assert finding.severity == "warning"
+
+
+@pytest.mark.parametrize("limit, severity", [(1.5e9, "critical"), (4e9, "warning")])
+def test_mem002_is_critical_only_if_memory_is_soon_full(tmp_path, limit, severity):
+    finding = of_rows(
+        tmp_path,
+        plain(200),
+        unshared=lambda share: 1e9 * share,
+        header={"memory_limit_bytes": limit},
+        gauges={"own_cpu_cores": 1},
+    )["MEM002"]
+    assert finding.severity == severity
+
+
+def test_mem002_does_not_count_pages_of_files(tmp_path):
+    """A memory-mapped dataset: resident memory grows, anonymous and shared memory does not."""
+    assert "MEM002" not in of_rows(tmp_path, plain(200), rss=lambda share: 1e8 + 2e9 * share)
+
+
+def test_mem002_is_not_said_of_scatter_within_steps(tmp_path):
+    """Readings fall anywhere in a step: activations come and go by more than the slope of the line through them."""
+    scatter = np.random.default_rng(3).uniform(0, 6e8, 30)
+    findings = of_rows(tmp_path, plain(200), count=30, unshared=lambda share: 1e9 + float(scatter[round(share * 29)]))
+    assert "MEM002" not in findings
+
+
+def test_mem002_of_eight_readings(tmp_path):
+    """200 steps that keep 4 MB each are over in two seconds."""
+    assert "MEM002" in of_rows(tmp_path, plain(200), count=8, unshared=lambda share: 3e8 + 8e8 * share)
+
+
+def test_mem002_is_not_said_of_a_growth_that_has_ended(tmp_path):
+    assert "MEM002" not in of_rows(tmp_path, plain(200), unshared=lambda share: 1e9 + 1e9 * min(1.0, 2 * share))
 
 
 def test_mem002_of_a_device(tmp_path):
@@ -471,17 +518,25 @@ def test_comm002_is_not_said_where_nobody_waits_for_the_slow_rank(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "micro, synced, communication, there",
-    [(4, 4, 2, True), (4, 1, 2, False), (1, 1, 2, False), (4, 4, 0.1, False), (2, 2, 1, True)],
+    "exchanges, communication, there", [(1.0, 5, False), (1.4, 5, False), (2.0, 5, True), (4.0, 0.1, False)]
 )
-def test_comm004_sync_each_microstep(tmp_path, micro, synced, communication, there):
-    rows = plain(60, micro_steps=micro, synced=synced, communication=communication)
-    findings = ranks(tmp_path, rows, rows)
+def test_comm004_sync_each_microstep(tmp_path, exchanges, communication, there):
+    summary = {"training": training(exchanges=exchanges)}
+    rows = plain(60, micro_steps=4, synced=4, communication=communication)
+    two_ranks(folder := RunFolder(tmp_path), [rows, rows], summary=summary)
+    findings = found(folder.gauges().facts())
     assert ("COMM004" in findings) == there
     if there:
         assert "COMM001" not in findings
         assert remedies(findings["COMM004"]) == ["ddp.no_sync"]
         assert findings["COMM004"].time_share < communication / (10 + communication)
+        assert "Net1" in findings["COMM004"].summary
+
+
+def test_comm004_is_not_said_without_counts_of_each_module(tmp_path):
+    """Two networks with an optimizer each exchange twice in a step: a record that only holds the sum says nothing."""
+    rows = plain(60, micro_steps=2, synced=2, communication=5)
+    assert "COMM004" not in ranks(tmp_path, rows, rows)
 
 
 # -- the run -----------------------------------------------------------------------------------------
@@ -672,8 +727,9 @@ def test_no_finding_about_a_host_without_gauges(tmp_path):
 # -- convergence -------------------------------------------------------------------------------------
 
 
-def losing(tmp_path, values) -> dict[str, Finding]:
-    return of_rows(tmp_path, steps(len(values), lambda n: {"loss": values[n]}, forward=3, backward=6, optimizer=1))
+def losing(tmp_path, values, **objectives) -> dict[str, Finding]:
+    rows = steps(len(values), lambda n: {"loss": values[n]}, forward=3, backward=6, optimizer=1)
+    return of_rows(tmp_path, rows, summary={"training": objectives.pop("told", None) or training(**objectives)})
 
 
 def falling(count: int, first: float = 4.0, last: float = 1.0) -> list[float]:
@@ -702,6 +758,36 @@ def test_no_finding_about_a_loss_that_falls_or_was_not_seen(tmp_path, values):
 @pytest.mark.parametrize("last, there", [(11.0, False), (13.0, True), (1e9, True)])
 def test_conv002_loss_diverging(tmp_path, last, there):
     assert ("CONV002" in losing(tmp_path, [4.0] * 30 + [last] * 30)) == there
+
+
+@pytest.mark.parametrize("last, severity", [(13.0, "warning"), (41.0, "critical")])
+def test_conv002_is_critical_from_ten_times_the_first_loss_on(tmp_path, last, severity):
+    assert losing(tmp_path, [4.0] * 30 + [last] * 30)["CONV002"].severity == severity
+
+
+def test_conv002_of_a_loss_below_zero_is_no_critical_one(tmp_path):
+    assert losing(tmp_path, [-1.0, *[4.0] * 29, *[400.0] * 30])["CONV002"].severity == "warning"
+
+
+SEVERAL = [
+    pytest.param(training(((1, 2), 0), ((2,), 1)), id="two networks with an optimizer each"),
+    pytest.param(training(((1,), 0), ((2,), 0)), id="two networks in turn"),
+    pytest.param({}, id="record of an earlier version"),
+]
+
+
+@pytest.mark.parametrize("told", SEVERAL)
+def test_nothing_is_said_of_the_losses_of_several_objectives(tmp_path, told):
+    assert "CONV002" not in losing(tmp_path, [4.0] * 30 + [4e6] * 30, told=told or {"updates": 0})
+    flat = [*falling(50), *[1.01, 1.0] * 75]
+    assert "CONV003" not in losing(tmp_path / "flat", flat, told=told or {"updates": 0})
+
+
+@pytest.mark.parametrize("moving", [{"free": 1.0}, {"forwards": 2.0}])
+def test_conv002_of_targets_that_a_model_makes(tmp_path, moving):
+    """The loss of a healthy agent rises with the values it learns."""
+    assert "CONV002" not in losing(tmp_path, [0.1] * 30 + [50.0] * 30, **moving)
+    assert losing(tmp_path / "far", [0.1] * 30 + [1e9] * 30, **moving)["CONV002"].severity == "warning"
 
 
 def test_conv002_takes_losses_enough(tmp_path):

@@ -32,8 +32,8 @@ def run(tmp_path) -> RunFolder:
 def test_the_layout_is_what_is_written_down():
     """These numbers are in files on people's disks."""
     assert layout.SCHEMA_VERSION == 1
-    assert (STEP.size, TICK.size) == (92, 96)
-    assert (STEP_TYPE.itemsize, TICK_TYPE.itemsize) == (92, 96)
+    assert (STEP.size, TICK.size) == (92, 104)
+    assert (STEP_TYPE.itemsize, TICK_TYPE.itemsize) == (92, 104)
     assert STEP_TYPE.names == STEP_FIELDS
     assert TICK_TYPE.names == TICK_FIELDS
     assert len(layout.PHASES) == 9
@@ -89,6 +89,22 @@ def test_a_folder_that_is_no_run(tmp_path):
 def test_a_run_that_has_only_been_launched(tmp_path):
     found = RunFolder(tmp_path).launch(exit_code=None).read()
     assert (found.ranks, found.workers, found.finished) == ((), (), False)
+
+
+def test_ticks_of_a_record_without_the_later_fields(tmp_path):
+    """The first version wrote 96 bytes for each tick, and no `tick_bytes`."""
+    run = RunFolder(tmp_path).rank(plain(10), meta={})
+    place = next((run.folder / "ranks").iterdir())
+    meta = json.loads((place / layout.META_FILE).read_text())
+    del meta["tick_bytes"]
+    (place / layout.META_FILE).write_text(json.dumps(meta))
+    packed = (place / layout.TICKS_FILE).read_bytes()
+    cut = [packed[at : at + layout.FIRST_TICK_BYTES] for at in range(0, len(packed), TICK.size)]
+    (place / layout.TICKS_FILE).write_bytes(b"".join(cut))
+    ticks = run.read().ranks[0].ticks
+    assert ticks["step"][-1] == 10
+    assert np.isnan(ticks["unshared_bytes"]).all()
+    assert not np.isnan(ticks["rss_bytes"]).any()
 
 
 @pytest.mark.parametrize("name, size", [(layout.STEPS_FILE, STEP.size), (layout.TICKS_FILE, TICK.size)])

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from paceline.explain.model import Interval
-from paceline.explain.statistics import Floats
+from paceline.explain.statistics import Floats, t_975
 
 _STRETCHES = (20, 10, 5)
 _LEAST_STRETCH = 2
@@ -40,7 +40,7 @@ def paired_ratio(before: Floats, after: Floats) -> Interval:
 def _half_width(values: Floats) -> float:
     means = _stretch_means(values)
     freedom = len(means) - 1
-    return _t_975(freedom) * math.sqrt(float(means.var(ddof=1)) / len(means))
+    return t_975(freedom) * math.sqrt(float(means.var(ddof=1)) / len(means))
 
 
 def _stretch_means(values: Floats) -> Floats:
@@ -57,15 +57,3 @@ def _neighbour_correlation(values: Floats) -> float:
     off = values - values.mean()
     whole = float((off * off).sum())
     return float((off[1:] * off[:-1]).sum()) / whole if whole > 0 else 0.0
-
-
-def _t_975(freedom: float) -> float:
-    """Return Student's t at 97.5% by its expansion in 1/freedom (Abramowitz and Stegun, 26.7.5; 0.04% off at 4)."""
-    z = 1.959964
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / freedom ** (i + 1) for i, term in enumerate(terms))

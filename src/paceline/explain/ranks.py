@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.objectives import Exchanges, exchanges_of
 from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
+_REPEATED = 1.5  # exchanges of one module for one update
 _WORTH = 0.1  # two cores of one machine were seen to differ by 9%
 
 
@@ -72,8 +74,12 @@ def _where(rank: RankFacts, phase: str) -> str:
     return f" in {functions[0].function}" if functions else ""
 
 
-def syncs_too_often(facts: Facts) -> bool:
-    """Say whether gradients are exchanged on more than one micro-step of a step."""
-    return any(
-        float(r.rows["micro_steps"].mean()) >= 1.9 and float(r.rows["synced"].mean()) >= 1.5 for r in facts.ranks
-    )
+def repeated_exchanges(facts: Facts) -> Exchanges | None:
+    """Return the module whose gradients are exchanged more than once for one update of its optimizer, or None.
+
+    Backward passes are counted by module, and between optimizer steps: two networks with an optimizer each exchange
+    once for each of them.
+    """
+    found = [one for rank in facts.ranks if (one := exchanges_of(rank.record)) is not None]
+    most = max(found, key=lambda one: one.per_update, default=None)
+    return most if most is not None and most.per_update >= _REPEATED else None

@@ -85,8 +85,10 @@ TICK_FIELDS = (
     "device_reserved_bytes",  # f64
     "device_peak_bytes",  # f64
     "device_retries",  # f64  allocations that had to free cached memory first
+    "unshared_bytes",  # f64  anonymous and shared memory of the process, without pages of files; NaN: not measured
 )
-TICK = struct.Struct("<QII" + "d" * 10)
+TICK = struct.Struct("<QII" + "d" * 11)
+FIRST_TICK_BYTES = struct.calcsize("<QII" + "d" * 10)  # of records whose meta file has no `tick_bytes`
 
 META_FILE = "meta.json"
 STEPS_FILE = "steps.bin"

@@ -152,10 +152,26 @@ def _read_rows(path: Path, row_type: np.dtype[Any], problems: list[str]) -> Rows
     return np.frombuffer(data[:whole], dtype=row_type)
 
 
+def _read_ticks(path: Path, meta: JsonObject, problems: list[str]) -> Rows:
+    """Read the ticks of any version: fields that a version did not write are NaN."""
+    size = meta.get("tick_bytes", layout.FIRST_TICK_BYTES)
+    names = [n for n in TICK_TYPE.names or () if TICK_TYPE.fields and TICK_TYPE.fields[n][1] < size]
+    written = np.dtype([(name, TICK_TYPE[name]) for name in names])
+    if written.itemsize == TICK_TYPE.itemsize:
+        return _read_rows(path, TICK_TYPE, problems)
+    rows = _read_rows(path, written, problems)
+    whole = np.zeros(len(rows), TICK_TYPE)
+    for name in TICK_TYPE.names or ():
+        whole[name] = rows[name] if name in names else np.nan
+    return whole
+
+
 def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
     for path in _files(folder / layout.RANKS_DIR, "*"):
         meta = _json(path / layout.META_FILE, problems)
-        if meta is None or not _has_numbers(meta, ("pid", "rank", "world"), path / layout.META_FILE, problems):
+        if meta is None or not _has_numbers(
+            meta, ("pid", "rank", "world", "tick_bytes"), path / layout.META_FILE, problems
+        ):
             continue
         rows = _read_rows(path / layout.STEPS_FILE, STEP_TYPE, problems)
         tail = (rows["flags"] & layout.FLAG_TAIL) != 0
@@ -168,7 +184,7 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
             meta=meta,
             steps=rows[~tail],
             tail=rows[tail],
-            ticks=_read_rows(path / layout.TICKS_FILE, TICK_TYPE, problems),
+            ticks=_read_ticks(path / layout.TICKS_FILE, meta, problems),
             notes=tuple(_json_lines(path / layout.NOTES_FILE, problems)) if (path / layout.NOTES_FILE).exists() else (),
             summary=_json(path / layout.SUMMARY_FILE, problems) or {},
         )

@@ -6,7 +6,7 @@ from paceline import units
 from paceline.explain import spans, words
 from paceline.explain.facts import Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import straggler, syncs_too_often
+from paceline.explain.ranks import repeated_exchanges, straggler
 from paceline.explain.rules import Rule
 from paceline.traces.many import Traces
 
@@ -41,7 +41,7 @@ rank is not included.
 
 def check(facts: Facts) -> Finding | None:
     """Return finding COMM001, or None if it does not apply."""
-    if len(facts.ranks) < 2 or straggler(facts) is not None or syncs_too_often(facts):
+    if len(facts.ranks) < 2 or straggler(facts) is not None or repeated_exchanges(facts) is not None:
         return None
     shares = [rank.breakdown.shares["communication"] for rank in facts.ranks]
     share = min(shares)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline import units
 from paceline.explain.facts import Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import syncs_too_often
+from paceline.explain.ranks import repeated_exchanges
 from paceline.explain.rules import Rule
 
 PAGE = """
@@ -17,9 +17,13 @@ after the last micro-step is enough.
 
 ## How it is detected
 
-Paceline reports `sync-each-microstep` if a step has at least two micro-steps, if more than one of the micro-steps
-exchanges gradients (`DistributedDataParallel.require_backward_grad_sync`), and if communication takes at least 2% of
-step time.
+Paceline counts, for each `DistributedDataParallel` module, the backward passes that exchange its gradients
+(`require_backward_grad_sync`) between two optimizer steps. Paceline reports `sync-each-microstep` if one module
+exchanges its gradients at least 1.5 times for each optimizer step on average, and if communication takes at least 2% of
+step time. Two networks with an optimizer each, such as a GAN, exchange once for each of their updates, so Paceline does
+not report them. Paceline makes no statement if the record does not hold the counts (records of earlier versions).
+
+The expected gain assumes that all exchanges take equally long.
 
 ## What helps
 
@@ -30,11 +34,11 @@ step time.
 
 def check(facts: Facts) -> Finding | None:
     """Return finding COMM004, or None if it does not apply."""
-    rank = facts.first
+    repeated = repeated_exchanges(facts)
     share = max(r.breakdown.shares["communication"] for r in facts.ranks)
-    if not syncs_too_often(facts) or share < 0.02:
+    if repeated is None or share < 0.02:
         return None
-    micro, synced = float(rank.rows["micro_steps"].mean()), float(rank.rows["synced"].mean())
+    synced = repeated.per_update
     saved = 1 - 1 / synced
     gain = gain_of_removing(share, 0.3 * saved, saved)
     return Finding(
@@ -47,10 +51,10 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{synced:.1f} of the {micro:.1f} micro-steps of a step exchange gradients, but one exchange per "
-                f"step is enough",
+                text=f"{repeated.module} exchanges its gradients {synced:.1f} times for each optimizer step "
+                f"({repeated.updates} updates), but one exchange is enough",
                 value=synced,
-                unit="exchanges per step",
+                unit="exchanges per update",
             ),
             Evidence(
                 text=f"communication takes {units.percent(share)} of step time", value=share, unit="share of step time"
@@ -60,11 +64,12 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="ddp.no_sync",
                 safety="numeric",
-                change="run all micro-steps except the last under model.no_sync()",
+                change=f"run all micro-steps of {repeated.module} except the last under no_sync()",
                 gain=gain,
             )
         ],
-        summary=f"ranks exchange gradients {synced:.0f} times per step, but once per step is enough",
+        summary=f"ranks exchange the gradients of {repeated.module} {synced:.0f} times for each update, but once is "
+        f"enough",
     )
 
 

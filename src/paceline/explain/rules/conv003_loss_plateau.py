@@ -7,6 +7,7 @@ import numpy as np
 from paceline import units
 from paceline.explain.facts import Facts
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
+from paceline.explain.objectives import single_objective
 from paceline.explain.rules import Rule
 
 _LEAST = 60
@@ -21,6 +22,8 @@ The loss fell at first and then stopped falling. Either training has converged, 
 current learning rate.
 
 ## How it is detected
+
+Paceline looks at the loss only if the program has one objective that does not move (see CONV002).
 
 Paceline reports `loss-plateau` if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the
 loss hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal
@@ -42,7 +45,8 @@ the data may be random.
 def check(facts: Facts) -> Finding | None:
     """Return finding CONV003, or None if it does not apply."""
     loss = facts.loss
-    since = None if loss is None else _flat_since(loss)
+    objective = single_objective(facts.first.record)
+    since = None if loss is None or objective is None or not objective.fixed else _flat_since(loss)
     if loss is None or since is None:
         return None
     text = (

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from paceline import units
 from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Interval, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import drift, slope
+from paceline.explain.statistics import slope_interval
 from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20
-_LEAST_READINGS = 4
+_LEAST_READINGS = 6
+_CERTAIN_READINGS = 16
+_STILL_GROWS = 0.5  # times as fast in the second half as overall
+_KINDS = {"unshared_bytes": "host", "device_allocated_bytes": "device"}
 _LEAST_NS = 1.5e9  # of readings: allocators fill up first
 
 PAGE = """
@@ -24,10 +29,17 @@ that stores activations.
 
 ## How it is detected
 
-Paceline reports `memory-growing` if, after the warm-up, the memory of the process or of the GPU grows by at least 48
-MiB and by at least a tenth of its first value. The readings must cover at least 1.5 seconds. To test whether the memory
-rises steadily, Paceline divides the run into eight parts. Memory must rise from nearly every part of the run to the
-next part (Kendall's tau of at least 0.7).
+Paceline fits a line to the memory over the steps after the warm-up, and computes the 95% confidence interval of its
+slope from the scatter of the readings. Paceline reports `memory-growing` if even the lower end of this interval means a
+growth of at least 48 MiB and of a tenth of the first value, and if memory still grows in the second half of the
+readings, at least half as fast as overall. At least six readings over 1.5 seconds are needed.
+
+Host memory is the anonymous and shared memory of the process. Pages of files, such as a memory-mapped dataset, are not
+counted, because the operating system drops them when memory is needed. Records of earlier versions hold only the
+resident memory, which includes the pages of files, so Paceline does not use it.
+
+A cache that fills up, such as a replay buffer, grows in the same way until it is full. The severity is therefore
+"warning", and "critical" only if memory would be full before the run has made as many steps again.
 
 ## What helps
 
@@ -36,42 +48,34 @@ next part (Kendall's tau of at least 0.7).
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Growth:
+    rank: RankFacts
+    name: str
+    begin: float  # bytes
+    bytes: float  # more at the last reading
+    per_step: Interval
+
+
 def check(facts: Facts) -> Finding | None:
     """Return finding MEM002, or None if it does not apply."""
-    found = [
-        g for rank in facts.ranks for name in ("rss_bytes", "device_allocated_bytes") if (g := _growth(rank, name))
-    ]
+    found = [g for rank in facts.ranks for name in _KINDS if (g := _growth(rank, name))]
     if not found:
         return None
-    rank, name, grown, begin, per_step, count = max(found, key=lambda g: g[2])
-    kind = "host" if name == "rss_bytes" else "device"
-    limit = facts.host.memory_limit_bytes if kind == "host" else rank.record.meta.get("device_total_bytes")
-    evidence = [
-        Evidence(
-            text=f"{kind} memory grew by {units.size(grown)} from {units.size(begin)} ({count} readings)",
-            value=grown,
-            unit="bytes",
-        ),
-        Evidence(text=f"memory grows by {units.size(per_step)} per step", value=per_step, unit="bytes per step"),
-    ]
-    if limit and per_step > 0:
-        left = (float(limit) - begin - grown) / per_step
-        evidence.append(
-            Evidence(
-                text=f"if memory use grows at this rate, memory is full after {left:,.0f} more steps",
-                value=left,
-                unit="steps",
-            )
-        )
+    most = max(found, key=lambda g: g.bytes)
+    kind = _KINDS[most.name]
+    limit = facts.host.memory_limit_bytes if kind == "host" else most.rank.record.meta.get("device_total_bytes")
+    left = (float(limit) - most.begin - most.bytes) / most.per_step.value if limit else None
+    full_soon = left is not None and left < most.rank.breakdown.steps
     return Finding(
         code="MEM002",
         name="memory-growing",
-        severity="critical",
-        confidence="high" if count >= 8 else "medium",
+        severity="critical" if full_soon else "warning",
+        confidence="high" if most.per_step.count >= _CERTAIN_READINGS else "medium",
         time_share=None,
         gain=None,
-        ranks=[rank.record.rank],
-        evidence=evidence,
+        ranks=[most.rank.record.rank],
+        evidence=_evidence(most, kind, left),
         remedies=[
             Remedy(
                 id="memory.detach",
@@ -80,23 +84,45 @@ def check(facts: Facts) -> Finding | None:
             ),
             Remedy(id="run.bound_state", safety="exact", change="limit the size of caches and histories"),
         ],
-        summary=f"{kind} memory grows by {units.size(per_step)} per step",
+        summary=f"{kind} memory grows by {units.size(most.per_step.value)} per step",
     )
 
 
-def _growth(rank: RankFacts, name: str) -> tuple[RankFacts, str, float, float, float, int] | None:
-    """Return (rank, reading, bytes grown, first bytes, bytes per step, readings); None if it does not grow steadily."""
+def _evidence(growth: _Growth, kind: str, left: float | None) -> list[Evidence]:
+    slope = growth.per_step
+    grown = f"{kind} memory grew by {units.size(growth.bytes)} from {units.size(growth.begin)} ({slope.count} readings)"
+    rate = (
+        f"memory grows by {units.size(slope.value)} per step "
+        f"(95% CI {units.size(slope.low)} to {units.size(slope.high)})"
+    )
+    found = [
+        Evidence(text=grown, value=growth.bytes, unit="bytes"),
+        Evidence(text=rate, value=slope.value, unit="bytes per step"),
+    ]
+    if left is not None:
+        text = f"if memory use grows at this rate, memory is full after {left:,.0f} more steps"
+        found.append(Evidence(text=text, value=left, unit="steps"))
+    return found
+
+
+def _growth(rank: RankFacts, name: str) -> _Growth | None:
+    """Return the growth of one kind of memory; None if it is not larger than the scatter, or if it has ended."""
     ticks = _while_training(rank)
-    values = ticks[name].astype(np.float64)
+    values, steps = ticks[name].astype(np.float64), ticks["step"].astype(np.float64)
     if len(values) < _LEAST_READINGS or np.isnan(values).any():
         return None
     if ticks["time_ns"][-1] - ticks["time_ns"][0] < _LEAST_NS:
         return None
-    grown, begin = float(values[-1] - values[0]), float(values[0])
-    rising = drift(values)[1] if len(values) >= 16 else float(np.mean(np.sign(np.diff(values))))
-    if grown < max(_LEAST_BYTES, 0.1 * begin) or rising < 0.7:
+    slope, half = slope_interval(steps, values), len(values) // 2
+    late = float(np.polyfit(steps[half:], values[half:], 1)[0]) if np.ptp(steps[half:]) > 0 else 0.0
+    if slope is None or late < _STILL_GROWS * slope.value:
         return None
-    return rank, name, grown, begin, slope(ticks["step"].astype(np.float64), values), len(values)
+    taken = float(steps[-1] - steps[0])
+    grown = slope.value * taken
+    begin = max(1.0, float(values.mean()) - slope.value * float(steps.mean() - steps[0]))
+    if slope.low * taken < max(_LEAST_BYTES, 0.1 * begin):
+        return None
+    return _Growth(rank=rank, name=name, begin=begin, bytes=grown, per_step=slope)
 
 
 def _while_training(rank: RankFacts) -> Rows:

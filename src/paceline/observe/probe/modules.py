@@ -24,11 +24,13 @@ from paceline.observe.probe.weave import NoSourceError, woven
 class _Known:
     """What was found out about a module at its first outermost call."""
 
-    __slots__ = ("has_parameters", "reduces")
+    __slots__ = ("class_name", "has_parameters", "reduces")
 
     def __init__(self, module: Any) -> None:
         self.has_parameters = next(module.parameters(), None) is not None
         self.reduces = hasattr(module, "require_backward_grad_sync")  # DistributedDataParallel
+        inner = module._modules.get("module") if self.reduces else None
+        self.class_name = type(module if inner is None else inner).__name__
 
 
 _known: IdentityMap[_Known] = IdentityMap()
@@ -38,6 +40,12 @@ _last_input: Any = None
 def known(module: Any) -> _Known:
     """Return what is known of a module, looked up once per object."""
     return _known.get(module) or _known.set(module, _Known(module))
+
+
+def class_name(module_id: int) -> str | None:
+    """Return the class of a module that was called, of what is wrapped for a distributed one; None: it is gone."""
+    entry = _known.entries.get(module_id)
+    return None if entry is None else entry[1].class_name
 
 
 def wanted_stack() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+_NO_FILE = ("RssAnon:", "RssShmem:")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -37,6 +38,15 @@ def peak_resident_bytes() -> float | None:
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) * 1024
     return None
+
+
+def unshared_bytes() -> float | None:
+    """Return the anonymous and shared memory of this process: resident memory without the pages of files.
+
+    Pages of a memory-mapped file are read again when they are needed, so they are no growth of the process.
+    """
+    lines = [line.split() for line in _read("/proc/self/status").splitlines() if line.startswith(_NO_FILE)]
+    return 1024.0 * sum(int(line[1]) for line in lines) if len(lines) == len(_NO_FILE) else None
 
 
 def input_counters(thread_id: int | None = None) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import fetchers, guard, loaders, optimizers, process
+from paceline.observe.probe import fetchers, guard, loaders, modules, optimizers, process
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.bounded import PATIENCE_S, run_bounded
@@ -23,6 +23,7 @@ from paceline.observe.probe.files import Appender, replace_json
 from paceline.observe.probe.footprint import Footprint
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
+from paceline.observe.probe.objectives import Objectives
 from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.rows import pack_step
 from paceline.observe.probe.stacks import Frames, Sampler, kind_of, label
@@ -60,6 +61,7 @@ class Scribe:
         self.sampler = Sampler()
         self.sampler.slices.updating = optimizers.own_code
         self.automaton = Automaton(self._on_row)
+        self._objectives = Objectives(modules.class_name, lambda file: kind_of(file) in ("user", "library"))
         self._steps = Appender(os.path.join(folder, layout.STEPS_FILE))
         self._ticks = Appender(os.path.join(folder, layout.TICKS_FILE))
         self._notes = Appender(os.path.join(folder, layout.NOTES_FILE))
@@ -183,12 +185,15 @@ class Scribe:
             raise MemoryError("the record could not be written for too long")
         feed = self.automaton.feed
         follow = self._timing.take if self._timing is not None else None
+        count = None if self._objectives.done else self._objectives.feed
         while moments and moments[0][0] <= until_ns:
             moment = moments.popleft()
             fed += 1
             if fed % _YIELD_EVERY == 0:
                 time.sleep(0)
             feed(moment)
+            if count is not None:
+                count(moment)
             if follow is not None:
                 follow(moment)
             if moment[1] == g.FORWARD and moment[2][-1]:
@@ -268,7 +273,7 @@ class Scribe:
             self._notes.write_json(record)
 
     def _refresh_meta(self) -> None:
-        described = {**self._describe(), "first_ns": self.automaton.first_ns}
+        described = {**self._describe(), "first_ns": self.automaton.first_ns, "tick_bytes": layout.TICK.size}
         if described != self._described:
             os.makedirs(self._folder, exist_ok=True)
             replace_json(os.path.join(self._folder, layout.META_FILE), described)
@@ -289,6 +294,7 @@ class Scribe:
             _or_nan(process.input_counters()["read_bytes"]),
             _NAN,
             *self._device.memory(),
+            _or_nan(process.unshared_bytes()),
         )
         self._ticks.write(layout.TICK.pack(*row))
 
@@ -307,6 +313,7 @@ class Scribe:
             "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
+            "training": self._objectives.as_json(),
             "footprint": self.footprint.as_json(),
         }
         replace_json(os.path.join(self._folder, layout.SUMMARY_FILE), summary)
