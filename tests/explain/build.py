@@ -303,19 +303,7 @@ def _ticks(
         done = sum(end <= now for end in ends)
         spent = (now - first_ns) / S
         memory = (device(share), device(share), device(share), 0.0, unshared(share))
-        row = (
-            now,
-            done,
-            4,
-            rss(share),
-            cores * spent,
-            spent,
-            contention * spent,
-            0.0,
-            math.nan,
-            *memory,
-            unshared(share),
-        )
+        row = (now, done, 4, rss(share), cores * spent, spent, contention * spent, 0.0, math.nan, *memory)
         packed.append(layout.TICK.pack(*row))
     return b"".join(packed)
 

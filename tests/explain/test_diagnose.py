@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 
@@ -128,6 +129,35 @@ def test_lives_are_told(tmp_path):
             started = {"started_unix_s": (FIRST_NS + OFFSET_NS) / S + 100 * life}
             folder.rank(plain(30), number, pid=10 * life + number, meta={"world": 2, "distributed": True} | started)
     assert "2 rank processes were restarted" in diagnosed(folder).ended
+
+
+@pytest.mark.parametrize(
+    "losses, expected",
+    [
+        pytest.param([lambda n: 1 / (n + 1), lambda n: 1 / (n + 1)], 1, id="tensor-parallel: the same losses"),
+        pytest.param([lambda n: 1 / (n + 1), lambda n: 2 / (n + 1)], 2, id="data-parallel: losses of their own"),
+        pytest.param([None, lambda n: 1 / (n + 1)], 1, id="pipeline: only the last stage has a loss"),
+        pytest.param([None, None], 2, id="no losses were seen"),
+    ],
+)
+def test_samples_that_several_ranks_see_count_once(tmp_path, losses, expected):
+    folder = RunFolder(tmp_path)
+    for number, loss in enumerate(losses):
+        rows = steps(60, lambda n, loss=loss: {"loss": loss(n)} if loss else {}, forward=3, backward=6, optimizer=1)
+        folder.rank(rows, number, meta={"world": 2, "distributed": True})
+    assert diagnosed(folder).samples_per_s == pytest.approx(expected * 8 / 0.010)
+
+
+def test_readings_of_a_host_are_compared_with_steps_on_its_own_clock(tmp_path):
+    """The clock of the second host is an hour ahead: its steps do not say when the first host trained."""
+    folder = RunFolder(tmp_path).rank(plain(200), 0, meta={"world": 2, "distributed": True})
+    folder.gauges(own_cpu_cores=1.0)
+    with open(next((folder.folder / "gauges").iterdir()), "a") as file:
+        after = {"kind": "host", "time_ns": folder.end_ns + 10 * S, "interval_s": 1.0, "own_cpu_cores": 9.0}
+        file.write(f"{json.dumps(after)}\n")
+    ahead = {"host": "node-b", "first_ns": FIRST_NS + 3600 * S, "epoch_offset_ns": OFFSET_NS - 3600 * S}
+    folder.rank(plain(200), 1, meta={"world": 2, "distributed": True} | ahead)
+    assert folder.facts().host.own_cores == pytest.approx(1.0)
 
 
 def test_what_an_hour_costs_and_what_of_it_was_idle(tmp_path):

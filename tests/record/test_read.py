@@ -292,6 +292,46 @@ def test_processes_that_all_call_themselves_rank_0(tmp_path):
     assert found.earlier == ()
 
 
+def at(seconds: float) -> dict[str, float]:
+    """A process that begins to train so many seconds later than the others."""
+    return started(seconds) | {"first_ns": FIRST_NS + round(seconds * S)}
+
+
+def test_processes_one_after_the_other_are_not_ranks_of_one_another(tmp_path):
+    run = RunFolder(tmp_path)
+    for number, count in enumerate((150, 151, 149)):
+        run.rank(plain(count), 0, pid=10 + number, meta=at(10.0 * number))
+    found = run.launch().read()
+    assert [(r.rank, r.pid) for r in found.ranks] == [(0, 11)]
+    assert [r.pid for r in found.beside] == [10, 12]
+    assert "process 11 (151 steps)" in found.problems[0]
+    assert "process 10 (150 steps)" in found.problems[0]
+
+
+def test_a_process_of_three_steps_beside_a_training_is_no_rank(tmp_path):
+    run = RunFolder(tmp_path).rank(plain(3), 0, pid=5, meta=at(0.0)).rank(plain(200), 0, pid=6, meta=at(0.5))
+    found = run.launch().read()
+    assert [(r.rank, r.pid, len(r.steps)) for r in found.ranks] == [(0, 6, 200)]
+    assert [r.pid for r in found.beside] == [5]
+
+
+def test_after_a_restart_the_longest_life_counts_and_all_steps_are_told(tmp_path):
+    run = RunFolder(tmp_path)
+    for life, count in enumerate((300, 3)):
+        for number in range(2):
+            run.rank(plain(count), number, pid=10 * life + number, meta=JOINED | at(100.0 * life))
+    found = run.launch().read()
+    assert [(r.rank, r.pid, len(r.steps)) for r in found.ranks] == [(0, 0, 300), (1, 1, 300)]
+    assert [r.pid for r in found.earlier] == [10, 11]
+    assert "303 steps in 2 lives" in found.problems[0]
+
+
+def test_a_rank_that_was_restarted_alone_stays_with_the_others(tmp_path):
+    run = RunFolder(tmp_path).rank(plain(300), 0, pid=10, meta=JOINED | at(0.0))
+    run.rank(plain(20), 1, pid=11, meta=JOINED | at(0.0)).rank(plain(250), 1, pid=12, meta=JOINED | at(0.5))
+    assert [r.pid for r in run.launch().read().ranks] == [10, 12]
+
+
 def test_a_process_that_trains_alone_is_no_rank_of_the_job_beside_it(tmp_path):
     """A probe fitted after distributed training, in the same command, must not take rank 0's place."""
     run = RunFolder(tmp_path).rank(plain(5), 0, meta=JOINED).rank(plain(5), 1, meta=JOINED)

@@ -17,6 +17,7 @@ from paceline.explain.gpu import why_no_gpu
 from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
 from paceline.explain.rules import all_rules
 from paceline.explain.source import source_lines
+from paceline.explain.throughput import samples_per_s
 from paceline.explain.verdict import ordered, verdict_of
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
@@ -93,7 +94,7 @@ def _with_steps(run: Run, facts: Facts) -> Diagnosis:
         seconds={p: float(np.median([r.seconds[p] for r in ranks])) for p in PHASES},
         step_s=slowest.step_s,
         p95_s=slowest.p95_s,
-        samples_per_s=_total(r.samples_per_s for r in ranks),
+        samples_per_s=samples_per_s([(r.record, r.breakdown) for r in facts.ranks]),
         batch_size=ranks[0].batch_size,
         mfu=first.mfu.value,
         loader=first.loader,
@@ -163,11 +164,6 @@ def _ended(run: Run) -> str:
     if run.earlier:
         text += f"; {len(run.earlier)} rank processes were restarted"
     return text
-
-
-def _total(values: object) -> float | None:
-    known = [v for v in values if v is not None]  # type: ignore[attr-defined]  # any iterable of numbers
-    return float(sum(known)) if known else None
 
 
 def _cost(run: Run, idle_share: float) -> Cost | None:

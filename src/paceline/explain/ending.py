@@ -83,7 +83,7 @@ def _here(launch: Launch) -> bool:
 
 def _exception(run: Run) -> str:
     """Return the exception that came first: those of other ranks are mostly its consequence."""
-    ranks = [*run.ranks, *run.stepless]
+    ranks = [*_last_lives(run), *run.beside, *run.stepless]
     found = [(_at(rank, note), rank.rank, note) for rank in ranks for note in rank.noted("end") if _failed(note)]
     if not found:
         return ""
@@ -92,6 +92,14 @@ def _exception(run: Run) -> str:
     first = f": {message[0][:160]}" if message else ""
     where = f" at {note['where']}" if note.get("where") else ""
     return f"{note['exception']}{first}{where}" + (f" on rank {number}" if len(run.ranks) > 1 else "")
+
+
+def _last_lives(run: Run) -> list[Rank]:
+    """Return the life of each rank that began last: of a job that was restarted, what ended an earlier life is over."""
+    last: dict[int, Rank] = {}
+    for rank in sorted([*run.ranks, *run.earlier], key=lambda r: float(r.meta.get("started_unix_s") or 0.0)):
+        last[rank.rank] = rank
+    return list(last.values())
 
 
 def _failed(note: JsonObject) -> bool:
@@ -105,4 +113,4 @@ def _at(rank: Rank, note: JsonObject) -> int:
 
 def unended_ranks(run: Run) -> list[int]:
     """Return ranks that wrote no last word though the run is over: killed, or left through ``os._exit``."""
-    return [r.rank for r in run.ranks if not r.noted("end") and not r.noted("fault")] if run.finished else []
+    return [r.rank for r in _last_lives(run) if not r.noted("end") and not r.noted("fault")] if run.finished else []

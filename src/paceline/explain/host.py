@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from paceline.record.run import JsonObject, Run
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The busiest host of a run. Cores are CPU seconds a second; None is not measured."""
+    """The host of rank 0. Cores are CPU seconds a second; None is not measured."""
 
     allowed_cores: float | None = None
     own_cores: float | None = None
@@ -35,12 +35,14 @@ class HostUse:
 
 
 def host_use(run: Run) -> HostUse:
-    """Summarise the gauges of the host with the most readings."""
-    lines = max(run.gauges.values(), key=len, default=())
+    """Summarize the gauges of the host of rank 0; of the host with the most readings if that one has none."""
+    hosts = [rank.host for rank in run.ranks if run.gauges.get(rank.host)]
+    host = hosts[0] if hosts else max(run.gauges, key=lambda name: len(run.gauges[name]), default="")
+    lines = run.gauges.get(host, ())
     if not lines:
         return HostUse()
     head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})
-    readings = while_stepping(run, [x for x in lines if x.get("kind") == "host"])
+    readings = while_stepping(_on_host(run, host), [x for x in lines if x.get("kind") == "host"])
     return HostUse(
         allowed_cores=_number(head.get("allowed_cores")),
         own_cores=_mean(readings, "own_cpu_cores"),
@@ -55,8 +57,16 @@ def host_use(run: Run) -> HostUse:
     )
 
 
+def _on_host(run: Run, host: str) -> Run:
+    """Return a run with the ranks of one host: clocks of other hosts do not belong to its readings."""
+    own = [rank for rank in run.ranks if rank.host == host]
+    return replace(run, ranks=own) if own else run
+
+
 def while_stepping(run: Run, readings: Sequence[JsonObject]) -> Sequence[JsonObject]:
     """Return the readings taken between the first and the last step of any rank; all, when that leaves none.
+
+    The ranks must be on the host of the readings, because each host has its own clock.
 
     A reading speaks of the interval before it, so those count whose interval lies inside.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from paceline.errors import NewerSchemaError, RecordError
 from paceline.record import layout
+from paceline.record.lives import lives_of
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
@@ -44,13 +44,15 @@ def read_run(folder: Path) -> Run:
     ranks = list(_ranks(folder, problems))
     if not launches and not ranks:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
-    current, earlier = _lives(ranks, problems)
+    lives = lives_of([rank for rank in ranks if len(rank.steps)])
+    problems += lives.problems
     return Run(
         run_id=folder.name,
         folder=folder,
         launches=launches,
-        ranks=current,
-        earlier=earlier,
+        ranks=lives.ranks,
+        earlier=lives.other_lives,
+        beside=lives.beside,
         stepless=tuple(rank for rank in ranks if not len(rank.steps)),
         workers=tuple(_workers(folder, problems)),
         gauges={
@@ -188,30 +190,6 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
             notes=tuple(_json_lines(path / layout.NOTES_FILE, problems)) if (path / layout.NOTES_FILE).exists() else (),
             summary=_json(path / layout.SUMMARY_FILE, problems) or {},
         )
-
-
-def _lives(ranks: Sequence[Rank], problems: list[str]) -> tuple[tuple[Rank, ...], tuple[Rank, ...]]:
-    """Split ranks into last lives and earlier ones, and renumber unrelated processes that all call themselves rank 0.
-
-    A process that trains alone beside a distributed job is left out: it is no rank of it.
-    """
-    trained = sorted((r for r in ranks if len(r.steps)), key=_started_unix_s)
-    joined = [r for r in trained if r.meta.get("distributed") or r.world > 1]
-    if not joined:
-        return tuple(replace(r, rank=i) for i, r in enumerate(trained)), ()
-    problems += [
-        f"process {r.pid} trained alone beside the {joined[0].world} ranks; it was left out"
-        for r in trained
-        if not (r.meta.get("distributed") or r.world > 1)
-    ]
-    last: dict[int, Rank] = {r.rank: r for r in joined}
-    current = tuple(last[number] for number in sorted(last))
-    return current, tuple(r for r in joined if last[r.rank] is not r)
-
-
-def _started_unix_s(rank: Rank) -> float:
-    started = rank.meta.get("started_unix_s")
-    return float(started) if isinstance(started, (int, float)) else 0.0
 
 
 def _workers(folder: Path, problems: list[str]) -> Iterator[Worker]:

@@ -89,10 +89,11 @@ class Run:
     run_id: str
     folder: Path
     launches: Sequence[Launch]
-    ranks: Sequence[Rank]  # by rank, then by start; of a restarted rank the last life
-    earlier: Sequence[Rank]  # earlier lives of ranks that were restarted
+    ranks: Sequence[Rank]  # by rank; of restarted ranks the life that trained longest
+    earlier: Sequence[Rank]  # other lives of ranks that were restarted
     workers: Sequence[Worker]
     gauges: Mapping[str, Sequence[JsonObject]]  # by host, in order of time
+    beside: Sequence[Rank] = ()  # processes that trained and are no ranks of the job that is explained
     stepless: Sequence[Rank] = ()  # processes that began to train and made no step
     problems: Sequence[str] = ()  # what could not be read, in words
 

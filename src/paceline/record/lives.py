@@ -1,0 +1,127 @@
+"""Which training processes are the ranks of a run, and which are not?
+
+Processes of a distributed job are its ranks. After a restart the ranks have another *life*: the life that trained
+longest is explained. Processes without a process group are ranks of one another only if they train at the same time;
+of processes one after the other, the one that trained longest is explained. Times of hosts are compared by the time
+of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from paceline.record.run import Rank
+
+_TOGETHER = 0.5  # share of the longest process's training time that a process beside it trains too
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lives:
+    """The processes of a run that made at least one step."""
+
+    ranks: Sequence[Rank]  # numbered from 0, or by their process group
+    other_lives: Sequence[Rank] = ()  # of the same ranks, before or after a restart
+    beside: Sequence[Rank] = ()  # processes that are no ranks of this job
+    problems: Sequence[str] = ()  # what was left out, in words
+
+
+def lives_of(trained: Sequence[Rank]) -> Lives:
+    """Return the ranks among processes that made at least one step."""
+    ordered = sorted(trained, key=_started_unix_s)
+    joined = [r for r in ordered if r.meta.get("distributed") or r.world > 1]
+    if joined:
+        return _of_job(joined, [r for r in ordered if r not in joined])
+    return _of_processes(ordered) if ordered else Lives(ranks=())
+
+
+def trained_s(rank: Rank) -> float:
+    """Return the seconds of all steps of a process."""
+    return float(rank.steps["wall_s"].astype(np.float64).sum())
+
+
+def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> Lives:
+    jobs = _jobs(joined)
+    chosen = max(enumerate(jobs), key=lambda pair: (min(trained_s(r) for r in pair[1].values()), pair[0]))[1]
+    ranks = tuple(chosen[number] for number in sorted(chosen))
+    others = tuple(r for r in joined if chosen.get(r.rank) is not r)
+    left_out = [
+        f"process {r.pid} trained alone beside the {len(ranks)} ranks; it was left out" for r in alone[:_MOST_NAMED]
+    ]
+    return Lives(ranks=ranks, other_lives=others, beside=tuple(alone), problems=left_out + _told(ranks, others))
+
+
+def _told(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
+    if not others:
+        return []
+    first = ranks[0]
+    lives = [first, *(r for r in others if r.rank == first.rank)]
+    total = sum(len(r.steps) for r in lives)
+    return [
+        f"rank {first.rank} made {total} steps in {len(lives)} lives (restarts, or jobs one after the other); this "
+        f"report is of the longest, with {len(first.steps)} steps"
+    ]
+
+
+def _jobs(joined: Sequence[Rank]) -> list[dict[int, Rank]]:
+    """Group processes, in the order of their start, into ranks that trained together.
+
+    A process with a rank number that is taken begins a new group, unless another rank of the group still trains: then
+    only this rank was restarted, and of its two lives the longer one counts.
+    """
+    jobs: list[dict[int, Rank]] = []
+    for rank in joined:
+        now = jobs[-1] if jobs else None
+        if now is None or (rank.rank in now and not _still_trains(now, rank)):
+            jobs.append({rank.rank: rank})
+        elif rank.rank not in now or trained_s(rank) >= trained_s(now[rank.rank]):
+            now[rank.rank] = rank
+    return jobs
+
+
+def _still_trains(job: dict[int, Rank], beside: Rank) -> bool:
+    begun = _span_unix_s(beside)[0]
+    return any(_span_unix_s(r)[1] > begun for number, r in job.items() if number != beside.rank)
+
+
+def _of_processes(ordered: Sequence[Rank]) -> Lives:
+    longest = max(ordered, key=trained_s)
+    together = [r for r in ordered if r is longest or _shared(longest, r) >= _TOGETHER]
+    beside = tuple(r for r in ordered if r not in together)
+    ranks = tuple(replace(r, rank=number) for number, r in enumerate(together))
+    return Lives(ranks=ranks, beside=beside, problems=_left_out(longest, beside))
+
+
+def _shared(longest: Rank, other: Rank) -> float:
+    """Return the share of the longest process's training time in which the other one trained too."""
+    begin, end = _span_unix_s(longest)
+    from_s, until_s = _span_unix_s(other)
+    shared = min(end, until_s) - max(begin, from_s)
+    return max(0.0, min(shared, trained_s(other))) / (end - begin) if end > begin else 1.0
+
+
+def _left_out(longest: Rank, beside: Sequence[Rank]) -> list[str]:
+    if not beside:
+        return []
+    named = ", ".join(f"process {r.pid} ({len(r.steps)} steps)" for r in beside[:_MOST_NAMED])
+    more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
+    return [
+        f"{1 + len(beside)} processes trained, each on its own and not at the same time; this report is of process "
+        f"{longest.pid} ({len(longest.steps)} steps), and leaves out {named}{more}"
+    ]
+
+
+def _span_unix_s(rank: Rank) -> tuple[float, float]:
+    """Return when a process began and ended its steps, in seconds since 1970."""
+    offset = int(rank.meta.get("epoch_offset_ns") or 0)
+    end_ns = int(rank.steps["end_ns"][-1])
+    first_ns = rank.meta.get("first_ns") or end_ns - round(1e9 * trained_s(rank))
+    return (int(first_ns) + offset) / 1e9, (end_ns + offset) / 1e9
+
+
+def _started_unix_s(rank: Rank) -> float:
+    started = rank.meta.get("started_unix_s")
+    return float(started) if isinstance(started, (int, float)) else 0.0
