@@ -42,6 +42,7 @@ AGREED = """
 | RUN004 | step-jitter | step times scatter, and not for the loader's sake |
 | RUN005 | throughput-drift | steps get slower as the run goes on |
 | RUN006 | host-code-heavy | the user's own Python between phases takes a large share; names the function |
+| RUN007 | debug-mode-on | a debug setting that slows training down is on (decision 0041) |
 | HOST001 | cpu-oversubscribed | more compute threads than cores |
 | HOST002 | memory-swapping | the host pages |
 | HOST003 | cpu-contended | other processes or a cgroup quota take the cores |
@@ -60,7 +61,7 @@ HEADINGS = ["What it means", "How it is detected", "What helps"]
 
 
 def test_the_table_is_whole():
-    assert len(NAMES) == 41
+    assert len(NAMES) == 42
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)

@@ -21,6 +21,8 @@ from tests.explain.build import (
     training,
     two_ranks,
 )
+from tests.explain.build import FIRST_NS, RunFolder, S, histogram, loader, meter, plain, step, steps, two_ranks
+from tests.explain.gpu_run import gpu_run
 
 from paceline.explain.facts import Facts
 from paceline.explain.model import Finding
@@ -836,3 +838,33 @@ def test_a_healthy_run_has_nothing_but_that_said_of_it(tmp_path):
     folder = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader()], "optimizers": [ADAM]}, tail=step(gap=5))
     folder.worker(0, meter(100, 0.010, 0.010)).worker(1, meter(100, 0.010, 0.010))
     assert set(found(folder.gauges(own_cpu_cores=1.0, other_cpu_cores=0.1).facts())) == {"COMP001"}
+
+
+@pytest.mark.parametrize(
+    "debug, expected",
+    [
+        ([], None),
+        (["anomaly_detection"], ("medium", ["debug.anomaly_detection"])),
+        (["launch_blocking", "deterministic_algorithms", "distributed_debug"], None),
+    ],
+    ids=["none", "anomaly detection", "settings that cost nothing in one process on a CPU"],
+)
+def test_debug_settings_on_a_cpu(tmp_path, debug, expected):
+    finding = of_rows(tmp_path, plain(60), meta={"debug": debug}).get("RUN007")
+    assert (finding and (finding.confidence, remedies(finding))) == expected
+
+
+def test_debug_settings_on_a_gpu_and_on_ranks(tmp_path):
+    debug = ["deterministic_algorithms"]
+    alone = found(gpu_run(tmp_path / "a", meta={"debug": debug}))["RUN007"]
+    assert (alone.severity, alone.gain) == ("info", None)
+    blocking = found(gpu_run(tmp_path / "b", meta={"debug": [*debug, "launch_blocking"]}))["RUN007"]
+    assert (blocking.severity, blocking.confidence) == ("warning", "high")
+    assert remedies(blocking) == ["debug.launch_blocking", "debug.deterministic_algorithms"]
+    folder = RunFolder(tmp_path / "c")
+    for number in range(2):
+        on = ["distributed_debug"] if number else []
+        folder.rank(plain(60), number, meta={"world": 2, "distributed": True, "debug": on})
+    checked = found(folder.gauges().facts())["RUN007"]
+    assert checked.ranks == [1]
+    assert "in 1 of 2 ranks" in checked.evidence[0].text

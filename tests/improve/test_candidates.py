@@ -166,3 +166,17 @@ def test_nothing_is_proposed_of_exchanges_that_there_are_not(tmp_path, count, sy
     assert not any(
         key.startswith("ddp.") for key in proposed(on_ranks(tmp_path, count, communication=5, synced=synced))
     )
+
+
+def test_debug_settings_that_are_on_are_turned_off(tmp_path):
+    debug = ["anomaly_detection", "launch_blocking", "deterministic_algorithms"]
+    found = proposed(gpu_run(tmp_path, meta={"debug": debug}))
+    assert found["debug.anomaly_detection=False"].safety == "exact"
+    assert found["debug.anomaly_detection=False"].predicted.high == 2.0
+    assert found["debug.launch_blocking=False"].safety == "exact"
+    assert found["debug.deterministic_algorithms=False"].safety == "numeric"
+    off = {"debug": {"anomaly_detection": False}}
+    assert "debug.anomaly_detection=False" not in proposed(gpu_run(tmp_path / "off", meta={"debug": debug}), off)
+    assert not [key for key in proposed(on_cpu(tmp_path / "cpu")) if key.startswith("debug.")]
+    on_a_cpu = RunFolder(tmp_path / "on").rank(plain(60), meta={"debug": debug}).gauges().facts()
+    assert [key for key in proposed(on_a_cpu) if key.startswith("debug.")] == ["debug.anomaly_detection=False"]

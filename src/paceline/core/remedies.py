@@ -97,6 +97,30 @@ _ROWS = (
     _tunable(
         "ddp.static_graph", "Tell DDP that the autograd graph never changes", "numeric", sets=("ddp.static_graph",)
     ),
+    _tunable(
+        "debug.anomaly_detection",
+        "Turn the anomaly detection of autograd off",
+        "exact",
+        sets=("debug.anomaly_detection",),
+    ),
+    _tunable(
+        "debug.deterministic_algorithms",
+        "Allow algorithms that are not deterministic",
+        "numeric",
+        sets=("debug.deterministic_algorithms",),
+    ),
+    _tunable(
+        "debug.distributed_debug",
+        "Turn the debug checks of collectives off",
+        "exact",
+        sets=("debug.distributed_debug",),
+    ),
+    _tunable(
+        "debug.launch_blocking",
+        "Do not wait for each GPU kernel",
+        "exact",
+        sets=("debug.launch_blocking",),
+    ),
     _advice("evaluation.faster", "Make evaluation faster", "numeric"),
     _advice("evaluation.less_often", "Evaluate less often or on fewer samples", "exact"),
     _advice("gpu.cooling", "Improve the cooling of the GPU", "exact"),

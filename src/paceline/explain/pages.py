@@ -91,6 +91,7 @@ TABLE: Mapping[str, tuple[str, str]] = {
         "host-code-heavy",
         "the program's own Python code between the phases of a step takes a large share of the time",
     ),
+    "RUN007": ("debug-mode-on", "a debug setting of torch or CUDA that slows training down is on"),
     "HOST001": ("cpu-oversubscribed", "the program has more compute threads than CPU cores"),
     "HOST002": ("memory-swapping", "the host moves memory pages to disk (swapping)"),
     "HOST003": ("cpu-contended", "the program gets too little CPU time, because of other processes or a CPU quota"),

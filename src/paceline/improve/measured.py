@@ -32,3 +32,10 @@ def reduces_gradients(situation: Situation) -> bool:
 def communication(situation: Situation) -> float:
     """Return the share of step time that ranks spend exchanging, where it is least."""
     return min(rank.breakdown.shares["communication"] for rank in situation.facts.ranks)
+
+
+def debug_is_on(situation: Situation, name: str) -> bool:
+    """Say whether a debug setting was on while the program trained; those of CUDA count on a CUDA device only."""
+    of_cuda = name in ("launch_blocking", "deterministic_algorithms")
+    seen = (rank.record.meta.get("debug", ()) for rank in situation.facts.ranks)
+    return (situation.on_cuda or not of_cuda) and any(name in names for names in seen)

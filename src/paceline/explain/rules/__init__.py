@@ -45,6 +45,7 @@ _MODULES = (
     "run004_step_jitter",
     "run005_throughput_drift",
     "run006_host_code_heavy",
+    "run007_debug_mode_on",
     "host001_cpu_oversubscribed",
     "host002_memory_swapping",
     "host003_cpu_contended",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.improve.patches import compute, ddp, loader, optimizer, precision
+from paceline.improve.patches import compute, ddp, debug, loader, optimizer, precision
 from paceline.improve.patches.edit import Edit, edited
 from paceline.improve.patches.model import Edited, Patch, Program, Source, Stays
 from paceline.improve.recipe import Recipe
@@ -17,6 +17,7 @@ _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "compute": (compute.ComputeEdit, compute.KEYS, compute.NOWHERE),
     "optimizer": (optimizer.OptimizerEdit, optimizer.KEYS, optimizer.NOWHERE),
     "ddp": (ddp.DdpEdit, ddp.KEYS, ddp.NOWHERE),
+    "debug": (debug.DebugEdit, debug.KEYS, debug.NOWHERE),
 }
 _YOURS = "the setting changes the training algorithm: change the value where the program defines it"
 _WHY = {
@@ -33,6 +34,8 @@ _WHY = {
     "optimizer.state_8bit": "the setting needs an optimizer of another library",
     "ddp.comm_hook": "the setting needs a call of register_comm_hook on the wrapped model",
     "ddp.no_sync": "the setting needs the context manager model.no_sync() around all micro-steps except the last",
+    "debug.launch_blocking": "unset CUDA_LAUNCH_BLOCKING where it is set, in the shell or in the program",
+    "debug.distributed_debug": "unset TORCH_DISTRIBUTED_DEBUG in the shell",
     "allocator.expandable_segments": "the setting belongs in the environment, before the program imports torch",
 }
 _WITH_THREADS = "the setting belongs to loader.threads, which stays in the recipe"
@@ -43,6 +46,9 @@ _SPEAKS = (
     "DistributedDataParallel",
     "torch.set_",
     "torch.backends",
+    "detect_anomaly",
+    "use_deterministic_algorithms",
+    "Trainer",
 )  # of what is edited
 _NONE = "Paceline cannot write this setting into the source"
 

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from paceline.core.remedies import RemedyInfo, remedy_info
+from paceline.core.safety import Safety
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.situation import Situation
@@ -51,25 +52,27 @@ def switch(
     value: object,
     *,
     why: str,
+    safety: Safety = "numeric",
     when: Callable[[Situation], bool] = lambda _: True,
 ) -> _Propose:
-    """Return a function that proposes one numeric setting unless the recipe has set it already.
+    """Return a function that proposes one setting unless the recipe has set it already.
 
     Args:
         remedy: The id of the remedy.
         setting: The recipe key, such as ``compute.compile``.
         value: The value to set.
         why: What the setting does, in words.
+        safety: The safety class of the setting.
         when: Whether the setting is worth a trial in a situation.
     """
     table, _, key = setting.partition(".")
 
     def propose(situation: Situation) -> list[Candidate]:
-        if situation.setting(table, key) or not when(situation):
+        if situation.setting(table, key) is not None or not when(situation):
             return []
         predicted = situation.gain_of(remedy)
         recipe = {table: {key: value}}
-        return [Candidate(remedy=remedy, recipe=recipe, safety="numeric", predicted=predicted, why=why)]
+        return [Candidate(remedy=remedy, recipe=recipe, safety=safety, predicted=predicted, why=why)]
 
     return propose
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from paceline.observe.probe import guard, lazy, marks, process, unread
+from paceline.observe.probe import debug_switches, guard, lazy, marks, process, unread
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
@@ -137,6 +137,7 @@ def _describe() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
+        "debug": debug_switches.seen(torch),
         "argv": sys.argv,
         **_state["device"].describe(),
     }
