@@ -21,7 +21,6 @@ from tests.explain.build import (
     training,
     two_ranks,
 )
-from tests.explain.build import FIRST_NS, RunFolder, S, histogram, loader, meter, plain, step, steps, two_ranks
 from tests.explain.gpu_run import gpu_run
 
 from paceline.explain.facts import Facts
