@@ -25,6 +25,7 @@ from paceline.traces.gallery import gallery_of
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
 ]
+MIB = 2.0**20
 COMMAND = "paceline tune --budget 20m --allow semantic train.py --config configs/imagenet/resnet50-pretrained.yaml"
 LINES = SourceLines(
     file="/home/me/train.py",
@@ -40,6 +41,12 @@ def with_source(diagnosis: Diagnosis) -> Diagnosis:
 
 def run_page(scene: str) -> str:
     return html.to_html(with_source(sample.SCENES[scene]()), next_command=COMMAND)
+
+
+def fast_network_page() -> str:
+    """A page whose axes have the longest labels of bytes per second: 500 MiB/s."""
+    network = [sample.gauge(name, "bytes/s", 600 * MIB, None) for name in ("net_received", "net_sent")]
+    return html.to_html(dataclasses.replace(sample.SCENES["data_bound"](), gauges=network), next_command=COMMAND)
 
 
 def compare_page(place: Path) -> str:
@@ -73,6 +80,7 @@ PAGES = {
     },
     **{f"tune-{name}": (lambda name=name: tune_page(name)) for name in ("tuned", "no_win", "for_money")},
     **{f"trace-{name}": (lambda name=name: trace_page(name)) for name in ("eight", "images")},
+    "run-fast_network": fast_network_page,
     "plan": plan_page,
     "offers": offers_page,
 }
