@@ -14,7 +14,7 @@ def batches(dest, workers):
     from paceline.data.crops import RandomResizedCrop
     from paceline.data.loader import Loader
 
-    return Loader(dest, BATCH, True, transform=RandomResizedCrop(SIZE), threads=workers)
+    return Loader(dest, BATCH, True, transform=RandomResizedCrop(SIZE, antialias=False), threads=workers)
 
 
 if __name__ == "__main__":

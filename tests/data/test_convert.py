@@ -34,7 +34,7 @@ def quiet(done: int, whole: int) -> None:
 def samples_of(dataset: ShardedDataset) -> dict[str, tuple[bytes, int]]:
     places = dataset.places(np.arange(len(dataset)))
     labels = dataset.numbers("label", places).tolist()
-    names = {place: dataset.index(place.shard).names()[place.row] for place in places}
+    names = {place: dataset.index(place.shard).names[place.row] for place in places}
     return {names[p]: (dataset.payload("image", p), label) for p, label in zip(places, labels)}
 
 
@@ -82,7 +82,7 @@ def test_seeds_mix_and_without_one_the_order_stays(tmp_path):
     for number, seed in enumerate((0, 0, 1, None)):
         dest = tmp_path / str(number)
         convert(source, dest, Options(seed=seed, verbatim=True), 1, quiet)
-        orders.append(ShardedDataset(dest).index(0).names())
+        orders.append(ShardedDataset(dest).index(0).names)
     assert orders[0] == orders[1] != orders[2]
     assert orders[3] == [source.name(number) for number in range(len(source))]
 
@@ -376,7 +376,7 @@ def test_names_of_files_may_be_any_bytes(tmp_path):
     done = subprocess.run([*command, "convert", "pictures", "shards"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     dataset = ShardedDataset(tmp_path / "shards")
-    assert {os.fsencode(name) for name in dataset.index(0).names()} == {
+    assert {os.fsencode(name) for name in dataset.index(0).names} == {
         b"a/caf\xe9.jpg", b"a/two\nlines.jpg", "a/\u00fcber.jpg".encode()
     }  # fmt: skip
     assert verify(dataset, quiet).problems == ()

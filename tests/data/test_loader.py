@@ -96,7 +96,7 @@ def test_pictures_of_every_kind_become_the_pixels_that_pil_makes(tmp_path, turne
     plain.save(folder / "6.webp", lossless=True)
     source = image_folder(tmp_path / "pictures")
     convert(source, tmp_path / "shards", Options(seed=None), 1, lambda done, whole: None)
-    loader = Loader(tmp_path / "shards", 1, transform=dict, collate_fn=list, threads=0, exact=True)
+    loader = Loader(tmp_path / "shards", 1, transform=dict, collate_fn=list, threads=0, exact=True, image_mode="RGB")
     found = [sample["image"] for (sample,) in loader]
     for number, path in enumerate(sorted(folder.iterdir())):
         expected = np.asarray(Image.open(path).convert("RGB")).astype(int)

@@ -131,7 +131,7 @@ class Listed(Own):
 
 def own_source(monkeypatch, samples, columns=()) -> DatasetSource:
     monkeypatch.setattr(sys.modules[__name__], "own", samples, raising=False)
-    return DatasetSource(f"{__name__}:own", columns)
+    return DatasetSource(f"{__name__}:own", columns, images="png")
 
 
 def test_two_pictures_of_a_sample_are_two_columns(tmp_path, monkeypatch):
@@ -257,12 +257,20 @@ def test_a_format_that_it_cannot_be(tmp_path, kind, path):
         len(source_of(tmp_path / path, kind))
 
 
+def png_of(image: Image.Image) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
 def test_a_picture_and_its_mask_in_a_tar(tmp_path):
     import io
     import tarfile
 
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for suffix, data in (("jpg", jpeg(16, 16)), ("png", b"\x89PNG\r\n\x1a\n" + bytes(16))):
+        for suffix, data in (("jpg", jpeg(16, 16)), ("png", png_of(Image.new("L", (16, 16), 3)))):
             head = tarfile.TarInfo(f"one.{suffix}")
             head.size = len(data)
             archive.addfile(head, io.BytesIO(data))

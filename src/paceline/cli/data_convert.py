@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
         "paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json",
     ),
     groups={
-        "Source": ("--format", "--dataset", "--columns", "--tokenizer", "--on-error"),
+        "Source": ("--format", "--dataset", "--columns", "--images", "--tokenizer", "--on-error"),
         "Shards": ("--shard-mb", "--seed", "--no-shuffle", "--verbatim"),
         "Limits": ("--processes",),
     },
@@ -48,6 +49,11 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     "--columns",
     metavar="A,B,...",
     help="Names for the parts of each sample, such as image,label (only with --dataset).",
+)
+@click.option(
+    "--images",
+    type=click.Choice(["png", "jpeg"]),
+    help="How to write images that a Dataset returns as pixels: png keeps every value, jpeg is smaller.",
 )
 @click.option(
     "--tokenizer",
@@ -98,7 +104,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
         on_error=options["on_error"],
     )
     try:
-        source, dest = _source(paths, options["dataset"], options["columns"], options["kind"])
+        source, dest = _source(paths, options)
         _warn(source, verbatim=asked.verbatim)
         with Progress("samples") as progress:
             made = convert(source, dest, asked, options["processes"] or cores(), progress)
@@ -171,24 +177,27 @@ def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
     return 0
 
 
-def _source(paths: tuple[Path, ...], dataset: str | None, columns: str | None, kind: str | None) -> tuple[Source, Path]:
+def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path]:
     """Return what to convert, and where to."""
     from paceline.data.sources.dataset import DatasetSource
     from paceline.data.sources.found import source_of
 
+    dataset, columns, images = options["dataset"], options["columns"], options["images"]
     if dataset is not None:
         if len(paths) != 1:
             raise UsageError(
                 f"--dataset replaces SRC; give only DEST: `paceline data convert --dataset {dataset} DEST`"
             )
         names = tuple(columns.split(",")) if columns else ()
-        return DatasetSource(dataset, names), paths[0]
+        return DatasetSource(dataset, names, images), paths[0]
     if len(paths) != 2:
         raise UsageError(_paths_message(paths))
     if columns is not None:
         raise UsageError("--columns can only be used with --dataset, because columns of files already have names")
+    if images is not None:
+        raise UsageError("--images can only be used with --dataset, because image files are copied as they are")
     folder, dest = paths
-    source = source_of(folder, kind)
+    source = source_of(folder, options["kind"])
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{dest} is inside {folder}, so the conversion would read its own output; name a folder elsewhere"

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from paceline.data.draws import own_draws
 from paceline.data.faults import Faults, collated, named
-from paceline.data.model import Column
+from paceline.data.model import KEY, Column
 from paceline.data.pictures import Decoder
 from paceline.data.reach import Reach
-from paceline.data.sharded import Place, ShardedDataset
+from paceline.data.sharded import Place, ShardedDataset, sample_keys
 from paceline.data.stages import Clock
 from paceline.data.tokens import TokenDataset
 
@@ -39,6 +39,7 @@ class SampleBatches:
     def __init__(
         self,
         reach: Reach,
+        columns: Sequence[Column],
         transform: Callable[[Mapping[str, Any]], Any] | None,
         collate: Callable[[list[Any]], Any] | None,
         *,
@@ -49,6 +50,7 @@ class SampleBatches:
 
         Args:
             reach: What batches are made of.
+            columns: What samples have.
             transform: The user's function of a sample.
             collate: The user's function of a list of samples.
             exact: Whether pictures are decoded as PIL does.
@@ -56,7 +58,7 @@ class SampleBatches:
         """
         self._reach = reach
         self._draws = draws and transform is not None
-        self._columns = list(reach.dataset.contents.columns)
+        self._columns = list(columns)
         self._transform = transform
         self._collate = collate
         self._decoder = decoder_for(self._columns, exact=exact)
@@ -86,10 +88,12 @@ class SampleBatches:
         if column.is_number:
             found: list[Any] = self._reach.dataset.numbers(column.name, places).tolist()
             return found
+        if column.name == KEY:
+            return sample_keys(self._reach.dataset, places)
         return self._reach.payloads(column.name, ids, places)
 
     def _value(self, column: Column, place: Place, kept: Any) -> Any:
-        if column.is_number:
+        if column.is_number or column.name == KEY:
             return kept
         return value_of(column, self._reach.checked(column.name, place, kept), self._decoder)
 
@@ -98,9 +102,15 @@ class ShardedSamples:
     """Samples of a sharded data set one by one, for worker processes."""
 
     def __init__(
-        self, dataset: ShardedDataset, transform: Callable[[Mapping[str, Any]], Any] | None, *, exact: bool
+        self,
+        dataset: ShardedDataset,
+        columns: Sequence[Column],
+        transform: Callable[[Mapping[str, Any]], Any] | None,
+        *,
+        exact: bool,
     ) -> None:
         self._dataset = dataset
+        self._columns = columns
         self._transform = transform
         self._exact = exact
 
@@ -119,15 +129,18 @@ class ShardedSamples:
             raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same
 
     def _sample(self, number: int) -> dict[str, Any]:
-        dataset, columns = self._dataset, self._dataset.contents.columns
+        dataset, columns = self._dataset, self._columns
         (place,) = dataset.places(np.array([number]))
         decoder = decoder_for(columns, exact=self._exact)
-        return {
-            c.name: dataset.numbers(c.name, [place]).tolist()[0]
-            if c.is_number
-            else value_of(c, memoryview(dataset.payload(c.name, place)), decoder)
-            for c in columns
-        }
+
+        def value(column: Column) -> Any:
+            if column.is_number:
+                return dataset.numbers(column.name, [place]).tolist()[0]
+            if column.name == KEY:
+                return sample_keys(dataset, [place])[0]
+            return value_of(column, memoryview(dataset.payload(column.name, place)), decoder)
+
+        return {column.name: value(column) for column in columns}
 
 
 class DatasetBatches:
@@ -201,7 +214,7 @@ def value_of(column: Column, data: memoryview, decoder: Decoder | None) -> Any:
     """Return what bytes of a column stand for: pixels, an array, text, or themselves."""
     if column.kind == "image":
         assert decoder is not None  # there is a column of pictures
-        return decoder.whole(data).copy()
+        return decoder.image(data, column.mode)
     if column.kind == "array":
         return np.load(io.BytesIO(data), allow_pickle=False)
     return bytes(data).decode() if column.kind == "text" else bytes(data)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from paceline import units
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
+from paceline.data.image_modes import NotAnImage, column_mode, image_header
 from paceline.data.lossless import in_intervals
 from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
 from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_parent, finished, write_note
@@ -130,8 +131,7 @@ def _converted(
     for one in _worked(source, [replace(task, threads=threads) for task in left], processes, progress, len(source)):
         made[one.number] = one
     shards = [made[number].shard for number in sorted(made) if made[number].shard.samples]
-    contents = _described(source, shards, options)
-    _finish(dest, contents)
+    contents = _finish(dest, _described(source, shards, options))
     skipped = [text for number in sorted(made) for text in made[number].skipped]
     return Converted(contents=contents, skipped=skipped, resumed=len(there))
 
@@ -295,7 +295,8 @@ def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tup
 
     def one(number: int) -> Sample | BadSample:
         try:
-            return _fast(_fitting(source.sample(number), source.name(number)), source.columns, task.options)
+            sample = _fitting(source.sample(number), source.name(number), source.columns)
+            return _fast(sample, source.columns, task.options)
         except BadSample as error:
             return error
 
@@ -305,15 +306,22 @@ def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tup
         yield from zip(some, pool.map(one, some), strict=True)
 
 
-def _fitting(sample: Sample, name: str) -> Sample:
-    """Return a sample if its numbers fit where they are kept.
+def _fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
+    """Return a sample if its numbers fit where they are kept, and its images are images.
 
     Raises:
-        BadSample: One does not.
+        BadSample: A number does not fit, or the bytes of an image are something else.
     """
-    for column, value in sample.items():
+    for column in columns:
+        value = sample[column.name]
+        if column.kind == "image" and isinstance(value, Payload):
+            try:
+                image_header(value.data)
+            except NotAnImage as error:
+                raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
+    for key, value in sample.items():
         if isinstance(value, int) and not -_MOST <= value < _MOST:
-            raise BadSample(f"{name}: {column} is {value}; only signed whole numbers of up to 64 bits are supported")
+            raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
     return sample
 
 
@@ -337,11 +345,26 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
     return Contents(samples=samples, columns=source.columns, shards=shards, classes=source.classes, made=made)
 
 
-def _finish(dest: Path, contents: Contents) -> None:
+def _finish(dest: Path, contents: Contents) -> Contents:
     """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
+    contents = replace(contents, columns=_with_modes(dest, contents))
     write_contents(dest, contents, all_blocks(dest, contents))
     clear(dest)
     (dest / PLAN_FILE).unlink(missing_ok=True)
+    return contents
+
+
+def _with_modes(folder: Path, contents: Contents) -> list[Column]:
+    """Return the columns, those of images with the mode that holds all of their images."""
+    modes: dict[str, set[str]] = {column.name: set() for column in contents.columns if column.kind == "image"}
+    for shard in contents.shards if modes else ():
+        index = read_shard_index(folder, shard.file, shard.index)
+        for name, found in modes.items():
+            found.update(one.decode() for one in np.unique(index.arrays[f"{name}.mode"]).tolist())
+    return [
+        replace(column, mode=column_mode(modes[column.name])) if column.name in modes else column
+        for column in contents.columns
+    ]
 
 
 def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:

@@ -52,6 +52,11 @@ class Crop(Protocol):
         """
 
 
+def antialiases(crop: Crop) -> bool:
+    """Say whether a crop shrinks with a filter; a crop of the user's own does unless it has `antialias = False`."""
+    return bool(getattr(crop, "antialias", True))
+
+
 @dataclass(frozen=True)
 class RandomResizedCrop:
     """A random part of random size and shape, made `size` pixels square; for training."""
@@ -60,6 +65,7 @@ class RandomResizedCrop:
     scale: tuple[float, float] = (0.08, 1.0)  # of the picture's area
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of width to height
     mirror: float = 0.5  # how probably it is mirrored
+    antialias: bool = True  # shrink with a filter that averages all pixels, as PIL and torchvision do; False is faster
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)
@@ -103,6 +109,7 @@ class CenterCrop:
 
     size: int
     resize: int = 256
+    antialias: bool = True  # as of RandomResizedCrop
 
     def __post_init__(self) -> None:
         whole("size", self.size, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline import units
+from paceline.data.image_modes import EACH
 from paceline.data.mixing import mixing_of
 from paceline.data.model import Column
 from paceline.data.order import Shuffle
@@ -64,6 +65,8 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
     line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean)"
     if column.kind != "image":
         return [line]
+    if column.mode:
+        line += "; each image has a mode of its own" if column.mode == EACH else f"; mode {column.mode}"
     heights, widths = (np.concatenate([own[f"{column.name}.{key}"] for own in arrays]) for key in ("height", "width"))
     known = heights > 0
     if known.any():

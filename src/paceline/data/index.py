@@ -1,9 +1,9 @@
 """Where does each sample of a shard lie? A NumPy archive beside the tar, with an array for each thing that is asked.
 
 Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `jpeg.Frame` has,
-``.height`` and ``.width`` and so on, 0 where it is not known, and where intervals of blocks begin that can be decoded
-alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none where there
-are none. Of a column of numbers ``<name>.value``. ``name`` holds what samples are called.
+``.height`` and ``.width`` and so on, 0 where it is not known, ``.mode``, and where intervals of blocks begin that can
+be decoded alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none
+where there are none. Of a column of numbers ``<name>.value``. ``name`` holds what samples are called.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from paceline.data.jpeg import Frame, NotAJpeg, header_of, intervals_of
+from paceline.data.image_modes import NotAnImage, image_header
+from paceline.data.jpeg import Frame, header_of, intervals_of
 from paceline.data.model import Column, Payload, Sample
 from paceline.errors import RecordError
 
 Array = NDArray[np.generic]
-_JPEG = ("jpg", "jpeg")
+_JPEG = b"\xff\xd8"
 _APART = "\0"  # the one character that no file's name has
 _CODE = ("utf-8", "surrogateescape")  # names of files may be any bytes
 _UNKNOWN = Frame(0, 0, 0, 0, 0, 0)
@@ -54,6 +56,7 @@ class _Payloads:
     crc32: list[int] = field(default_factory=list)
     suffix: list[str] = field(default_factory=list)
     frames: list[Frame[int]] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
     intervals: list[NDArray[np.int32]] = field(default_factory=list)
 
 
@@ -80,7 +83,8 @@ class Growing:
             own.crc32.append(isal_zlib.crc32(value.data))
             own.suffix.append(value.suffix)
             if column.kind == "image":
-                frame, intervals = _picture(value)
+                mode, frame, intervals = _picture(value)
+                own.modes.append(mode)
                 own.frames.append(frame)
                 own.intervals.append(intervals)
 
@@ -108,29 +112,27 @@ def _arrays(own: _Payloads) -> dict[str, Array]:
     if own.frames:
         for key, values in zip(Frame._fields, zip(*own.frames, strict=True), strict=True):
             found[key] = np.array(values, np.int32)
+        found["mode"] = np.array(own.modes, "S")
         found["intervals"] = np.concatenate(own.intervals)
         found["first_interval"] = np.cumsum([0, *map(len, own.intervals)]).astype(np.int64)
     return found
 
 
-def _picture(value: Payload) -> tuple[Frame[int], NDArray[np.int32]]:
-    """Return the size of an image, 0 where it is not known, and of a JPEG what cuts it into parts."""
-    if value.suffix.lower() not in _JPEG:
-        return _frame_of_png(value.data), _WHOLE
+def _picture(value: Payload) -> tuple[str, Frame[int], NDArray[np.int32]]:
+    """Return the mode and the size of an image, of a JPEG also what cuts it into parts; empty and 0 if not known."""
     try:
-        header = header_of(value.data)
-    except NotAJpeg:
-        return _UNKNOWN, _WHOLE
+        mode, width, height = image_header(value.data)
+    except NotAnImage:
+        return "", _UNKNOWN, _WHOLE
+    if not value.data.startswith(_JPEG):
+        return (
+            mode,
+            _UNKNOWN._replace(height=height, width=width) if max(width, height) <= _LARGEST else _UNKNOWN,
+            _WHOLE,
+        )
+    header = header_of(value.data)
     intervals = intervals_of(value.data, header) if header.components in _DECODED else None
-    return header.frame, intervals if intervals is not None else _WHOLE
-
-
-def _frame_of_png(data: bytes) -> Frame[int]:
-    """Return the size that the head of a PNG tells (PNG specification, 11.2.1); zeros where it is none."""
-    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[12:16] != b"IHDR" or len(data) < 24:
-        return _UNKNOWN
-    width, height = struct.unpack(">II", data[16:24])
-    return _UNKNOWN._replace(height=height, width=width) if max(width, height) <= _LARGEST else _UNKNOWN
+    return mode, header.frame, intervals if intervals is not None else _WHOLE
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,9 @@ class ShardIndex:
         """Return one array of a column; None where it is not there."""
         return self.arrays.get(f"{name}.{key}")
 
+    @cached_property
     def names(self) -> list[str]:
-        """Return what samples are called."""
+        """What samples are called."""
         return self.arrays["name"].tobytes().decode(*_CODE).split(_APART)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -36,18 +36,17 @@ from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
 from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_memory
 from paceline.data.sharded import ShardedDataset
-from paceline.data.slices import Slice, coming, planned, steps_left
+from paceline.data.slices import Slice, steps_left
 from paceline.data.stages import Clock, Lap, Spent
+from paceline.data.steps_ahead import steps_ahead
 from paceline.data.substitutes import Replacing
 from paceline.data.to_device import Here, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.tuning import Pace
-from paceline.data.wanted import Wanted, checked, processes_for
+from paceline.data.wanted import processes_for, wanted_of
 from paceline.errors import UsageError
 
 Numbers = NDArray[np.int64]
 _TRAINED = 3  # batches that the training may hold at a time, whose memory is used again
-_PLANNED = 16  # batches whose blocks are asked for in one go
-_PLANNED_NUMBERS = 64  # the same where there are no blocks
 
 
 class Loader:
@@ -81,15 +80,7 @@ class Loader:
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = whole("batch_size", batch_size, 1)
-        self._wanted = checked(
-            Wanted(
-                data=self._data,
-                transform=transform,
-                collate=collate_fn,
-                batch_transform=own.batch_transform,
-                exact=own.exact,
-            )
-        )
+        self._wanted = wanted_of(self._data, transform, collate_fn, own)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(
             seed=own.seed,
@@ -290,22 +281,9 @@ class Loader:
         if self._store is not None:
             self._store.allow(pace.readers if pace.threads else 0)
 
-    def _steps(self, order: Order) -> Iterator[tuple[int, Numbers]]:
-        """Yield, for each step that is left, how many samples are consumed after it, and its samples."""
-        most = _PLANNED if self._store is not None else _PLANNED_NUMBERS
-        for after, places in planned(self._at.samples, self._at.consumed, self._slice, most):
-            together = np.concatenate(places)
-            ids = order.ids(together)
-            if self._store is not None:
-                beyond = coming(self._at.samples, after[-1], self._slice, self._store.foreseen)
-                soon, new = np.append(together, beyond), np.append(ids, order.ids(beyond))
-                unknown = ... if self._cache is None else ~self._cache.known(new)
-                self._store.want(order.blocks(soon[unknown]))
-            yield from zip(after, np.split(ids, np.cumsum([len(own) for own in places[:-1]])), strict=True)
-
     def _batches(self, order: Order) -> Generator[tuple[int, list[Any]]]:
         """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
-        steps = self._steps(order)
+        steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
         if self._processes:
             rest = Rest(
                 seeds=(self._at.seed, self._at.epoch),

@@ -14,13 +14,13 @@ import numpy as np
 
 from paceline.data.cache import CacheUse
 from paceline.data.chance import key_of, uniforms
-from paceline.data.crops import Crop
+from paceline.data.crops import Crop, antialiases
 from paceline.data.jpeg import Frame
 from paceline.data.loader import Loader
 from paceline.data.offer import CacheOffer
 from paceline.data.parts import Parts, parts_of
 from paceline.data.picture_batches import in_turn
-from paceline.data.pictures import Box, libraries
+from paceline.data.pictures import Box, libraries, resize_into
 from paceline.data.report import StageCost
 from paceline.data.sharded import ShardedDataset
 from paceline.data.tokens import TokenDataset
@@ -172,23 +172,23 @@ def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], flo
 
     def decoded(threads: int) -> float:
         with ThreadPoolExecutor(threads) as pool:
-            spent = sum(pool.map(lambda _: _decoded(cut, crop.size), range(threads)))
+            spent = sum(pool.map(lambda _: _decoded(cut, crop), range(threads)))
         return 1e3 * spent / (max(1, len(cut)) * threads)
 
     return decoded
 
 
-def _decoded(cut: Sequence[_Cut], size: int) -> float:
+def _decoded(cut: Sequence[_Cut], crop: Crop) -> float:
     """Decode pictures and resize them, and return the CPU seconds of it."""
     jpeg, cv2 = libraries()
-    slot = np.empty((size, size, 3), np.uint8)
+    slot, antialias = np.empty((crop.size, crop.size, 3), np.uint8), antialiases(crop)
     scratch = np.empty(max((one.pixels for one in cut), default=1), np.uint8)
     begun = time.thread_time()
     for one in cut:
         strip = jpeg.decode_jpeg(one.data, "RGB", fastdct=True, fastupsample=True, buffer=scratch)
         box = one.box
         part = strip[box.top : box.top + box.height, box.left : box.left + box.width]
-        cv2.resize(part, (size, size), dst=slot, interpolation=cv2.INTER_LINEAR)
+        resize_into(slot, part, cv2, antialias=antialias)
     return time.thread_time() - begun
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 SCHEMA = "paceline.data/1"
 CONTENTS_FILE = "dataset.json"
 BLOCKS_FILE = "blocks.npy"
+KEY = "__key__"  # of what samples are called, as in WebDataset; it is in the index of every shard
 
 ColumnKind = Literal["image", "bytes", "text", "array", "int", "float"]
 NUMBERS: frozenset[ColumnKind] = frozenset({"int", "float"})  # kinds whose values are in the index
@@ -20,6 +21,7 @@ class Column:
 
     name: str
     kind: ColumnKind
+    mode: str = ""  # of images: what all of them are decoded to, as PIL names it; "each": each has its own
 
     @property
     def is_number(self) -> bool:

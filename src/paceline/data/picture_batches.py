@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.batches import value_of
 from paceline.data.chance import key_of, uniforms
-from paceline.data.crops import Boxes, Crop
+from paceline.data.crops import Boxes, Crop, antialiases
 from paceline.data.faults import fill_gaps
 from paceline.data.index import DamagedData
 from paceline.data.jpeg import Frame
+from paceline.data.model import KEY, Column
 from paceline.data.parts import Parts, parts_of
 from paceline.data.pictures import Box, Decoder, Pixels, UndecodablePicture
 from paceline.data.reach import Arrays, Kept, Reach
-from paceline.data.sharded import Place
+from paceline.data.sharded import Place, sample_keys
 
 Numbers = NDArray[np.int64]
 _CROPS = 1  # what random numbers are for
@@ -37,20 +39,36 @@ class _Batch(NamedTuple):
 
 
 class PictureBatches:
-    """Batches of a column of pictures, all of one size, with columns of numbers beside it."""
+    """Batches of a column of pictures, all of one size, with the other columns beside it."""
 
-    def __init__(self, reach: Reach, column: str, crop: Crop, arrays: Arrays, *, exact: bool) -> None:
+    def __init__(
+        self, reach: Reach, column: str, others: Sequence[Column], crop: Crop, arrays: Arrays, *, exact: bool
+    ) -> None:
+        """Prepare making batches.
+
+        Args:
+            reach: What batches are made of.
+            column: The column of pictures that is cropped.
+            others: The columns beside it, in their order.
+            crop: What to take of each picture.
+            arrays: Where pictures become batches.
+            exact: Whether pictures are decoded as PIL does.
+        """
         self._reach = reach
         self._column = column
-        self._numbers = [one.name for one in reach.dataset.contents.columns if one.is_number]
-        self._crop = crop
+        self._others = others
+        self._crop, self._antialias = crop, antialiases(crop)
         self._decoder = Decoder(exact=exact)
         self._arrays = arrays
         self._keeps_made = reach.cache is not None and not crop.draws
         self._keeps_whole = reach.cache is not None and bool(crop.draws)
 
     def make(self, ids: Numbers, epoch: int) -> tuple[Any, ...]:
-        """Make a batch: pictures of shape [samples, 3, size, size], bytes, channels last in memory; then numbers."""
+        """Make a batch: pictures of shape [samples, 3, size, size], bytes, channels last in memory; then other columns.
+
+        Numbers are a tensor; texts, bytes and images are a list; arrays are a tensor if they have the same shape,
+        else a list.
+        """
         import torch
 
         dataset, size = self._reach.dataset, self._crop.size
@@ -58,11 +76,27 @@ class PictureBatches:
         pixels = self._arrays.taken((len(ids), size, size, 3))
         drawn = uniforms(key_of(self._reach.seed, epoch, _CROPS), ids, self._crop.draws)
         good = self._fill(pixels, ids, places, drawn)
+        beside = [self._beside(column, ids, places, good) for column in self._others]
         fill_gaps(pixels, good)
-        numbers = [dataset.numbers(name, places) for name in self._numbers]
-        for values in numbers:
-            fill_gaps(values, good)
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2), *(torch.from_numpy(values) for values in numbers)
+        whole = [_together(values, good) for values in beside]
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2), *whole
+
+    def _beside(self, column: Column, ids: Numbers, places: Sequence[Place], good: NDArray[np.bool_]) -> Any:
+        """Return the values of another column, and note samples whose value is damaged."""
+        if column.is_number:
+            return self._reach.dataset.numbers(column.name, places)
+        if column.name == KEY:
+            return sample_keys(self._reach.dataset, places)
+        found: list[Any] = []
+        for turn, kept in enumerate(self._reach.payloads(column.name, ids, places)):
+            try:
+                data = self._reach.checked(column.name, places[turn], kept)
+                found.append(value_of(column, data, self._decoder) if good[turn] else None)
+            except (ValueError, DamagedData) as error:
+                self._reach.faults.met(self._reach.dataset.name(places[turn]), error)
+                found.append(None)
+                good[turn] = False
+        return found
 
     def _known(self, ids: Numbers, places: Sequence[Place], drawn: NDArray[np.float64]) -> _Batch:
         """Put together what is known of the pictures."""
@@ -97,7 +131,7 @@ class PictureBatches:
                 try:
                     part, mirrored = self._part(batch, turn)
                     lap.mark("decode")
-                    self._decoder.fill(pixels[turn], part, mirrored=mirrored)
+                    self._decoder.fill(pixels[turn], part, mirrored=mirrored, antialias=self._antialias)
                     if self._keeps_made and batch.decoded[turn] is None:
                         self._keep(batch, turn, pixels[turn])
                     lap.mark("transform")
@@ -133,6 +167,27 @@ class PictureBatches:
     def _keep(self, batch: _Batch, turn: int, pixels: Pixels) -> None:
         assert self._reach.cache is not None  # something is kept
         self._reach.cache.keep(batch.numbers[turn], batch.places[turn], pixels)
+
+
+def _together(values: Any, good: NDArray[np.bool_]) -> Any:
+    """Return the values of a column as a batch has them, good ones in place of bad ones.
+
+    Raises:
+        Skipped: There is no good one.
+    """
+    import torch
+
+    if not isinstance(values, list):
+        fill_gaps(values, good)
+        return torch.from_numpy(values)
+    turns = np.arange(len(values))
+    fill_gaps(turns, good)
+    values = [values[turn] for turn in turns.tolist()]
+    if not isinstance(values[0], np.ndarray):
+        return values
+    tensors = [torch.from_numpy(np.ascontiguousarray(one)) for one in values]
+    same = len({(one.shape, one.dtype) for one in tensors}) == 1
+    return torch.stack(tensors) if same else tensors
 
 
 def in_turn(boxes: Boxes) -> list[Box]:

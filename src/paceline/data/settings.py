@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from paceline.data.tuning import Bounds, Pace
 from paceline.errors import UsageError
 
 _MOST_READERS, _MOST_READY = 32, 32
-_OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip")}
+_OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip"), "image_mode": (None, "L", "RGB", "RGBA")}
 _OF_TORCH = {
     "num_workers": "threads= or processes=; without them, the number is tuned",
     "pin_memory": "device=, which copies from pinned memory",
@@ -41,6 +41,8 @@ class Settings:
     # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
     # filled from the beginning.
     ends: Ends = "even"
+    columns: Sequence[str] | None = None  # of shards, that samples and batches have; None: all
+    image_mode: Literal["L", "RGB", "RGBA"] | None = None  # that 8-bit images get; None: what holds all without loss
     rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says
     world: int | None = None  # number of ranks; None: the same
     lanes: int | None = None  # ranks that the order is made for; any number may take it; None: as many as there are

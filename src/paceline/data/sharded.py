@@ -162,7 +162,7 @@ class ShardedDataset:
         """Return what a sample is called in a message: shard, number in it, and the file that it was."""
         shard = self.contents.shards[place.shard].file
         try:
-            return f"{shard}, sample {place.row} ({shown(self.index(place.shard).names()[place.row])})"
+            return f"{shard}, sample {place.row} ({shown(self.index(place.shard).names[place.row])})"
         except (DamagedData, IndexError):
             return f"{shard}, sample {place.row}"
 
@@ -193,6 +193,11 @@ class ShardedDataset:
         block = int(np.searchsorted(self.blocks["first"], self._first[place.shard] + place.row, side="right")) - 1
         data = self._folder.part(self.piece(block), offset, length, self.index)
         return bytes(self.checked(name, place, data, length, crc32))
+
+
+def sample_keys(dataset: ShardedDataset, places: Sequence[Place]) -> list[str]:
+    """Return what samples are called: the files that they were."""
+    return [dataset.index(place.shard).names[place.row] for place in places]
 
 
 def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder:

@@ -61,7 +61,7 @@ def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str
     try:
         _index(dataset, shard)
         names = [column.name for column in dataset.contents.columns if not column.is_number]
-        rows = len(dataset.index(number).names())
+        rows = len(dataset.index(number).names)
     except DamagedData as error:
         yield str(error)
         return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from paceline.data.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
 from paceline.data.cache import Cache, cache_in
 from paceline.data.crops import Crop
+from paceline.data.image_modes import is_cropped
+from paceline.data.model import KEY, Column
 from paceline.data.offer import CacheOffer, cache_offer
 from paceline.data.order import Order, Shuffle
 from paceline.data.picture_batches import PictureBatches
@@ -26,6 +29,7 @@ from paceline.data.stages import Spent
 from paceline.data.tokens import TokenDataset
 from paceline.errors import UsageError
 
+_log = logging.getLogger("paceline.data")
 _TRIED = 64  # samples by which it is found out how they behave
 _TOKEN_BLOCK = 512  # samples of tokens that lie together
 
@@ -39,6 +43,8 @@ class Wanted:
     collate: Callable[[list[Any]], Any] | None
     batch_transform: Callable[[Any, Any], Any] | None
     exact: bool
+    only: Sequence[str] | None = None  # of columns; None: all
+    mode: str | None = None  # of images; None: that of their column
 
     @property
     def is_sharded(self) -> bool:
@@ -65,9 +71,36 @@ class Wanted:
         """The user's function of a sample."""
         return self.transform if not isinstance(self.transform, Crop) else None
 
+    @property
+    def columns(self) -> list[Column]:
+        """What samples of shards have.
+
+        Raises:
+            UsageError: A column was asked for that is not there.
+        """
+        there = {column.name: self._in_mode(column) for column in self.data.contents.columns}
+        if self.only is None:
+            return list(there.values())
+        there[KEY] = Column(name=KEY, kind="text")
+        missing = [name for name in self.only if name not in there]
+        if missing or isinstance(self.only, str):
+            raise UsageError(f"columns={self.only!r}: give a list of columns; there are {', '.join(there)}")
+        return [there[name] for name in self.only]
+
+    def _in_mode(self, column: Column) -> Column:
+        return replace(column, mode=self.mode) if self.mode is not None and column.kind == "image" else column
+
+    @property
+    def cropped(self) -> Column | None:
+        """The column of pictures that a crop is of: the first whose images it keeps whole; None without a crop."""
+        pictures = [column for column in self.columns if column.kind == "image"] if self.crop is not None else []
+        return next((column for column in pictures if is_cropped(column.mode)), None)
+
     def samples(self) -> Any:
         """Return what gives a sample by its number."""
-        return ShardedSamples(self.data, self.function, exact=self.exact) if self.is_sharded else self.data
+        if not self.is_sharded:
+            return self.data
+        return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
 
     def order(self, at: Position) -> Order:
         """Return the order of an epoch."""
@@ -85,11 +118,12 @@ class Wanted:
             arrays: Where pictures become batches.
             alone: Whether the training's own thread makes them.
         """
-        column = picture_column(self.data)
+        column, columns = self.cropped, self.columns
         if self.crop is None or column is None:
-            made = SampleBatches(reach, self.function, self.collate, exact=self.exact, draws=alone)
+            made = SampleBatches(reach, columns, self.function, self.collate, exact=self.exact, draws=alone)
             return Reachable(made, reach)
-        return Reachable(PictureBatches(reach, column, self.crop, arrays, exact=self.exact), reach)
+        others = [one for one in columns if one != column]
+        return Reachable(PictureBatches(reach, column.name, others, self.crop, arrays, exact=self.exact), reach)
 
     def cache(self, where: str | None, most_bytes: int | None) -> Cache | None:
         """Return where decoded pictures are kept; None: nowhere.
@@ -100,9 +134,10 @@ class Wanted:
         """
         if where is None:
             return None
-        crop, column = self.crop, picture_column(self.data) if self.is_sharded else None
-        if crop is None or column is None:
+        crop, cropped = self.crop, self.cropped
+        if crop is None or cropped is None:
             raise UsageError("decoded_cache= needs a crop: give RandomResizedCrop or CenterCrop as transform=")
+        column = cropped.name
         kind = f"{column}, exact {self.exact}, " + ("whole" if crop.draws else repr(crop))
 
         def shapes(shard: int) -> NDArray[np.int64]:
@@ -114,10 +149,9 @@ class Wanted:
 
     def offer(self, spent: Mapping[str, Spent]) -> CacheOffer | None:
         """Return what a cache of decoded pictures would cost and save; None where none would pay."""
-        column = picture_column(self.data) if self.is_sharded else None
-        if self.crop is None or column is None:
+        if self.crop is None or self.cropped is None:
             return None
-        return cache_offer(self.data, column, None if self.crop.draws else self.crop.size, spent)
+        return cache_offer(self.data, self.cropped.name, None if self.crop.draws else self.crop.size, spent)
 
     def maker_of_own(self, clock: Any, faults: Any, seed: int | None) -> Maker:
         """Return what makes batches of tokens, or of the user's own data set.
@@ -132,6 +166,37 @@ class Wanted:
         return DatasetBatches(self.data, self.collate, clock, faults, seed)
 
 
+def wanted_of(
+    data: Any,
+    transform: Crop | Callable[[Mapping[str, Any]], Any] | None,
+    collate: Callable[[list[Any]], Any] | None,
+    own: Settings,
+) -> Wanted:
+    """Return what a loader is to make.
+
+    Args:
+        data: The data set.
+        transform: A crop, or a function of a sample.
+        collate: A function of a list of samples.
+        own: The settings of the loader.
+
+    Raises:
+        UsageError: It cannot be made.
+        EnvironmentFault: A package that decodes is not there.
+    """
+    return checked(
+        Wanted(
+            data=data,
+            transform=transform,
+            collate=collate,
+            batch_transform=own.batch_transform,
+            exact=own.exact,
+            only=own.columns,
+            mode=own.image_mode,
+        )
+    )
+
+
 def checked(wanted: Wanted) -> Wanted:
     """Return what is wanted, if it can be had.
 
@@ -140,21 +205,41 @@ def checked(wanted: Wanted) -> Wanted:
         EnvironmentFault: A package that decodes is not there.
     """
     if not wanted.is_sharded:
-        if wanted.transform is not None:
-            raise UsageError("transform= is for shards; with your own Dataset, transform samples in its __getitem__")
+        if wanted.transform is not None or wanted.only is not None:
+            raise UsageError(
+                "transform= and columns= are for shards; with your own Dataset, transform samples in its __getitem__"
+            )
         if not hasattr(wanted.data, "__len__") or not hasattr(wanted.data, "__getitem__"):
             raise UsageError(
                 f"{type(wanted.data).__name__} has no __len__ and __getitem__, which shuffling needs; "
                 "convert it to shards, or use DataLoader"
             )
         return wanted
-    if picture_column(wanted.data) is not None:
+    images = [column for column in wanted.columns if column.kind == "image"]
+    if images:
         libraries()
-    elif wanted.crop is not None:
-        raise UsageError(f"{wanted.data.address} has no image column; its columns are {columns_in_words(wanted.data)}")
+    if wanted.crop is not None:
+        _check_crop(wanted, images)
     if wanted.crop is not None and wanted.collate is not None:
         raise UsageError("a crop makes whole batches; leave collate_fn= out, or give a function as transform=")
     return wanted
+
+
+def _check_crop(wanted: Wanted, images: Sequence[Column]) -> None:
+    """Refuse a crop that would lose values, and warn of a channel that it drops."""
+    if not images:
+        raise UsageError(f"{wanted.data.address} has no image column; its columns are {columns_in_words(wanted.data)}")
+    if wanted.cropped is None:
+        one = images[0]
+        raise UsageError(
+            f"a crop makes 8-bit RGB, and the images of column {one.name} have mode {one.mode}, whose values would be "
+            f"lost; give a function as transform=, which gets sample[{one.name!r}] as an array of this mode, or "
+            "image_mode='RGB' for the colours of a palette"
+        )
+    if wanted.cropped.mode in ("LA", "RGBA"):
+        _log.warning(
+            "the crop drops the alpha channel of column %s; a function as transform= gets it", wanted.cropped.name
+        )
 
 
 def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:

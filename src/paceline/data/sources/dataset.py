@@ -1,9 +1,8 @@
-"""Any Python `Dataset`: what it returns is kept as it is, pictures without loss, tensors as NumPy's own format."""
+"""Any Python `Dataset`: what it returns is kept as it is, tensors in NumPy's own format."""
 
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from paceline.data.kinds import array_of, column_names, number_of, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
+from paceline.data.sources.dataset_images import Written, image_payload, images_choice
 from paceline.errors import UsageError
 
 _PROBED = 16  # samples by which sizes are guessed
@@ -26,22 +26,24 @@ class DatasetSource:
 
     version = ""
 
-    def __init__(self, name: str, columns: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, columns: Sequence[str] = (), images: Written | None = None) -> None:
         """Name a data set.
 
         Args:
             name: Module and name in it.
             columns: What the parts of a sample are to be called, where it is a tuple.
+            images: How to write images that have no file of their own; None: they are refused.
 
         Raises:
             UsageError: There is no such thing, or it is no data set.
         """
         self._name = name
         self._wanted = tuple(column_names(columns).values())
+        self._images = images
         self._dataset = loaded(name)
 
-    def __reduce__(self) -> tuple[type[DatasetSource], tuple[str, Sequence[str]]]:
-        return type(self), (self._name, self._wanted)
+    def __reduce__(self) -> tuple[type[DatasetSource], tuple[str, Sequence[str], Written | None]]:
+        return type(self), (self._name, self._wanted, self._images)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -55,6 +57,7 @@ class DatasetSource:
     @cached_property
     def columns(self) -> Sequence[Column]:
         """What the first sample that can be read has; all have to have the same."""
+        self._check_images()
         why: BadSample | None = None
         for number in range(min(_PROBED, len(self))):
             try:
@@ -66,10 +69,34 @@ class DatasetSource:
             raise why
         return ()
 
+    def _check_images(self) -> None:
+        """Look at images of some samples.
+
+        Raises:
+            UsageError: They have no files of their own, and nothing says how to write their pixels.
+        """
+        if self._images is not None:
+            return
+        pixels = []
+        for place in self._some():
+            with suppress(BadSample):
+                for one in (one for one in self._parts(place).values() if _is(one, "image")):
+                    try:
+                        image_payload(one, None)
+                    except ValueError:
+                        pixels.append(one)
+        if pixels:
+            raise images_choice(self._name, pixels, len(self))
+
+    def _some(self) -> list[int]:
+        """Return the numbers of samples from everywhere."""
+        some: list[int] = np.linspace(0, len(self) - 1, min(_PROBED, len(self))).astype(int).tolist()
+        return some
+
     @cached_property
     def _usual_size(self) -> int:
         sizes = []
-        for place in np.linspace(0, len(self) - 1, min(_PROBED, len(self))).astype(int).tolist():
+        for place in self._some():
             with suppress(BadSample):  # which is told when it is converted
                 sizes.append(_bytes(self.sample(place)))
         return int(np.mean(sizes or [0]))
@@ -97,7 +124,7 @@ class DatasetSource:
                 f"{self.name(number)}: {column.name} is of kind {kind}, but of kind {column.kind} in the first sample"
             )
         try:
-            return _kept(value, column)
+            return image_payload(value, self._images) if column.kind == "image" else _kept(value, column)
         except (ValueError, TypeError, RuntimeError, OSError) as error:
             raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
 
@@ -185,19 +212,7 @@ def _kept(value: Any, column: Column) -> Value:
         return text_of(value)
     if column.kind == "bytes":
         return Payload(data=bytes(value), suffix="bin")
-    return _png(value) if column.kind == "image" else array_of(value)
-
-
-def _png(picture: Any) -> Payload:
-    """Return a picture without loss."""
-    file = io.BytesIO()
-    try:
-        picture.save(file, format="PNG", compress_level=1)
-    except OSError as error:
-        raise ValueError(
-            f"an image of mode {picture.mode} cannot be written as PNG; give picture.convert('RGB'), or bytes"
-        ) from error
-    return Payload(data=file.getvalue(), suffix="png")
+    return array_of(value)
 
 
 def _usual_names(parts: Sequence[Any]) -> list[str]:

@@ -1,0 +1,85 @@
+"""Images that a Python Dataset returns: their own file if it is known, else pixels written as PNG or JPEG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from paceline import units
+from paceline.data.image_modes import pil
+from paceline.data.kinds import plain_suffix
+from paceline.data.model import Payload
+from paceline.errors import UsageError
+
+Written = Literal["png", "jpeg"]
+_WRITTEN: tuple[Written, ...] = ("png", "jpeg")
+_QUALITY = 95  # of JPEG
+_OF_JPEG = ("L", "RGB", "CMYK")  # modes
+
+
+def image_payload(picture: Any, written: Written | None) -> Payload:
+    """Return the bytes of an image.
+
+    Args:
+        picture: A PIL image.
+        written: How to write pixels; None: only images that still have their own file.
+
+    Raises:
+        ValueError: There is no file, or the pixels cannot be written in this way.
+    """
+    own = _own_file(picture)
+    if own is not None:
+        return own
+    if written is None:
+        raise ValueError("it is an image without a file of its own; choose how to write its pixels with --images")
+    file = io.BytesIO()
+    if written == "jpeg" and picture.mode not in _OF_JPEG:
+        raise ValueError(f"an image of mode {picture.mode} cannot be written as JPEG; use --images png")
+    try:
+        if written == "jpeg":
+            picture.save(file, format="JPEG", quality=_QUALITY)
+        else:
+            picture.save(file, format="PNG", compress_level=1)
+    except OSError as error:
+        raise ValueError(
+            f"an image of mode {picture.mode} cannot be written as {written.upper()}; give picture.convert('RGB'), "
+            "or bytes"
+        ) from error
+    return Payload(data=file.getvalue(), suffix="png" if written == "png" else "jpg")
+
+
+def images_choice(name: str, pictures: Sequence[Any], samples: int) -> UsageError:
+    """Return the error that asks how pixels are to be written, with the size that each choice takes.
+
+    Args:
+        name: Of the data set.
+        pictures: Images of some of its samples.
+        samples: How many samples it has.
+    """
+    sizes = {}
+    for written in _WRITTEN:
+        try:
+            sizes[written] = float(np.mean([len(image_payload(one, written).data) for one in pictures])) * samples
+        except ValueError:
+            continue
+    choices = {"png": "--images png keeps every value", "jpeg": f"--images jpeg loses some (quality {_QUALITY})"}
+    said = "; ".join(f"{choices[written]}, about {units.size(size)}" for written, size in sizes.items())
+    return UsageError(f"{name} returns images as pixels, without the files that they were. Choose one: {said}")
+
+
+def _own_file(picture: Any) -> Payload | None:
+    """Return the file that an image was opened from, if the image still has the pixels of this file."""
+    path, written = getattr(picture, "filename", None), getattr(picture, "format", None)
+    if not isinstance(path, str) or not path or not written:
+        return None
+    try:
+        data = Path(path).read_bytes()
+        with pil().open(io.BytesIO(data)) as again:
+            same = again.mode == picture.mode and np.array_equal(np.asarray(again), np.asarray(picture))
+    except (OSError, ValueError):
+        return None
+    return Payload(data=data, suffix=plain_suffix(str(written))) if same else None
