@@ -240,8 +240,8 @@ def test_transport_from_a_fifth_more_than_the_samples_on(tmp_path, collate, hand
     assert is_transport(facts.first, supply_of(facts, facts.first)) == transport
 
 
-def jittery(tmp_path, slow_every: int, batches: list[float]):
-    rows = plain(121, wait=0.1)
+def jittery(tmp_path, slow_every: int, batches: list[float], wait: float = 0.1):
+    rows = plain(121, wait=wait)
     for number in range(5, 121, slow_every):
         rows[number] = {**rows[number], "data_wait": 60}
     folder = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader()]})
@@ -252,6 +252,7 @@ def jittery(tmp_path, slow_every: int, batches: list[float]):
 def test_jitter_is_few_long_waits_and_few_slow_batches(tmp_path):
     outsized = [0.01] * 110 + [0.5] * 10
     assert is_jitter(jittery(tmp_path / "a", 12, outsized))
+    assert is_jitter(jittery(tmp_path / "d", 12, outsized, wait=4.0))  # a machine on which each step waits a little
     assert not is_jitter(jittery(tmp_path / "b", 3, outsized))  # a third of the steps waits: that is steady
     assert not is_jitter(jittery(tmp_path / "c", 12, [0.05] * 120))  # all batches are slow: the queue runs dry
 

@@ -132,7 +132,7 @@ _ROWS = (
     _advice("gpu.replace", "Take the faulty GPU out of service", "exact"),
     _advice("host.cores", "Give the program free CPU cores", "exact"),
     _advice("host.gc", "Run Python's garbage collector only at chosen times", "exact"),
-    _advice("host.less_often", "Run slow Python code less often", "exact"),
+    _advice("host.less_often", "Run slow Python code less often", "exact", "semantic"),
     _advice("host.memory", "Use less host memory", "exact"),
     _advice("host.vectorize", "Replace Python loops with tensor operations", "numeric"),
     _advice("layout.shard", "Shard parameters, gradients and optimizer state over ranks", "numeric"),

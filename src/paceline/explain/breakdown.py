@@ -50,6 +50,24 @@ def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -
     return sum(counts.get(side, 0) for side in sides) / decided
 
 
+def _share_without_forward(rank: Rank) -> float:
+    """Return the share of gaps in which the loss is computed, in a program whose forward pass is not seen."""
+    counts = sample_counts(rank, "gap")
+    total = sum(counts.values())
+    return sum(counts.get(side, 0) for side in ("loss", "unknown")) / total if total >= _FEW else 1.0
+
+
+def host_ratio(rank: Rank) -> float | None:
+    """Return the share of the program's own code between phases that is not on the way to a forward or backward pass.
+
+    A sample without a side is on a line that leads to one, or its source could not be read. None: too few samples.
+    """
+    counts = [sample_counts(rank, slot) for slot in ("gap", "other")]
+    host = sum(c.get("host", 0) for c in counts)
+    total = host + sum(c.get(side, 0) for c in counts for side in ("unknown", "loss"))
+    return host / total if total >= _FEW else None
+
+
 def runnable_ratio(rank: Rank) -> float:
     """Return the time the training thread waited for a CPU, per second that it had one."""
     if not len(rank.ticks):
@@ -57,6 +75,18 @@ def runnable_ratio(rank: Rank) -> float:
     last = rank.ticks[-1]
     on_cpu, runnable = float(last["main_on_cpu_s"]), float(last["main_runnable_s"])
     return runnable / on_cpu if on_cpu > 0 and not math.isnan(runnable) else 0.0
+
+
+def kept_from_cpu(rank: Rank) -> float:
+    """Return the share of the time between the first and the last step in which the training thread waited for a CPU.
+
+    The thread was ready to run, and other threads, other programs or a CPU quota had the cores. 0 if not measured.
+    """
+    ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
+    if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
+        return 0.0
+    passed_s = float(ticks["time_ns"][-1] - ticks["time_ns"][0]) / 1e9
+    return min(1.0, float(ticks["main_runnable_s"][-1] - ticks["main_runnable_s"][0]) / passed_s)
 
 
 def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
@@ -67,7 +97,10 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     by_hand = (rows["flags"] & layout.FLAG_BY_BACKWARD) != 0
     modules = bool(found["forward"].any())
     gap_update = np.where(by_hand, _side_share(rank, "gap", ("update",), 1.0 if modules else 0.0), 0.0)
-    gap_loss = np.where(by_hand, _side_share(rank, "gap", ("loss",), 0.0 if modules else 1.0), 0.0)
+    if modules:
+        gap_loss = np.where(by_hand, _side_share(rank, "gap", ("loss",), 0.0), 0.0)
+    else:  # no forward pass is seen: it is in the call that leads to the backward pass, which has no side
+        gap_loss = np.where(by_hand | (found["backward"] > 0), _share_without_forward(rank), 0.0)
     gap_input = np.where(
         fed | by_hand, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0)
     )

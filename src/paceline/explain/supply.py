@@ -18,11 +18,14 @@ import numpy as np
 from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
 from paceline.explain.model import Gain
 from paceline.explain.reader import made_behind
+from paceline.explain.statistics import Floats
 from paceline.record import layout
 
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
 _STARVED = 0.1  # share of a step that a rank waits for batches in the median, when it is said to be starved
 _MOST_WORKERS = 64
+_IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
+_OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
 
@@ -41,6 +44,7 @@ class Supply:
     other_cpu_s: float  # CPU time of everything else in this process
     workers: int  # or threads that make batches in place of them
     cores: float  # that this rank may count on
+    start_s: float = 0.0  # of restart_s, without making the first batches, which kept workers have to make too
 
     @property
     def wait_share(self) -> float:
@@ -115,7 +119,8 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
     return Supply(
         step_s=step_s,
         wait_s=wait_s,
-        restart_s=_restart_s(rank),
+        restart_s=_restart_s(rank, 0.0),
+        start_s=_restart_s(rank, 0.0 if loader is None else loader.produce_s / loader.batches),
         compute_s=max(0.0, step_s - wait_s),
         make_s=make_s,
         make_cpu_s=make_cpu,
@@ -167,14 +172,26 @@ def _ranks_here(facts: Facts, rank: RankFacts) -> int:
     return max(1, sum(r.record.host == rank.record.host for r in facts.ranks))
 
 
-def _restart_s(rank: RankFacts) -> float:
-    """Seconds a step, on average, that the first fetches after starting a loader take more than the others."""
+def _restart_s(rank: RankFacts, batch_s: float) -> float:
+    """Return the seconds a step, on average, that first fetches after starting a loader take more than the others.
+
+    Args:
+        rank: The rank.
+        batch_s: The time of making one batch, which a first fetch takes in any case.
+    """
+    more = restarts_s(rank, batch_s)
+    return float(more.sum()) / len(rank.rows) if len(more) else 0.0
+
+
+def restarts_s(rank: RankFacts, batch_s: float) -> Floats:
+    """Return the seconds that each first fetch takes more than a later one, and than making a batch."""
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
-    if not starts.any() or starts.all():
-        return float(rank.phases["data_wait"].mean()) if starts.any() and rank.loader and rank.loader.workers else 0.0
     wait = rank.phases["data_wait"]
-    usual = float(np.median(wait[~starts]))
-    return float(np.maximum(wait[starts] - usual, 0.0).sum()) / len(wait)
+    if starts.all() and not (rank.loader and rank.loader.workers):
+        return np.zeros(0)
+    usual = float(np.median(wait[~starts])) if not starts.all() else 0.0
+    more: Floats = np.maximum(wait[starts] - max(usual, batch_s), 0.0)
+    return more
 
 
 def waiting_rank(facts: Facts) -> tuple[RankFacts, Supply] | None:
@@ -219,12 +236,16 @@ def is_transport(rank: RankFacts, supply: Supply) -> bool:
 
 
 def is_jitter(rank: RankFacts) -> bool:
-    """Say whether waiting is a few long waits rather than a steady one."""
+    """Say whether most of the waiting is a few long waits for slow batches, rather than a steady one.
+
+    What the steps would wait without the slow batches, the median wait, is taken off: whether computing hides the
+    usual batch depends on the machine, and does not change what the slow ones cost.
+    """
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     wait = rank.phases["data_wait"][~starts]
     if len(wait) < 20 or wait.sum() <= 0:
         return False
-    ordered = np.sort(wait)[::-1]
     few = max(1, len(wait) // 6)
-    concentrated = bool(ordered[:few].sum() >= 0.7 * wait.sum() and np.median(wait) < 0.25 * np.median(rank.walls))
+    more = np.sort(np.maximum(wait - np.median(wait), 0.0))[::-1]
+    concentrated = bool(more[:few].sum() >= _IN_FEW * more.sum() and more.sum() >= _OF_WAIT * wait.sum())
     return concentrated and (rank.loader is None or rank.loader.slow_share >= 0.4)

@@ -104,7 +104,9 @@ slow function and the line that calls it.
 
 ## Safety class
 
-The safety class is exact, because training computes the same numbers. The log has fewer entries.
+The safety class is exact if the code only reads, as logging does: training computes the same numbers, and the log has
+fewer entries. It is semantic if training uses what the code computes, such as an average of the weights. Paceline
+cannot tell the two apart from outside, so the finding says semantic.
 
 ## How to do it
 

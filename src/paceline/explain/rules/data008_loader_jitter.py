@@ -21,10 +21,10 @@ a repeated read. The loader returns batches in order, so one slow sample delays 
 ## How it is detected
 
 Paceline reports `loader-jitter` if training waits for data during at least 5% of step time, and if most of the waiting
-time occurs in a few steps. At most a sixth of the steps must account for at least 70% of the waiting time, and the
-median waiting time must be less than a quarter of the step time. The finding also requires that batches that take at
-least four times the median loading time account for at least 40% of the total loading time. The first batches of an
-epoch are not included.
+time occurs in a few steps. At least half of all waiting time must be time that a step waits longer than the median
+step, and at most a sixth of the steps must account for at least 70% of this time. The finding also requires that
+batches that take at least four times the median loading time account for at least 40% of the total loading time. The
+first batches of an epoch are not included.
 
 ## What helps
 

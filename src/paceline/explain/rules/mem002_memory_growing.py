@@ -10,13 +10,14 @@ from paceline import units
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Interval, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import slope_interval
+from paceline.explain.statistics import Floats, slope_interval
 from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20
 _LEAST_READINGS = 6
 _CERTAIN_READINGS = 16
-_STILL_GROWS = 0.5  # times as fast in the second half as overall
+_STEADY = 0.5  # times as fast in each half as overall
+_NOTED_AFTER_S = 1.0  # at most, from the end of a profiler window to its note
 _KINDS = {"unshared_bytes": "host", "device_allocated_bytes": "device"}
 _LEAST_NS = 1.5e9  # of readings: allocators fill up first
 
@@ -31,8 +32,9 @@ that stores activations.
 
 Paceline fits a line to the memory over the steps after the warm-up, and computes the 95% confidence interval of its
 slope from the scatter of the readings. Paceline reports `memory-growing` if even the lower end of this interval means a
-growth of at least 48 MiB and of a tenth of the first value, and if memory still grows in the second half of the
-readings, at least half as fast as overall. At least six readings over 1.5 seconds are needed.
+growth of at least 48 MiB and of a tenth of the first value, and if memory grows in both halves of the readings, at
+least half as fast as overall. Readings during a profiler window are left out, because the profiler needs memory itself.
+At least six readings over 1.5 seconds are needed.
 
 Host memory is the anonymous and shared memory of the process. Pages of files, such as a memory-mapped dataset, are not
 counted, because the operating system drops them when memory is needed. Records of earlier versions hold only the
@@ -114,8 +116,9 @@ def _growth(rank: RankFacts, name: str) -> _Growth | None:
     if ticks["time_ns"][-1] - ticks["time_ns"][0] < _LEAST_NS:
         return None
     slope, half = slope_interval(steps, values), len(values) // 2
-    late = float(np.polyfit(steps[half:], values[half:], 1)[0]) if np.ptp(steps[half:]) > 0 else 0.0
-    if slope is None or late < _STILL_GROWS * slope.value:
+    if slope is None or min(_slope(steps[:half], values[:half]), _slope(steps[half:], values[half:])) < (
+        _STEADY * slope.value
+    ):
         return None
     taken = float(steps[-1] - steps[0])
     grown = slope.value * taken
@@ -125,12 +128,29 @@ def _growth(rank: RankFacts, name: str) -> _Growth | None:
     return _Growth(rank=rank, name=name, begin=begin, bytes=grown, per_step=slope)
 
 
+def _slope(steps: Floats, values: Floats) -> float:
+    return float(np.polyfit(steps, values, 1)[0]) if np.ptp(steps) > 0 else 0.0
+
+
 def _while_training(rank: RankFacts) -> Rows:
     """Return the readings after warm-up and before the end of the program, which frees its memory."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
     before = ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks
-    return before if len(before) >= _LEAST_READINGS else ticks
+    return _without_profiler(rank, before if len(before) >= _LEAST_READINGS else ticks)
+
+
+def _without_profiler(rank: RankFacts, ticks: Rows) -> Rows:
+    """Return the longest stretch of readings without a profiler window, whose memory is Paceline's own."""
+    stretches, after = [], 0
+    for note in rank.record.noted("window"):
+        end_ns = int(note.get("time_ns") or 0)
+        begin_ns = end_ns - round(1e9 * (float(note.get("wall_s") or 0.0) + _NOTED_AFTER_S))
+        begin, end = (int(np.searchsorted(ticks["time_ns"], at)) for at in (begin_ns, end_ns))
+        stretches.append((after, begin))
+        after = end
+    first, last = max([*stretches, (after, len(ticks))], key=lambda pair: (pair[1] - pair[0], pair[0]))
+    return ticks[first:last]
 
 
 RULE = Rule(code="MEM002", name="memory-growing", page=PAGE, check=check)

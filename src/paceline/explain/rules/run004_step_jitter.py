@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline import units
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.breakdown import kept_from_cpu
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import drift
+from paceline.explain.statistics import Floats, drift
+from paceline.record.run import column
 
 _SLOW = 1.6  # times the median
 _LEAST_S = 0.002  # more than the median; the scheduler causes smaller delays
 _WORTH = 0.10
+_LEAST_SLOW = 4  # slow steps
+_REGULAR = 0.8  # share of the distances between slow steps that are the same
+_EXPLAINED = 0.5  # share of the extra time that waiting for a CPU core may explain
 
 PAGE = """
 ## What it means
 
 Most steps are fast, but some steps are far slower, although their data was ready. Possible causes are varying input
-shapes (recompilation, autotuning), Python's garbage collector, work that the program does only in every n-th step, or
-another program on the machine.
+shapes (recompilation, autotuning), Python's garbage collector, or work that the program does only in every n-th step.
 
 ## How it is detected
 
@@ -28,10 +33,21 @@ copies from the host to the GPU. A step is slow if its forward pass, backward pa
 more than 1.6 times the median and at least 2 ms more than the median. Paceline reports `step-jitter` if the extra time
 of slow steps is at least 10% of all step time. If step times grow steadily, Paceline reports RUN005 instead.
 
+Other programs on the machine also make single steps slow. Paceline therefore reports `step-jitter` only if at least
+four steps are slow, if slow steps occur in at least three quarters of the run, and if the time in which the training
+thread waited for a CPU core explains less than half of the extra time. Slow steps that train on as many more samples as
+they take longer do not count.
+
+If slow steps are equally far apart, the program does more work in every n-th step, such as a rollout, an evaluation, or
+a penalty. The finding then names n, and input shapes are not the cause.
+
+The upper bound of the expected gain is the speed-up if all steps took as long as the median step.
+
 ## What helps
 
 - `shapes.bucket`: pad or group inputs into a few shapes.
 - `host.gc`: run Python's garbage collector only at chosen times, between steps.
+- `host.less_often`: if the program does more work in every n-th step, do this work less often.
 """
 
 
@@ -41,37 +57,74 @@ def check(facts: Facts) -> Finding | None:
     kept = [n for n in rank.phases if n in ("forward", "backward", "optimizer", "transfer")]
     busy = np.sum([rank.phases[name] for name in kept], axis=0)
     usual = float(np.median(busy))
-    slow = busy > max(_SLOW * usual, usual + _LEAST_S)
+    slow = _slow_steps(rank, busy)
     excess = float((busy[slow] - usual).sum()) / max(rank.total_s, 1e-9)
     ratio, trend = drift(busy)
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
+    if not _recurs(slow) or kept_from_cpu(rank.record) >= _EXPLAINED * excess:
+        return None
+    every = period_of(np.flatnonzero(slow))
+    gain = Gain(low=1.0, high=1 / (1 - min(excess, 0.99)))
+    if every is None:
+        what = f"{int(slow.sum())} of {len(busy)} steps compute"
+        summary = f"some steps compute for much longer than the others, which costs {units.percent(excess)} of the time"
+    else:
+        what = f"every {every}th step, {int(slow.sum())} of {len(busy)} steps, computes"
+        summary = f"every {every}th step computes for much longer, which costs {units.percent(excess)} of the time"
     text = (
-        f"{int(slow.sum())} of {len(busy)} steps compute for much longer than the median step "
+        f"{what} for much longer than the median step "
         f"({units.seconds(usual)}; the slowest takes {units.seconds(float(busy.max()))})"
     )
-    gain = gain_of_removing(excess, 0.3, 0.95)
     return Finding(
         code="RUN004",
         name="step-jitter",
         severity="warning",
-        confidence="low" if facts.contended else "high",
+        confidence="low" if facts.contended else "medium",
         time_share=excess,
         gain=gain,
         ranks=[rank.record.rank],
         evidence=[Evidence(text=text, value=float(slow.sum()), unit="steps"), *_where(rank, kept, slow, busy)],
-        remedies=[
-            Remedy(id="shapes.bucket", safety="semantic", change="pad or group inputs into a few shapes", gain=gain),
-            Remedy(
-                id="host.gc",
-                safety="exact",
-                change="turn Python's automatic garbage collection off after the setup, and collect garbage between "
-                "steps",
-                gain=gain,
-            ),
-        ],
-        summary=f"some steps compute for much longer than the others, which costs {units.percent(excess)} of the time",
+        remedies=_remedies(gain, every),
+        summary=summary,
     )
+
+
+def _slow_steps(rank: RankFacts, busy: Floats) -> NDArray[np.bool_]:
+    """Return which steps are slow, also for the number of samples that they train on."""
+    usual = float(np.median(busy))
+    slow: NDArray[np.bool_] = busy > max(_SLOW * usual, usual + _LEAST_S)
+    samples = column(rank.rows, "samples")
+    if np.all(samples > 0):
+        by_sample = busy / samples
+        slow &= by_sample > _SLOW * float(np.median(by_sample))
+    return slow
+
+
+def _recurs(slow: NDArray[np.bool_]) -> bool:
+    """Return whether slow steps occur throughout the run: a disturbance of the machine comes once."""
+    parts = [bool(part.any()) for part in np.array_split(slow, 4)]
+    return int(slow.sum()) >= _LEAST_SLOW and sum(parts) >= 3
+
+
+def period_of(numbers: NDArray[np.intp]) -> int | None:
+    """Return the distance of slow steps if nearly all are equally far apart; None if they are not, or are too few."""
+    distances = np.diff(numbers)
+    if len(distances) < _LEAST_SLOW - 1:
+        return None
+    usual = int(np.median(distances))
+    return usual if usual >= 2 and float(np.mean(distances == usual)) >= _REGULAR else None
+
+
+def _remedies(gain: Gain, every: int | None) -> list[Remedy]:
+    if every is not None:
+        change = f"if training allows it, do the work of every {every}th step less often"
+        return [Remedy(id="host.less_often", safety="semantic", change=change, gain=gain)]
+    collect = "turn Python's automatic garbage collection off after the setup, and collect garbage between steps"
+    return [
+        Remedy(id="shapes.bucket", safety="semantic", change="pad or group inputs into a few shapes", gain=gain),
+        Remedy(id="host.gc", safety="exact", change=collect, gain=gain),
+    ]
 
 
 def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray) -> list[Evidence]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
+from paceline.explain.breakdown import host_ratio
 from paceline.explain.facts import TELLABLE_S, Facts, gain_of_removing
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -19,7 +20,8 @@ logging, plots, progress bars. The GPU is idle until the program's own Python co
 Paceline adds up two times: the time outside all phases of a step, and the time between the forward and the backward
 pass on lines that do not compute the loss. Paceline reports `host-code-heavy` if the sum is at least 8% of step time
 and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
-prepare the input of the next forward pass counts as waiting for data.
+prepare the input of the next forward pass counts as waiting for data. Time on the line that calls the forward or
+backward pass, such as the training step of a library, is not counted, because a program cannot leave it out.
 
 ## What helps
 
@@ -32,8 +34,9 @@ prepare the input of the next forward pass counts as waiting for data.
 
 def check(facts: Facts) -> Finding | None:
     """Return finding RUN006, or None if it does not apply."""
-    share = facts.shares["other"]
     rank = facts.first
+    ratio = host_ratio(rank.record)
+    share = facts.shares["other"] * (1.0 if ratio is None else ratio)
     if share < 0.08 or share * rank.breakdown.step_s.value < TELLABLE_S:
         return None
     functions = rank.breakdown.host_functions
@@ -61,8 +64,8 @@ def check(facts: Facts) -> Finding | None:
         remedies=[
             Remedy(
                 id="host.less_often",
-                safety="exact",
-                change=f"run the slow Python code{where} only every n-th step",
+                safety="semantic",
+                change=f"if training does not need its results, run the slow Python code{where} only every n-th step",
                 gain=gain_of_removing(share, 0.5, 0.95),
             ),
             Remedy(
