@@ -49,7 +49,7 @@ STEP_FIELDS = (
     "index",  # u32  number of the step in its process, from 0
     "flags",  # u16  FLAG_* below
     "micro_steps",  # u16  backward passes in this step
-    "synced",  # u16  of these, how many reduced gradients over ranks
+    "synced",  # u16  backward passes between two optimizer steps that reduced one module's gradients over ranks
     "fetches",  # u16  batches taken from loaders for training
     "end_ns",  # u64  monotonic time at which the step ended
     "wall_s",  # f32  time since the previous step ended

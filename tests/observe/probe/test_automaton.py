@@ -577,17 +577,17 @@ def test_without_an_optimizer_each_backward_ends_a_step():
 
 def test_an_optimizer_that_never_steps_is_given_up_after_a_while():
     p = Program(optimizers=1)
-    for _ in range(520):
+    for _ in range(4104):
         p.forward(1)
         p.backward(1)
     rows = p.end()
-    assert [row.micro_steps for row in rows] == [513, *[1] * 7]
+    assert [row.micro_steps for row in rows] == [4097, *[1] * 7]
     assert all(row.flags & FLAG_BY_BACKWARD for row in rows)
 
 
 def test_an_optimizer_that_steps_after_all_ends_steps_again():
     p = Program(optimizers=1)
-    for _ in range(515):
+    for _ in range(4099):
         p.forward(1)
         p.backward(1)
     for _ in range(3):
@@ -784,17 +784,193 @@ def test_finishing_before_anything_says_nothing():
     assert rows == []
 
 
-def test_an_optimizer_that_steps_unseen():
-    """A compiled step calls no hook. Gradients are zeroed before each backward: parameters must have been updated."""
+@pytest.mark.parametrize("micro_steps", [1, 4])
+def test_an_optimizer_that_steps_unseen(micro_steps):
+    """A compiled step calls no hook; changed parameters tell that it was made, after the last backward."""
     p = Program()
-    for _ in range(30):
-        p.fetch(2)
-        p.forward(3)
-        p.spend(1, g.TIDY)
-        p.backward(4)
+    for number in range(30):
+        for micro_step in range(micro_steps):
+            p.fetch(2)
+            if number and not micro_step:
+                p.note(g.UPDATED)
+            p.forward(3)
+            p.backward(4)
+        p.idle(5)
+    p.note(g.UPDATED)
     rows = p.end()
-    assert [row.micro_steps for row in rows] == [9] + [1] * 21
-    assert ms(rows[-1]) == PLAIN
+    assert [row.micro_steps for row in rows] == [micro_steps] * 30
+    own = {"data_wait": 2 * micro_steps, "forward": 3 * micro_steps, "backward": 4 * micro_steps}
+    assert ms(rows[0]) == own
+    assert [ms(row) for row in rows[1:]] == [own | {"gap": 5}] * 29
+    assert all(row.flags & FLAG_BY_BACKWARD for row in rows)
+
+
+def test_gradients_of_each_sample_are_one_step():
+    """Clipping each sample's gradient: many backward passes, each on gradients that were zeroed, and one update."""
+    p = Program()
+    for _ in range(3):
+        p.fetch(2, samples=600.0)
+        for _ in range(600):
+            p.spend(1, g.TIDY)
+            p.forward(1)
+            p.backward(1)
+        p.step(1)
+    assert [row.micro_steps for row in p.end()] == [600] * 3
+
+
+# -- evaluation with gradients on ---------------------------------------------------------------------
+
+
+def _train(p, steps=3):
+    p.iter(1)
+    for _ in range(steps):
+        p.train_on()
+    p.exhaust(1)
+
+
+def _only_training(rows, per_step=PLAIN):
+    """The rows without the evaluations before them: (phases that are not evaluation, samples)."""
+    return [({k: v for k, v in ms(row).items() if k != "evaluation"}, row.samples, row.micro_steps) for row in rows]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("loader", [EVALUATE, TRAIN])
+def test_evaluation_with_gradients_is_evaluation(loader, training):
+    p = Program()
+    for _ in range(2):
+        _train(p)
+        p.iter(1)
+        for _ in range(20):
+            p.fetch(3, loader, samples=5.0)
+            p.forward(2, training=training, samples=5.0)
+            p.idle(1)
+        p.exhaust(1)
+        p.idle(7)
+    rows = p.end()
+    assert len(rows) == 6
+    found = ms(rows[3])
+    assert found["evaluation"] >= 120
+    assert (found["forward"], found["backward"], found["optimizer"]) == (3, 4, 1)
+    assert found["data_wait"] <= 7
+    assert [row.samples for row in rows] == [8.0] * 6
+    assert [row.fetches for row in rows] == [1] * 6
+    assert p.automaton.loaders[loader].eval_fetches == 40
+    assert p.automaton.loaders[TRAIN].train_fetches == 6
+
+
+def test_a_validation_that_differentiates_is_evaluation():
+    """Forces are derivatives of the energy: their validation runs backward for every batch, and updates nothing."""
+    p = Program()
+    for _ in range(2):
+        _train(p)
+        p.iter(1)
+        for _ in range(700):
+            p.fetch(1, EVALUATE)
+            p.forward(1, training=False)
+            p.backward(1)
+        p.exhaust(1)
+    rows = p.end()
+    assert [row.micro_steps for row in rows] == [1] * 6
+    assert ms(rows[3])["evaluation"] >= 2100
+    assert p.automaton.loaders[EVALUATE].train_fetches == 0
+
+
+def test_training_in_eval_mode_is_training():
+    """Frozen batch norm: the model was in training mode at first, and is in eval mode from some step on."""
+    p = Program()
+    _train(p)
+    for _ in range(4):
+        p.fetch(2)
+        p.forward(3, training=False)
+        p.backward(4)
+        p.step(1)
+    rows = p.end()
+    assert len(rows) == 7
+    assert [ms(row) for row in rows[-3:]] == [PLAIN] * 3
+    assert p.automaton.loaders[TRAIN].train_fetches == 7
+
+
+def test_one_backward_for_the_losses_of_several_batches_is_training():
+    p = Program()
+    p.iter(1)
+    for _ in range(3):
+        for _ in range(4):
+            p.fetch(2)
+            p.forward(3)
+        p.backward(4)
+        p.step(1)
+    p.exhaust(1)
+    rows = p.end()
+    assert [ms(row) for row in rows[1:]] == [{"data_wait": 8, "forward": 12, "backward": 4, "optimizer": 1}] * 2
+    assert [row.samples for row in rows] == [32.0] * 3
+
+
+def test_the_loss_of_a_whole_pass_is_training():
+    """Full-batch training: the backward comes when the loader has ended."""
+    p = Program()
+    for _ in range(3):
+        p.iter(1)
+        for _ in range(4):
+            p.fetch(2)
+            p.forward(3)
+        p.exhaust(1)
+        p.backward(4)
+        p.step(1)
+    rows = p.end()
+    assert [row.fetches for row in rows] == [4] * 3
+    assert ms(rows[-1]) == {"data_wait": 10, "forward": 12, "backward": 4, "optimizer": 1}
+
+
+def test_batches_of_two_loaders_in_one_step_are_training():
+    p = Program()
+    for _ in range(4):
+        p.fetch(2, TRAIN)
+        p.forward(3)
+        p.fetch(2, EVALUATE)
+        p.forward(3)
+        p.backward(4)
+        p.step(1)
+    rows = p.end()
+    assert [ms(row) for row in rows[1:]] == [{"data_wait": 4, "forward": 6, "backward": 4, "optimizer": 1}] * 3
+
+
+def test_an_evaluation_with_gradients_that_stops_early():
+    """The validation loader is not read to its end, and the training loader goes on where it was."""
+    p = Program()
+    _train(p)
+    for _ in range(5):
+        p.fetch(3, EVALUATE)
+        p.forward(2)
+    for _ in range(3):
+        p.train_on()
+    rows = p.end()
+    assert [ms(row) for row in rows[-2:]] == [PLAIN] * 2
+    assert ms(rows[3])["evaluation"] == 25
+    assert p.automaton.loaders[EVALUATE].train_fetches == 0
+
+
+def test_two_reduced_networks_are_one_exchange_each():
+    """A GAN of two DDP networks exchanges the gradients of each once: nothing is accumulated."""
+    p = Program(optimizers=2)
+    for _ in range(4):
+        p.forward(1, GAN_G, synced=True)
+        p.forward(1, GAN_D, synced=True)
+        p.backward(1)
+        p.step(1, CRITIC)
+        p.forward(1, GAN_D, synced=True)
+        p.backward(1)
+        p.step(1, GENERATOR)
+    assert [row.synced for row in p.end()] == [1] * 4
+
+
+def test_exchanges_of_an_accumulation_add_up():
+    p = Program()
+    for _ in range(3):
+        for _ in range(4):
+            p.forward(1, synced=True)
+            p.backward(1)
+        p.step(1)
+    assert [row.synced for row in p.end()] == [4] * 3
 
 
 def test_gradients_zeroed_once_in_a_long_accumulation_are_no_steps():

@@ -75,7 +75,7 @@ def programs(draw):
 
 
 anything = st.lists(
-    st.sampled_from([*PAIRS, *(code + 1 for code in PAIRS), g.MADE_OPTIMIZER]).flatmap(
+    st.sampled_from([*PAIRS, *(code + 1 for code in PAIRS), g.MADE_OPTIMIZER, g.UPDATED]).flatmap(
         lambda code: st.tuples(gaps, details(code)).map(lambda pair: (pair[0], code, *pair[1]))
     ),
     max_size=60,

@@ -11,7 +11,11 @@ until the next telling moment (`_settle`).
 
 A step ends with the last optimizer of a cycle. Which one that is, is learned: when an optimizer steps for
 the second time, the one that stepped before it closed the cycle (a GAN has two). A program that builds no
-optimizer object ends a step with each backward, and so does one whose optimizer steps unseen (compiled).
+optimizer object ends a step with each backward. Where an optimizer steps unseen (compiled), changed parameters
+(`updates.UnseenUpdates`) tell that a step ended with the backward before.
+
+A forward with gradients may be an evaluation whose author forgot ``no_grad``: what is counted from it on is kept
+apart (`PossibleEvaluation`) until a backward, an update or the end of a loader's pass decides.
 """
 
 from __future__ import annotations
@@ -38,18 +42,14 @@ from paceline.observe.probe.part import (
     known_sum,
     samples_of,
 )
-from paceline.observe.probe.pending import Fetch, LoaderUse, Pending
+from paceline.observe.probe.pending import Fetch, LoaderUse
+from paceline.observe.probe.time_booking import FETCHING, STEPPING, UNGRADED, TimeBooking
 from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_FRESH, FLAG_TAIL, SLOTS
 
 __all__ = ["Automaton", "Forward", "LoaderUse", "StepRow"]
 
-# Open phases whose slot is not known yet.
-_FETCHING = -1
-_UNGRADED = -2  # a gradient-free forward
-_STEPPING = -3  # an optimizer, before it is known whether it runs a closure
-_UNKNOWN = {_FETCHING: "data_wait", _UNGRADED: "evaluation", _STEPPING: "optimizer"}
-_PATIENCE = 512  # backward passes without an optimizer step, after which updates are taken to be made by hand
-_RENEWALS = 8  # of gradients without an optimizer step: it is made unseen, as by a compiled optimizer
+_UNKNOWN = {FETCHING: "data_wait", UNGRADED: "evaluation", STEPPING: "optimizer"}
+_PATIENCE = 4096  # backward passes without an optimizer step, after which updates are taken to be made by hand
 _MOST_AHEAD = 2  # batches fetched ahead of their use that are kept count of
 _BEGINNERS = frozenset((g.ITER, g.FETCH, g.FORWARD, g.BACKWARD))
 _PLAIN = {g.COMMUNICATION: COMMUNICATION, g.SAVE: CHECKPOINT, g.TRANSFER: TRANSFER, g.TIDY: OPTIMIZER}
@@ -67,39 +67,24 @@ class Forward(NamedTuple):
     frames: Any = None  # the stack, when it was wanted
 
 
-class Automaton:
+class Automaton(TimeBooking):
     """Moments in, step rows out. Feed it in order of time; it reads no clock and touches nothing."""
 
     def __init__(self, on_row: Callable[[StepRow], None]) -> None:
+        super().__init__()
         self._on_row = on_row
-        self._mark: int | None = None
-        self._begun_ns = 0  # when the open step began
-        self.first_ns: int | None = None  # the first moment of all
-        self._open: list[int] = []  # slots of the open phases
-        self._cur = Part()  # since the last optimizer step
         self._held: Part | None = None  # from the step's begin to the last optimizer step
         self._held_end = 0
-        self._stage = GAP  # what idle time is now: GAP, MID or OTHER
-        self._steppers: list[tuple[int, int]] = []  # open optimizers, and where in _open they stand
-        self._stepping = 0  # time in an optimizer that may turn out to run a closure
         self._seen: set[int] = set()  # optimizers that stepped in the open step
         self._last_optimizer: int | None = None
         self._closer: int | None = None
         self.optimizers = 0
-        self._without_step = 0
-        self._tidied = False  # since the last backward
-        self._renewed = 0  # backward passes on gradients that had been zeroed, since the last optimizer step
-        self._sync_next = False
-        self._last_samples: float | None = None
+        self._stepped = False  # an optimizer was seen to step after a backward
+        self._unseen = False  # parameters were updated while no optimizer was seen to step
         self._ahead = 0  # batches that were fetched but not used yet
-        self._used_in_part = False
         self._trained: set[int] = set()
-        self.loaders: dict[int, LoaderUse] = {}
         self.ungraded_forwards = 0
-        self._phase_before = 0  # in the slot of the open forward or backward, when it began
         self._fetch_begun = 0
-        self._fetching = 0  # time in the open fetch
-        self._pending = Pending()
         self._handlers: dict[int, Callable[[g.Moment], None]] = {
             g.ITER: self._iter_begin,
             g.ITER + 1: self._iter_end,
@@ -112,6 +97,7 @@ class Automaton:
             g.OPTIMIZER: self._optimizer_begin,
             g.OPTIMIZER + 1: self._optimizer_end,
             g.MADE_OPTIMIZER: self._made_optimizer,
+            g.UPDATED: self._updated,
         }
         for code, slot in _PLAIN.items():
             self._handlers[code] = partial(self._plain_begin, slot)
@@ -144,6 +130,7 @@ class Automaton:
         if self._seen and self._closer is None:
             self._emit(self._held_end)
         self._settle(evaluation=self._pending.forwards > 0)
+        self._decide(evaluation=self._possible is not None and self._possible.is_likely)
         self._hold().flags |= FLAG_TAIL
         self._emit(self._mark)
 
@@ -152,59 +139,17 @@ class Automaton:
         """The name of the slot in which the training thread is now, for the stack sampler."""
         if self._mark is None:
             return "startup"
+        if self._possible is not None and self._possible.is_likely:
+            return SLOTS[EVALUATION]
         if not self._open:
             evaluating = self._pending.forwards and self._pending.fetches
             return SLOTS[EVALUATION if evaluating else self._stage]
         top = self._open[-1]
         return SLOTS[top] if top >= 0 else _UNKNOWN[top]
 
-    # -- time ---------------------------------------------------------------------------------------
-
-    def _advance(self, now: int) -> None:
-        if self._mark is None:
-            self._mark = self._begun_ns = self.first_ns = now
-        passed = now - self._mark
-        if passed <= 0:  # moments of two threads may be noted out of order
-            return
-        self._mark = now
-        top = self._open[-1] if self._open else None
-        if top is None:
-            if not (self._pending.expecting and self._pending.idle(passed)):
-                self._cur.slots[self._stage] += passed
-        elif top >= 0:
-            self._cur.slots[top] += passed
-        elif top == _FETCHING:
-            self._fetching += passed
-        elif top == _UNGRADED:
-            self._pending.ungraded += passed
-        else:
-            self._stepping += passed
-
-    def _close(self, *kinds: int) -> int | None:
-        """Close the innermost open phase of these kinds, with what was left open inside; None: there is none."""
-        open_ = self._open
-        if open_ and open_[-1] in kinds:
-            return open_.pop()
-        for depth in range(len(open_) - 1, -1, -1):
-            if open_[depth] in kinds:
-                slot = open_[depth]
-                del open_[depth:]
-                return slot
-        return None
-
-    def _settle(self, *, evaluation: bool) -> None:
-        """Book what is pending: as evaluation, or as the beginning of training on a batch."""
-        pending = self._pending
-        if self._fetching:
-            pending.wait += self._fetching
-            self._fetching = 0
-        if pending.expecting or pending.wait or pending.ungraded or pending.started:
-            pending.settle(self._cur, self._stage, self.loaders, evaluation=evaluation)
-
     # -- phases -------------------------------------------------------------------------------------
 
     def _plain_begin(self, slot: int, moment: g.Moment) -> None:
-        self._tidied |= moment[1] == g.TIDY
         self._open.append(slot)
 
     def _plain_end(self, slot: int, _: g.Moment) -> None:
@@ -213,10 +158,11 @@ class Automaton:
     def _iter_begin(self, moment: g.Moment) -> None:
         if self._pending.forwards:
             self._settle(evaluation=True)
-        self._open.append(_FETCHING)
+        self._end_pass()
+        self._open.append(FETCHING)
 
     def _iter_end(self, moment: g.Moment) -> None:
-        self._close(_FETCHING)
+        self._close(FETCHING)
         self._pending.wait += self._fetching
         self._fetching = 0
         self._pending.started = True
@@ -224,11 +170,13 @@ class Automaton:
     def _fetch_begin(self, moment: g.Moment) -> None:
         if self._pending.is_sure_evaluation:
             self._settle(evaluation=True)
-        self._open.append(_FETCHING)
+        if self._possible is not None and not self._possible.over:
+            self._close_batch()
+        self._open.append(FETCHING)
         self._fetch_begun = moment[0]
 
     def _fetch_end(self, moment: g.Moment) -> None:
-        self._close(_FETCHING)
+        self._close(FETCHING)
         pending = self._pending
         wait, self._fetching = self._fetching, 0
         _, _, loader, samples, cpu = moment
@@ -240,45 +188,43 @@ class Automaton:
             pending.wait += wait
         else:  # a loader's end, which stops its workers: it belongs to what that loader fed
             self._cur.slots[EVALUATION if pending.last_was_evaluation else DATA_WAIT] += wait
+        if loader < 0:
+            self._end_pass()
 
     def _forward_begin(self, moment: g.Moment) -> None:
         graded, training, module, samples, fresh, synced, _ = moment[2]
         if not graded:
             self.ungraded_forwards += 1
             self._pending.add_forward(evaluating=not training and module in self._trained)
-            self._open.append(_UNGRADED)
+            self._open.append(UNGRADED)
             return
+        self._suspect(module, training)
         self._settle(evaluation=False)
         if self._stepping:
             self._book_stepping(self._stage)
         self._trained.add(module)
+        if training:
+            self._in_training_mode.add(module)
         if fresh and self._stage == GAP:
             self._cur.flags |= FLAG_FRESH
         if fresh and not self._used_in_part:
             self._last_samples = samples
         self._used_in_part = True
-        self._sync_next |= synced
+        if synced:
+            self._reducing.add(module)
         self._open.append(FORWARD)
         self._phase_before = self._cur.slots[FORWARD]
 
     def _forward_end(self, moment: g.Moment) -> None:
-        if self._close(FORWARD, _UNGRADED) != FORWARD:
+        if self._close(FORWARD, UNGRADED) != FORWARD:
             return
         if moment[2] is not None:
             self._cur.forward_blocked = known_sum(self._cur.forward_blocked, self._blocked(FORWARD, moment[2]))
         self._set_stage(MID)
 
-    def _blocked(self, slot: int, cpu: int) -> int:
-        """Return the time off the CPU in the phase that ends now, without that in phases inside it (collectives)."""
-        return max(0, self._cur.slots[slot] - self._phase_before - cpu)
-
-    def _set_stage(self, stage: int) -> None:
-        """Say what idle time is from now on; inside an optimizer's closure, after a backward, it is the optimizer's."""
-        self._stage = stage
-        if self._steppers and self._steppers[-1][1] < len(self._open):
-            self._open[self._steppers[-1][1]] = OPTIMIZER if stage == OTHER else stage
-
     def _backward_begin(self, moment: g.Moment) -> None:
+        if self._possible is not None and not (self._possible.by_mode and self.optimizers):
+            self._decide(evaluation=False)
         self._settle(evaluation=False)
         if self._stepping:
             self._book_stepping(self._stage)
@@ -291,18 +237,21 @@ class Automaton:
         self._close(BACKWARD)
         cur = self._cur
         cur.micro_steps += 1
-        cur.synced += self._sync_next
+        for module in self._reducing:
+            cur.synced[module] = cur.synced.get(module, 0) + 1
         if moment[2] is not None:
             cur.backward_blocked = known_sum(cur.backward_blocked, self._blocked(BACKWARD, moment[2]))
         if not self._ahead and self._last_samples:
             cur.forward_samples += self._last_samples
-        self._last_samples, self._used_in_part, self._sync_next = None, False, False
+        self._last_samples, self._used_in_part = None, False
+        self._reducing.clear()
         self._set_stage(OTHER)
         self._without_step += 1
-        self._renewed += self._tidied and not self._steppers  # a closure zeroes gradients for each of its backwards
-        self._tidied = False
-        if not self.optimizers or self._without_step > _PATIENCE or self._renewed > _RENEWALS:
+        by_hand = self._without_step > _PATIENCE and not (self._stepped or self._unseen)
+        if not self.optimizers or by_hand:
             self._step_by_backward()
+        elif (not self._stepped or self._without_step > g.FEW_BACKWARDS) and self._all_booked:
+            self._at_backward = (self._mark or 0, list(self._cur.slots))
 
     # -- where steps end ----------------------------------------------------------------------------
 
@@ -314,12 +263,30 @@ class Automaton:
         self._hold().flags |= FLAG_BY_BACKWARD
         self._emit(self._mark or 0)
 
+    def _updated(self, moment: g.Moment) -> None:
+        """Parameters have changed and no optimizer was seen to step: a step ended with the last backward."""
+        if self._steppers or not self._without_step:
+            return
+        self._unseen = True
+        after, end_ns = Part(), self._mark or 0
+        if self._at_backward is not None:
+            end_ns, slots = self._at_backward
+            after.slots = [now - then for now, then in zip(self._cur.slots, slots, strict=True)]
+            after.slots[GAP], after.slots[OTHER] = after.slots[GAP] + after.slots[OTHER], 0
+            self._cur.slots = slots
+        else:
+            self._settle(evaluation=False)
+        self._hold().flags |= FLAG_BY_BACKWARD
+        self._emit(end_ns)
+        self._cur, self._at_backward, self._without_step = after, None, 0
+
     def _optimizer_begin(self, moment: g.Moment) -> None:
+        self._decide(evaluation=False)
         self.optimizers = max(self.optimizers, 1)
         self._leave_optimizer(moment[2])  # an exception may have cut it before
         self._steppers.append((moment[2], len(self._open)))
         # A closure runs forward and backward inside: until they have run, idle time is theirs.
-        self._open.append(OPTIMIZER if self._stage == OTHER else _STEPPING)
+        self._open.append(OPTIMIZER if self._stage == OTHER else STEPPING)
 
     def _leave_optimizer(self, optimizer: int) -> None:
         """Close an optimizer's phase, if it is open, with what was left open inside."""
@@ -328,16 +295,13 @@ class Automaton:
                 del self._steppers[place:], self._open[depth:]
                 return
 
-    def _book_stepping(self, slot: int) -> None:
-        self._cur.slots[slot] += self._stepping
-        self._stepping = 0
-
     def _optimizer_end(self, moment: g.Moment) -> None:
         optimizer: int = moment[2]
         self._leave_optimizer(optimizer)
         self._book_stepping(OPTIMIZER)
         self._settle(evaluation=self._pending.evaluating)
-        self._without_step = self._renewed = 0
+        self._stepped |= self._without_step > 0
+        self._without_step, self._at_backward = 0, None
         self._stage = GAP
         if optimizer in self._seen:
             self._closer = self._last_optimizer
@@ -351,6 +315,7 @@ class Automaton:
 
     def _hold(self) -> Part:
         """Append what was counted since the last optimizer step to the open step; return that."""
+        self._decide(evaluation=False)
         if self._stepping:
             self._book_stepping(OPTIMIZER)
         part, self._cur = self._cur, Part()

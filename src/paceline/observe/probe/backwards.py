@@ -75,6 +75,9 @@ def _beginning(torch: Any) -> Callable[[Any], int | None]:
             gate.owner = get_ident()  # who trains is who runs backward
             if not gate.scribe_started:
                 gate.start_scribe()
+            gate.unstepped += 1
+            if gate.unseen_updates is not None:
+                gate.unseen_updates.look()
             loss = read_loss(roots)
             _unscaled = None
             gate.put((perf_counter_ns(), BACKWARD, loss, wanted_stack() if gate.frames_wanted else None))

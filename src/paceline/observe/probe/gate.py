@@ -23,7 +23,9 @@ SAVE = 14
 TRANSFER = 16
 TIDY = 18  # clipping, zeroing of gradients: booked as optimizer
 MADE_OPTIMIZER = 20  # an optimizer object was built (a point, not a phase)
+UPDATED = 22  # parameters changed since the last backward, and no optimizer was seen to step (a point, not a phase)
 
+FEW_BACKWARDS = 8  # without an optimizer step, after which it is looked whether parameters change all the same
 
 _MOST_MOMENTS = 1 << 20  # kept while the recorder is held up (a disk that hangs); then watching stops
 
@@ -51,6 +53,8 @@ class Gate:
         "scribe_started",
         "start_scribe",
         "take_loss",
+        "unseen_updates",
+        "unstepped",
         "window",
     )
 
@@ -75,6 +79,8 @@ class Gate:
         self.window: Callable[[int], None] | None = None
         self.start_scribe: Callable[[], None] = lambda: None
         self.take_loss: Callable[[Any], Any] | None = None  # reads a loss that is on a GPU, later
+        self.unstepped = 0  # backward passes since an optimizer was seen to step
+        self.unseen_updates: Any = None  # notes updates that no optimizer was seen to make (updates.UnseenUpdates)
         self.copies: Any = None  # knows of copies to a GPU that overlap with computing (overlap.OverlappedCopies)
 
     def held(self) -> tuple[Any, ...]:
@@ -86,7 +92,7 @@ class Gate:
         self.put = _drop
         self.nested = False
         self.scribe_started = True
-        self.window = self.take_loss = self.copies = None
+        self.window = self.take_loss = self.copies = self.unseen_updates = None
         self.moments.clear()
 
 

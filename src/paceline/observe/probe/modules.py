@@ -104,7 +104,10 @@ def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
             frames = wanted_stack() if gate.frames_wanted else None
             if not gate.scribe_started:
                 gate.start_scribe()
-            detail = (grad_enabled(), module.training, id(module), samples, fresh, synced, frames)
+            graded = grad_enabled()
+            if graded and gate.unseen_updates is not None:
+                gate.unseen_updates.look()
+            detail = (graded, module.training, id(module), samples, fresh, synced, frames)
             gate.put((perf_counter_ns(), FORWARD, detail))
             gate.nested = True
             return thread_time_ns() if reduces else 0

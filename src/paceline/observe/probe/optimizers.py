@@ -13,6 +13,7 @@ from typing import Any
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import MADE_OPTIMIZER, OPTIMIZER, TIDY, gate
 from paceline.observe.probe.stand_in import stand_in, step_out
+from paceline.observe.probe.updates import UnseenUpdates
 
 described: dict[int, dict[str, Any]] = {}
 own_code: set[CodeType] = set()  # of optimizers that are not torch's, all that they do: SAM's `first_step`
@@ -34,12 +35,15 @@ def patch(torch: Any) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling() and get_ident() == gate.owner:
             gate.put((perf_counter_ns(), OPTIMIZER + 1, id(optimizer)))
+            if gate.unseen_updates is not None:
+                gate.unseen_updates.stepped()
             if gate.window is not None:
                 gate.window(id(optimizer))
 
     # Never taken back: a thread may be on its way through torch's list of hooks. Switched off, they do nothing.
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+    gate.unseen_updates = UnseenUpdates(torch)
     _patch_init(torch)
     _patch_zero_grad(torch.optim.Optimizer)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
@@ -54,6 +58,8 @@ def _patch_init(torch: Any) -> None:
             described[id(optimizer)] = describe(optimizer)
             own_code.update(code_of(type(optimizer)))
             gate.put((perf_counter_ns(), MADE_OPTIMIZER))
+            if gate.unseen_updates is not None:
+                gate.unseen_updates.add(optimizer)
 
     base = torch.optim.Optimizer
     begin = lambda args, kwargs: args[0] if args else kwargs.get("self")  # noqa: E731

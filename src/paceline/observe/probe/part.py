@@ -41,6 +41,7 @@ class Part:
         "forward_samples",
         "loss",
         "micro_steps",
+        "most_synced",
         "samples",
         "slots",
         "synced",
@@ -50,7 +51,8 @@ class Part:
         self.slots = [0] * len(SLOTS)
         self.flags = 0
         self.micro_steps = 0
-        self.synced = 0
+        self.synced: dict[int, int] = {}  # backward passes that reduced the gradients of a module, by module
+        self.most_synced = 0  # the same of the module with most, in earlier parts of the step
         self.fetches = 0
         self.samples = 0.0  # in batches from loaders
         self.forward_samples = 0.0  # in the forwards' inputs
@@ -60,20 +62,45 @@ class Part:
         self.loss: Any = None
 
     def add(self, other: Part) -> None:
-        """Append what came later. The forwards of a second optimizer's part (a GAN's) are on the same samples."""
-        if not self.micro_steps:
-            self.forward_samples = other.forward_samples
+        """Append what came after an optimizer step. A second optimizer (a GAN's) forwards the same samples."""
+        samples = self.forward_samples if self.micro_steps else other.forward_samples
+        synced, most = self.synced, max(self.most_synced, other.synced_passes)
+        self.extend(other)
+        self.forward_samples, self.synced, self.most_synced = samples, synced, most
+
+    def extend(self, other: Part) -> None:
+        """Append what came later, before the next optimizer step."""
         self.slots = [a + b for a, b in zip(self.slots, other.slots, strict=True)]
         self.flags |= other.flags
         self.micro_steps += other.micro_steps
-        self.synced += other.synced
+        self.synced = {m: self.synced.get(m, 0) + other.synced.get(m, 0) for m in {*self.synced, *other.synced}}
+        self.most_synced = max(self.most_synced, other.most_synced)
         self.fetches += other.fetches
         self.samples += other.samples
+        self.forward_samples += other.forward_samples
         self.fetch_cpu = known_sum(self.fetch_cpu, other.fetch_cpu)
         self.forward_blocked = known_sum(self.forward_blocked, other.forward_blocked)
         self.backward_blocked = known_sum(self.backward_blocked, other.backward_blocked)
         if other.loss is not None:
             self.loss = other.loss
+
+    def add_evaluation(self, other: Part) -> None:
+        """Append the time of another part as evaluation; saving and communication in it stay what they are."""
+        kept = (COMMUNICATION, CHECKPOINT)
+        self.slots[EVALUATION] += sum(spent for slot, spent in enumerate(other.slots) if slot not in kept)
+        for slot in kept:
+            self.slots[slot] += other.slots[slot]
+
+    def add_idle(self, other: Part, stage: int) -> None:
+        """Append what came after an evaluation. Idle time after its last forward pass belongs to the stage before."""
+        other.slots[stage] += (spent := other.slots[MID])
+        other.slots[MID] -= spent
+        self.extend(other)
+
+    @property
+    def synced_passes(self) -> int:
+        """Backward passes between two optimizer steps that reduced the gradients of one module, at most."""
+        return max(self.most_synced, *self.synced.values(), 0)
 
     def row(self, begun_ns: int, end_ns: int) -> StepRow:
         """Return this as the row of a step between two times."""
@@ -83,7 +110,7 @@ class Part:
             slots_ns=tuple(self.slots),
             flags=self.flags | (FLAG_LOSS if self.loss is not None else 0),
             micro_steps=self.micro_steps,
-            synced=self.synced,
+            synced=self.synced_passes,
             fetches=self.fetches,
             fetch_cpu_ns=self.fetch_cpu,
             forward_blocked_ns=self.forward_blocked,

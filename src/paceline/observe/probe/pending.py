@@ -34,6 +34,18 @@ class LoaderUse:
         self.eval_wait_ns = 0
         self.samples = 0.0
 
+    def add(self, other: LoaderUse, *, evaluation: bool) -> None:
+        """Add another use of the loader; what was taken for training may have been for evaluation."""
+        if evaluation:
+            self.eval_fetches += other.train_fetches + other.eval_fetches
+            self.eval_wait_ns += other.train_wait_ns + other.eval_wait_ns
+            return
+        self.train_fetches += other.train_fetches
+        self.train_wait_ns += other.train_wait_ns
+        self.eval_fetches += other.eval_fetches
+        self.eval_wait_ns += other.eval_wait_ns
+        self.samples += other.samples
+
 
 class Pending:
     """Times (ns) and fetches that are not booked yet."""

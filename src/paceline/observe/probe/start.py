@@ -215,9 +215,9 @@ def _in_child() -> None:
     loaders.epochs.clear()
     fetchers.meters.clear()
     guard.forget()
-    on = gate.start_scribe
+    on, updates = gate.start_scribe, gate.unseen_updates
     gate.reset()
-    gate.start_scribe = on
+    gate.start_scribe, gate.unseen_updates = on, updates
     gate.owner = threading.get_ident()
     if guard.faulted():
         gate.silence()
@@ -232,6 +232,8 @@ def _at_exit() -> None:
     scribe = _state.get("scribe")
     if scribe is None or guard.faulted():
         return
+    if gate.unseen_updates is not None:
+        gate.unseen_updates.look()
     try:
         scribe.stop()
         reason = _reason()
