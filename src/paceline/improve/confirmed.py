@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline.improve.child.held import FOLDER
 from paceline.improve.recipe import Recipe, keys_of
+from paceline.improve.trials import TrialFailed
 
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
 NOTHING = "nothing in the program uses this setting"
@@ -23,6 +24,19 @@ def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
 def refused(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
     return {key: why for key, why in missing(recipe, folder).items() if why != NOTHING}
+
+
+def require(lost: Mapping[str, str]) -> None:
+    """Make sure that the settings of a recipe are in force.
+
+    Args:
+        lost: Those that are not, each with the reason.
+
+    Raises:
+        TrialFailed: A setting is not in force.
+    """
+    for key, why in lost.items():
+        raise TrialFailed(f"{key} had no effect: {why}")
 
 
 def _told(folder: Path) -> tuple[set[str], Mapping[str, str]]:

@@ -10,6 +10,7 @@ from paceline.core.safety import Safety
 from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim
+from paceline.improve.gpu_blocks import GpuRange
 from paceline.improve.quality import Quality
 from paceline.improve.recipe import Recipe
 
@@ -59,10 +60,11 @@ class Trial:
     checks: Sequence[Check] = ()
     saving: Interval | None = None  # factor by which it needs less memory at once; None: not measured
     cpu_ratio: float | None = None
-    set_aside: int = 0  # pairs of blocks during which other programs used cores
+    set_aside: int = 0  # pairs of blocks during which other programs used cores, or the clock of a GPU changed
     far_off: int = 0  # pairs whose gain is far from the median; they count
     rounds: int = 0
     seconds: float = 0.0  # that the trial took
+    gpu: GpuRange | None = None  # its GPUs during the blocks; None: it uses none
 
     @property
     def as_predicted(self) -> bool | None:

@@ -19,7 +19,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
+from paceline.improve.gpu_blocks import unsteady
 from paceline.improve.trials import Block, Player, ProgramOver
 
 SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
@@ -30,6 +33,15 @@ _MOST_WARMUP = 3  # pairs
 _FROM_QUEUE = 0.25  # of the steps of a block: if it took more of them from the queue, it is a warm-up
 _BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
 _SLACK = 30.0  # times longer than expected: it hangs
+
+
+class Playing(Protocol):
+    """One side of a comparison: the program under a recipe, in one process for all blocks or in a new one for each."""
+
+    folder: Path
+
+    def play(self, steps: int, timeout_s: float, *, pause: bool = True) -> Block:
+        """Let the program make so many optimizer steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +86,13 @@ class RoundLimits:
     warmup_steps: int  # that do not count, at least
     budget_s: float  # to stop after
     most_s: float  # to stop after where it looks like a win, but is not certain yet
+    warm: bool = False  # whether each block begins warm, because its process made other steps before
 
 
 def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that nobody disturbed, or all where most were; their seconds are those of steps in the long run.
+
+    Pairs under changed clocks of a GPU are left out too (`gpu_blocks`).
 
     Returns:
         None of the pairs, if the batches of one of both were all made before.
@@ -85,7 +100,8 @@ def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
     factors = long_run([p.baseline for p in pairs]), long_run([p.candidate for p in pairs])
     if math.inf in factors:
         return []
-    quiet = [p for p in pairs if p.other_cores <= _BUSY_CORES]
+    changed = unsteady([(p.baseline.gpu, p.candidate.gpu) for p in pairs])
+    quiet = [p for i, p in enumerate(pairs) if p.other_cores <= _BUSY_CORES and i not in changed]
     some = quiet if 2 * len(quiet) >= len(pairs) else pairs
     return [
         Pair(baseline=_longer(pair.baseline, factors[0]), candidate=_longer(pair.candidate, factors[1]))
@@ -115,7 +131,7 @@ class Judges:
     promising: Callable[[Sequence[Pair]], bool]
 
 
-def play_round(baseline: Player, candidate: Player, limits: RoundLimits, judges: Judges) -> Round:
+def play_round(baseline: Playing, candidate: Playing, limits: RoundLimits, judges: Judges) -> Round:
     """Let both play in turn until that is enough, the program is over, or time is up.
 
     Args:
@@ -131,7 +147,7 @@ def play_round(baseline: Player, candidate: Player, limits: RoundLimits, judges:
         if pair is None:
             return Round(warmup=warm, pairs=pairs, over=True)
         early = sum(p.baseline.steps for p in [*warm, pair]) <= limits.warmup_steps
-        unsettled = len(warm) < _MOST_WARMUP and not _settled([*warm, pair])
+        unsettled = not limits.warm and len(warm) < _MOST_WARMUP and not _settled([*warm, pair])
         if early or (not pairs and (unsettled or _lives_on_queue(pair))):
             warm.append(pair)
         else:
@@ -160,7 +176,7 @@ def play_alone(players: Sequence[Player], *, step_s: float, block_s: float, bloc
     return found
 
 
-def _played(baseline: Player, candidate: Player, limits: RoundLimits) -> Iterator[Pair | None]:
+def _played(baseline: Playing, candidate: Playing, limits: RoundLimits) -> Iterator[Pair | None]:
     """Play pair after pair, the order changing; None once the program has come to its end."""
     step_s, most_steps = limits.step_s, limits.most_steps
     steps, first_is_baseline = min(most_steps, steps_of(step_s, step_s, limits.block_s)), True

@@ -62,6 +62,7 @@ class Proofs:
 
     def __init__(self, made: Made) -> None:
         self._made = made
+        self.at_a_time = _AT_A_TIME
         self._reference: Recipe = BASELINE
         self._fixed_draws = False  # whether the random draws of samples are fixed, in the reference too
         self._seen: dict[int, list[Seen]] = {}  # what was computed under it, by seed
@@ -114,8 +115,8 @@ class Proofs:
     def _computed(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[_Computed]:
         return [
             seen
-            for begin in range(0, len(jobs), _AT_A_TIME)
-            for seen in self._some(jobs[begin : begin + _AT_A_TIME], span)
+            for begin in range(0, len(jobs), self.at_a_time)
+            for seen in self._some(jobs[begin : begin + self.at_a_time], span)
         ]
 
     def _some(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[_Computed]:

@@ -29,6 +29,7 @@ from paceline.errors import PacelineError
 from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
 from paceline.improve.child import ports
+from paceline.improve.gpu_blocks import GpuSampler, GpuState
 from paceline.improve.host import cpu_seconds, spent
 from paceline.improve.interrupts import held_back
 from paceline.improve.kin import kin
@@ -80,6 +81,7 @@ class Block:
     peak_bytes: float | None = None  # of the ranks together: on GPUs allocated there, else resident; None: not told
     from_queue: float | None = None  # batches by which the loaders' queues became shorter, a rank; None: not known
     queued: float | None = None  # batches that lie ready at its end, a rank
+    gpu: GpuState | None = None  # None: the program uses no GPU
 
     @property
     def step_s(self) -> float:
@@ -144,6 +146,7 @@ class Player:
         self._known: list[psutil.Process] = []  # processes that were stopped last; psutil knows if an id was reused
         self._gone: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
+        self.gpus = GpuSampler()
         with held_back():
             try:
                 self._process = self._started(command, recipe, environment, cwd)
@@ -233,6 +236,7 @@ class Player:
 
     def go(self, steps: int) -> None:
         """Let the program go on for so many optimizer steps; `arrive` waits for it."""
+        self.gpus.begin()
         self._gone = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
         for link in self._links:
             link.tell(steps=steps)
@@ -246,6 +250,7 @@ class Player:
         wall = time.monotonic() - begun
         if pause:
             self._signal_known(signal.SIGSTOP)  # at once: workers would fill their queue while others are listed
+        gpu = self.gpus.end()
         own = spent(cpu, cpu_seconds(self._processes()))
         others = max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6)
         if pause:
@@ -259,6 +264,7 @@ class Player:
             peak_bytes=sum_of_known([one.get("peak_bytes") for one in said]),
             from_queue=_each_rank(said, "from_queue"),
             queued=_each_rank(said, "queued"),
+            gpu=gpu,
         )
 
     def end(self) -> None:
@@ -317,7 +323,9 @@ class Player:
 
     def _all_stops(self, deadline: float) -> list[dict[str, Any]]:
         """Wait for every rank to stop; return what each said."""
-        return [self._hear(link, deadline) for link in self._links]
+        said = [self._hear(link, deadline) for link in self._links]
+        self.gpus.heard(said)
+        return said
 
     def _hear(self, link: _Link, deadline: float) -> dict[str, Any]:
         while (said := link.heard()) is None:
@@ -328,6 +336,7 @@ class Player:
 
     def _await(self, source: socket.socket, deadline: float) -> None:
         while not select.select([source], [], [], 0.2)[0]:
+            self.gpus.sample()
             if self._process.poll() is not None:
                 raise self._over()
             if time.monotonic() > deadline:

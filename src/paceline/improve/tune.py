@@ -21,6 +21,7 @@ from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
 from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import GOALS, TIME, Goal, seconds
+from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.history import informed, machine_of
 from paceline.improve.keeping import outdated, prepares_s, reason_to_keep, recorded, reference, refuted, taken_back
 from paceline.improve.ledger import Ledger
@@ -277,6 +278,7 @@ class Search:
             set_aside=sum(len(r.pairs) - len(r.fair) for r in race.rounds),
             far_off=far_off([seconds(pair) for r in race.rounds for pair in r.fair]),
             rounds=len(race.rounds),
+            gpu=over_blocks([b.gpu for r in race.rounds for p in r.pairs for b in (p.baseline, p.candidate)]),
             seconds=time.monotonic() - begun,
         )
         return measured if kept_for is None else self._proven(candidate, replace(measured, reason=kept_for), begun)

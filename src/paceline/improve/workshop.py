@@ -18,14 +18,16 @@ from paceline.improve.batch import read_windows
 from paceline.improve.budget import Budget
 from paceline.improve.child.noise import NOISE, WINDOW
 from paceline.improve.child.seeds import SEED
-from paceline.improve.confirmed import missing, refused
+from paceline.improve.confirmed import missing, refused, require
 from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
+from paceline.improve.gpu_blocks import GpuMemory, fit_together
 from paceline.improve.model import Check
-from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Round, RoundLimits, play_alone, play_round
+from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, RoundLimits, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
+from paceline.improve.restarts import RestartedPlayer, restarted_limits
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import LARGE, decided, fewest_pairs, noise_prior, scatter_of, speed_up, wants_processes
 from paceline.improve.trials import (
@@ -61,6 +63,7 @@ _SHARP = 1.2  # an interval whose ends are this close says enough
 _ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs are enough for that
 _FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
+_NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAllocation say so
 
 
 class Workshop:
@@ -83,6 +86,8 @@ class Workshop:
         self.step_s = math.nan
         self._block_s = LONG_S
         self._total = 0  # steps of the whole program; 0: more than has been made so far
+        self._on_gpu, self._at_a_time = False, _COMPARED  # processes that its GPUs have room for
+        self._raced_beside = False  # whether some rounds had both processes alive at a time
         self.start_s = READY_S  # until the first step of the baseline, at most
 
     @property
@@ -125,6 +130,7 @@ class Workshop:
             except ProgramOver:
                 over = True
             run = read_run(player.folder)
+            self._find_room(player.gpus.memory)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
         if over:
@@ -139,15 +145,21 @@ class Workshop:
             epoch_steps: Steps of an epoch, where that is known.
             waits: Whether it waits for something outside of the machine, that goes on while it is stopped.
         """
-        self.step_s, self._epoch_steps, self._block_s = step_s, epoch_steps, LONG_S if waits else SHORT_S
-        if not self._budget.allows_learning(self.start_s):
+        self.step_s, self._epoch_steps = step_s, epoch_steps
+        self._block_s = LONG_S if waits or self._on_gpu else SHORT_S
+        if self._at_a_time < 2 or not self._budget.allows_learning(self.start_s):
             return
         with ExitStack() as stack:
-            made = [stack.enter_context(self._player(BASELINE)) for _ in range(_COMPARED)]
+            made = [stack.enter_context(self._player(BASELINE)) for _ in range(self._at_a_time)]
             going = [player for player in made if _begins(player)]
             blocks = round(_LEARNT_S / self._block_s)
             found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
+
+    def _find_room(self, memory: Sequence[GpuMemory]) -> None:
+        """Decide how many processes may use the GPUs at a time, by the memory that one of them uses."""
+        self._on_gpu, self._at_a_time = bool(memory), min(_COMPARED, fit_together(memory))
+        self._proofs.at_a_time = min(2, self._at_a_time)
 
     def race(self, contest: Contest, until: Until, earlier: Sequence[Round] = ()) -> Race:
         """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
@@ -178,6 +190,29 @@ class Workshop:
         return verdict != "undecided" or not promising or len(rounds) - earlier >= _MOST_ROUNDS
 
     def _round(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
+        """Play a round in one process of each side; in a new one for each block if the GPUs have no room for two."""
+        if self._at_a_time < 2:
+            found = self._restarted(contest, earlier, until)
+        else:
+            try:
+                found = self._beside(contest, earlier, until)
+            except ProgramFailed as error:
+                if self._on_gpu and _NO_MEMORY in str(error):
+                    self._at_a_time = self._proofs.at_a_time = 1  # the next attempt is made one after the other
+                raise
+            self._raced_beside |= bool(found.pairs)
+        self._others += [pair.other_cores for pair in (*found.warmup, *found.pairs)]
+        return found
+
+    def _restarted(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
+        begin = partial(self._begin, recipe=contest.after, until=until)
+        limits = restarted_limits(contest, until, step_s=self.step_s, start_s=self.start_s, total=self._total)
+        first = RestartedPlayer(partial(self._player, contest.before), lambda one: one.begin(), contest.warmup_steps)
+        second = RestartedPlayer(partial(self._player, contest.after), begin, contest.warmup_steps)
+        judges = self._judges(contest, earlier)
+        return self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
+
+    def _beside(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
         begun = time.monotonic()
         with self._player(contest.before) as first, self._player(contest.after) as second:
             first.begin()
@@ -194,7 +229,6 @@ class Workshop:
             )
             judges = self._judges(contest, earlier)
             found = self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
-        self._others += [pair.other_cores for pair in (*found.warmup, *found.pairs)]
         if found.over:
             self._total = found.steps
         return found
@@ -227,7 +261,7 @@ class Workshop:
         return Judges(enough=enough, promising=promising)
 
     def _played(
-        self, contest: Contest, first: Player, second: Player, play: Callable[[Player, Player], Round]
+        self, contest: Contest, first: Playing, second: Playing, play: Callable[[Playing, Playing], Round]
     ) -> Round:
         """Play a round, unless what the second is to set is refused: that is found out before it costs anything."""
         try:
@@ -236,9 +270,9 @@ class Workshop:
         except ProgramOver:
             found = Round(warmup=[], pairs=[], over=True)
         else:
-            _check(refused(contest.after, second.folder))
+            require(refused(contest.after, second.folder))
             found = play(first, second)
-        _check(missing(contest.after, second.folder))
+        require(missing(contest.after, second.folder))
         return found
 
     def _gained(self, contest: Contest, rounds: Sequence[Sequence[Pair]], goal: Goal | None = None) -> Interval:
@@ -256,6 +290,8 @@ class Workshop:
         return decided(gained, self._goal.worth, self._fewest)
 
     def _scatter(self, goal: Goal) -> float:
+        if self._at_a_time < 2 and not self._raced_beside:
+            return 0.0  # a pair is a pair of processes: what processes scatter is in the noise of pairs
         return self.scatter if goal.scatter is None else goal.scatter
 
     def _judged(self, contest: Contest, rounds: Sequence[Round]) -> Race:
@@ -313,7 +349,7 @@ class Workshop:
         with self._player(recipe) as player:
             player.begin()
             player.play(3, 60.0 + 200 * step_s)
-            _check(missing(recipe, player.folder))
+            require(missing(recipe, player.folder))
             steps = max(3, int(most_s / step_s))
             return player.play(steps, 60.0 + 30 * steps * step_s)
 
@@ -351,19 +387,6 @@ class Workshop:
         span = span_of(self.step_s, self._epoch_steps, self._total or None)
         fixed_draws = "resampled" in classes
         return self._proofs.prove(recipe, least_safe(classes), reference, span, fixed_draws=fixed_draws)
-
-
-def _check(lost: Mapping[str, str]) -> None:
-    """Make sure that what a recipe sets is in force.
-
-    Args:
-        lost: What is not, with the reason that was given.
-
-    Raises:
-        TrialFailed: Something is not.
-    """
-    for key, why in lost.items():
-        raise TrialFailed(f"{key} had no effect: {why}")
 
 
 def _begins(player: Player) -> bool:

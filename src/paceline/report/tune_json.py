@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy, Size
+from paceline.improve.gpu_blocks import GpuRange
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.improve.quality import Quality
 from paceline.report.tune_words import not_watched
@@ -73,10 +74,21 @@ def _trial(trial: Trial) -> Json:
         "rounds": trial.rounds,
         "set_aside": trial.set_aside,
         "far_off": trial.far_off,
+        "gpu": _gpu(trial.gpu),
         "seconds": trial.seconds,
         "status": trial.status,
         "reason": trial.reason,
         "checks": [_check(check) for check in trial.checks],
+    }
+
+
+def _gpu(gpu: GpuRange | None) -> Json | None:
+    if gpu is None:
+        return None
+    return {
+        "sm_clock_mhz": {"low": gpu.sm_clock_low_mhz, "high": gpu.sm_clock_high_mhz},
+        "temperature_c": gpu.temperature_c,
+        "throttle_reasons": list(gpu.throttled),
     }
 
 

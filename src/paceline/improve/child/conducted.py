@@ -1,9 +1,9 @@
 """How does a trial go forward block by block? At the end of each block the training thread asks how far it may go.
 
 The conductor listens on a socket; lines of JSON. From here: ``{"pid", "rank", "world"}`` once, then at each stop
-``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "from_queue", "queued"}``. From there: ``{"steps": n}``
-to go on for n optimizer steps, or ``{"end": true}``: the record is written to its end and no line of the program runs
-any more. A conductor that is gone ends the trial too.
+``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "gpus", "from_queue", "queued"}``. From there:
+``{"steps": n}`` to go on for n optimizer steps, or ``{"end": true}``: the record is written to its end and no line of
+the program runs any more. A conductor that is gone ends the trial too.
 
 A block begins and ends with nothing left to do on the device: work that was only queued is not done.
 """
@@ -85,6 +85,7 @@ class _Conducted:
                 ended_ns=now,
                 optimizers=len(self._optimizers),
                 peak_bytes=peak.needed_bytes(self._torch),
+                gpus=peak.gpu_memory(self._torch),
                 from_queue=queues.used_up(before, after) if before and after else None,
                 queued=after.ready if after else None,
             )
@@ -125,17 +126,9 @@ class _Conducted:
 
 
 def drain(torch: Any) -> None:
-    """Wait until every device that this process uses has done its work; not while a graph is captured.
-
-    A device without a context of this process has none, and is not given one.
-    """
-    cuda = torch.cuda
-    if not cuda.is_initialized() or cuda.is_current_stream_capturing():
-        return
-    used = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True)
-    for index in range(cuda.device_count()):
-        if used(index):
-            cuda.synchronize(index)
+    """Wait until every GPU that this process uses has done its work; not while a graph is captured."""
+    for index in peak.used_gpus(torch):
+        torch.cuda.synchronize(index)
 
 
 def _flush() -> None:

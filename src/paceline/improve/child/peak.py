@@ -1,4 +1,4 @@
-"""The most memory that this process needed since it was last asked: allocated on its GPUs, else resident."""
+"""Memory of this process: the most that it needed since it was last asked, and what its GPUs have left."""
 
 from __future__ import annotations
 
@@ -32,3 +32,26 @@ def needed_bytes(torch: Any) -> float | None:
     except OSError:
         return None
     return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith(b"VmHWM:")), None)
+
+
+def used_gpus(torch: Any) -> list[int]:
+    """Return the GPUs that this process has a context on; none while a graph is captured.
+
+    A GPU without a context of this process is not given one.
+    """
+    cuda = torch.cuda
+    if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        return []
+    used = getattr(torch._C, "_cuda_hasPrimaryContext", lambda index: True)
+    return [index for index in range(cuda.device_count()) if used(index)]
+
+
+def gpu_memory(torch: Any) -> list[tuple[str, int, int]]:
+    """Return the UUID, the free bytes and all bytes of each GPU that this process uses."""
+    try:
+        return [
+            (str(torch.cuda.get_device_properties(index).uuid), *torch.cuda.mem_get_info(index))
+            for index in used_gpus(torch)
+        ]
+    except Exception:  # a torch, a device or a driver that does not tell: the room is taken to be unknown
+        return []

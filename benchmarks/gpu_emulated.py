@@ -1,0 +1,298 @@
+"""Does the CUDA half do harm? Scenarios on emulated GPUs, each with and without Paceline, twice in a row.
+
+    python benchmarks/gpu_emulated.py FOLDER [--only WORD,WORD] [--times 2] [--out FOLDER]
+
+FOLDER is where an emulator of the CUDA driver was put, which is no part of Paceline. It must hold an executable
+``fake``: ``fake COMMAND…`` runs a command with emulated devices and a CUDA build of torch as ``python``. The variable
+``GPUS`` says how many devices there are, ``NCCLFAKE=1`` that NCCL is emulated too. In a forked child of a process that
+began CUDA, calls must fail and write a line with "in a forked child" on stderr, as the first scenario makes sure.
+
+Checked of each scenario: the exit code and the output are those of the program alone; as much memory of the devices
+is in use at the end; no process and no shared memory is left; no exception, no warning of Paceline; no CUDA call in a
+forked child; the record names the device and has no fault. Values that kernels compute are not: an emulated
+device computes none. Times, memory sizes of real cards, cuDNN, CUPTI and compiled kernels are not proven either.
+Exit code: 0 all hold, 1 some do not, 2 there is no emulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "gpu_scenarios"
+SRC = HERE.parent / "src"
+sys.path.insert(0, str(PROGRAMS))
+
+from _table import SCENARIOS, Scenario  # noqa: E402
+from _tuned import TUNED, tune_faults  # noqa: E402
+
+SCHEMA = "paceline.gpu-emulated/1"
+LIMIT_S = 240.0
+PINNED_BYTES = 64 << 10  # that the recorder may keep
+NOISE = ("Traceback", "in a forked child", "paceline:", "terminate called", "Exception ignored", "leaked ", "Fatal")
+NOT_PROVEN = [
+    "numbers: kernels compute nothing, so losses and gradients are arbitrary",
+    "times, speed-ups and the cost of watching",
+    "sizes of memory on real cards, out-of-memory errors, expandable segments",
+    "cuDNN, CUPTI (profiles of kernels), Triton, torch.compile, replays of CUDA graphs",
+    "NCCL over real links, time-outs and errors of NCCL",
+]
+ABOUT = "import json, platform, torch; c = torch.cuda; print(json.dumps({'python': platform.python_version(), "
+ABOUT += "'torch': torch.__version__, 'cuda': torch.version.cuda, 'available': c.is_available(), "
+ABOUT += "'devices': c.device_count(), 'device': c.get_device_name(0)}))"
+CONTROL = """
+import os, torch
+event = torch.cuda.Event(); event.record(); pid = os.fork()
+if pid == 0:
+    try:
+        event.record()
+    finally:
+        os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A command that ended."""
+
+    code: int
+    out: str
+    errors: str
+    left: tuple[str, ...]  # processes and shared memory that it left behind
+
+
+class Emulator:
+    """The folder with ``fake``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, command: Iterable[str], place: Path, variables: Mapping[str, str]) -> Ended:
+        """Run a command in a folder with emulated devices, with all it starts, for some minutes at most."""
+        mark = uuid.uuid4().hex
+        environment = {**os.environ, "FG": str(self.folder), "PACELINE_HISTORY": "off", "OMP_NUM_THREADS": "1"}
+        environment |= {"PYTHONPATH": str(SRC), "NCCLFAKE": "1", "SCENARIO": mark, **variables}
+        shared = set(os.listdir("/dev/shm"))
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                [str(self.folder / "fake"), *command],
+                cwd=place,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                code = 124
+            left = [*left_processes(mark), *(set(os.listdir("/dev/shm")) - shared)]
+            if code == 124:
+                end_processes(mark)
+                process.wait()
+            out.seek(0)
+            errors.seek(0)
+            return Ended(code=128 - code if code < 0 else code, out=out.read(), errors=errors.read(), left=tuple(left))
+
+
+def processes_of(mark: str) -> list[int]:
+    """Return the processes whose environment holds the mark."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and mark.encode() in Path("/proc", entry, "environ").read_bytes():
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def left_processes(mark: str) -> list[str]:
+    """Return what is left a moment later."""
+    until = time.monotonic() + 5
+    while (found := processes_of(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return [f"process {pid}" for pid in found]
+
+
+def end_processes(mark: str) -> None:
+    for pid in processes_of(mark):
+        try:
+            os.kill(pid, 9)
+        except OSError:
+            continue
+
+
+def command_of(scenario: Scenario, place: Path, *, watched: bool) -> list[str]:
+    """Return the command of a scenario, with or without Paceline."""
+    program = [str(PROGRAMS / scenario.program[0]), *scenario.program[1:]]
+    torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(scenario.ranks)]
+    if not watched or scenario.options is None:
+        return [*torchrun, *program] if scenario.ranks else ["python", *program]
+    options = ["--quiet", *scenario.options]
+    if scenario.recipe is not None:
+        (place / "recipe.toml").write_text(toml(scenario.recipe))
+        options += ["--recipe", "recipe.toml"]
+    ending = ["--", *torchrun, *program] if scenario.ranks else program
+    return ["python", "-m", "paceline", "run", *options, *ending]
+
+
+def toml(recipe: Mapping[str, Mapping[str, Any]]) -> str:
+    lines: list[str] = []
+    for table, settings in recipe.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def play(emulator: Emulator, scenario: Scenario) -> list[str]:
+    """Run a scenario; return what is wrong."""
+    bare = None
+    with tempfile.TemporaryDirectory() as folder:
+        if scenario.same and scenario.options is not None:
+            bare = emulator.run(command_of(scenario, Path(folder), watched=False), Path(folder), scenario.variables)
+    with tempfile.TemporaryDirectory() as folder:
+        command = command_of(scenario, Path(folder), watched=True)
+        found = emulator.run(command, Path(folder), scenario.variables)
+        faults = differences(bare, found)
+        if scenario.options is not None and scenario.device is not None:
+            faults += record_faults(Path(folder), scenario)
+    return faults
+
+
+def differences(bare: Ended | None, found: Ended) -> list[str]:
+    """Return what a program did otherwise than alone, or otherwise than well if it was not run alone."""
+    expected = bare.code if bare is not None else 3 if found.code == 3 else 0
+    faults = [f"left behind: {one}" for one in found.left if bare is None or not bare.left]
+    if found.code != expected:
+        faults.append(f"exit code {found.code}, not {expected}: {' | '.join(found.errors.strip().splitlines()[-3:])}")
+    for word in NOISE:
+        if found.errors.count(word) > (bare.errors.count(word) if bare is not None else 0):
+            faults.append(f"on stderr: {next(line for line in found.errors.splitlines() if word in line)[:300]}")
+    if bare is not None and lines_of(bare) != lines_of(found):
+        faults.append(f"output {lines_of(found)[-6:]}, alone {lines_of(bare)[-6:]}")
+    return faults + (memory_faults(bare, found) if bare is not None else [])
+
+
+def lines_of(ended: Ended) -> list[str]:
+    return [line for line in ended.out.splitlines() if not line.startswith("memory ")]
+
+
+def memory_faults(bare: Ended, found: Ended) -> list[str]:
+    """Return how much more memory is in use at the end than without Paceline."""
+    faults = []
+    for alone, watched in zip(memory_of(bare), memory_of(found)):
+        if watched["device"] != alone["device"]:
+            faults.append(f"{watched['device']} bytes of the devices are in use at the end, alone {alone['device']}")
+        if watched["pinned"] > alone["pinned"] + PINNED_BYTES:
+            faults.append(f"{watched['pinned']} bytes of pinned memory are in use at the end, alone {alone['pinned']}")
+    return faults
+
+
+def memory_of(ended: Ended) -> list[dict[str, Any]]:
+    return [json.loads(line.partition(" ")[2]) for line in ended.out.splitlines() if line.startswith("memory ")]
+
+
+def record_faults(place: Path, scenario: Scenario) -> list[str]:
+    """Return what the record of a run says that it should not."""
+    runs = sorted((place / ".paceline" / "runs").glob("*"))
+    if len(runs) != 1:
+        return [f"{len(runs)} runs were recorded"]
+    metas = [json.loads(file.read_text()) for file in runs[0].glob("ranks/*/meta.json")]
+    notes = [json.loads(line) for file in runs[0].glob("ranks/*/notes.jsonl") for line in file.open()]
+    faults = [f"the record has a fault: {note}" for note in notes if note.get("kind") == "fault"]
+    if (runs[0] / "warned").exists():
+        faults.append("watching stopped")
+    if not any(meta["device"] == scenario.device for meta in metas):
+        faults.append(f"the record names {[meta['device'] for meta in metas]}, not {scenario.device}")
+    return faults + settings_faults(runs[0], scenario)
+
+
+def settings_faults(run: Path, scenario: Scenario) -> list[str]:
+    """Return the settings of the recipe that did not take hold, without a good reason."""
+    entries = [json.loads(line) for file in run.glob("held/*.jsonl") for line in file.open()]
+    asked = {f"{table}.{key}" for table, settings in (scenario.recipe or {}).items() for key in settings}
+    held = {entry["key"] for entry in entries if entry["held"]}
+    refused = {entry["key"]: entry["what"] for entry in entries if not entry["held"]}
+    missing = asked - held - scenario.may_refuse
+    return [f"{key} did not take hold: {refused.get(key, 'and no reason was given')}" for key in sorted(missing)]
+
+
+def lacking(emulator: Emulator, scenario: Scenario) -> str | None:
+    """Return a module that the scenario needs and the environment lacks."""
+    for module in scenario.needs:
+        if module == "cupti":
+            return "CUPTI, which is not emulated"
+        if emulator.run(["python", "-c", f"import {module}"], HERE, {}).code:
+            return module
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the emulator was put")
+    parser.add_argument("--only", help="words of the names of scenarios, with commas")
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="folder of the JSON (default: none is written)")
+    options = parser.parse_args()
+    if not os.access(options.folder / "fake", os.X_OK):
+        print(f"gpu-emulated: there is no emulator in {options.folder} (no executable `fake`); nothing was checked")
+        return 2
+    emulator = Emulator(options.folder.resolve())
+    about = emulator.run(["python", "-c", ABOUT], HERE, {})
+    if about.code or not json.loads(about.out.splitlines()[-1])["available"]:
+        print(f"gpu-emulated: torch sees no emulated device; nothing was checked\n{about.errors[-500:]}")
+        return 2
+    return judge(emulator, json.loads(about.out.splitlines()[-1]), options)
+
+
+def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace) -> int:
+    """Play the chosen scenarios and write what was found."""
+    begun, words = time.monotonic(), (options.only or "").split(",")
+    control = emulator.run(["python", "-c", CONTROL], HERE, {})
+    faults = [] if "in a forked child" in control.errors else ["a CUDA call in a forked child goes unnoticed"]
+    rows: dict[str, Any] = {"control: a CUDA call in a forked child": {"faults": [faults]}}
+    for name in [*SCENARIOS, *TUNED]:
+        if not any(word in name for word in words):
+            continue
+        rows[name] = found = played(emulator, name, options.times)
+        verdict = f"not done: {found['not_done']}" if "not_done" in found else told(found["faults"])
+        print(f"{name:40} {verdict}", flush=True)
+    failed = [name for name, row in rows.items() if any(row.get("faults", []))]
+    result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "times": options.times}
+    result |= {"not_proven": NOT_PROVEN, "failed": failed, "seconds": round(time.monotonic() - begun)}
+    if options.out:
+        path = options.out / f"gpu-emulated-{result['date']}.json"
+        path.write_text(json.dumps({**result, "scenarios": rows}, indent=1) + "\n")
+    print(f"gpu-emulated: {len(rows)} scenarios, {len(failed)} failed {failed}")
+    return 1 if failed else 0
+
+
+def played(emulator: Emulator, name: str, times: int) -> dict[str, Any]:
+    """Play a scenario some times; the faults of each time."""
+    if name in TUNED:
+        return {"faults": [tune_faults(emulator, TUNED[name]) for _ in range(times)]}
+    missing = lacking(emulator, SCENARIOS[name])
+    if missing is not None:
+        return {"not_done": f"it needs {missing}"}
+    return {"faults": [play(emulator, SCENARIOS[name]) for _ in range(times)]}
+
+
+def told(faults: list[list[str]]) -> str:
+    return "; ".join(fault for one in faults for fault in one) or "ok"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

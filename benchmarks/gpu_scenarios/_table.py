@@ -1,0 +1,125 @@
+"""The scenarios: which program runs how, and what must be recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Recipe = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A program of this folder, and how it is run.
+
+    Attributes:
+        program: File name and arguments.
+        options: Options of ``paceline run``, which runs it; None: it is run alone and must succeed.
+        recipe: Settings that are applied, if any; each must take hold, or be refused for a reason of `may_refuse`.
+        may_refuse: Settings that this program, or an emulated device, gives a good reason to refuse.
+        ranks: Processes that torchrun starts; 0: it is not started by torchrun.
+        variables: Of the environment, for both runs.
+        device: What the record must name as the device; None: nothing is asked of the record.
+        needs: Modules without which the scenario cannot be played.
+        same: Whether the program is run without Paceline too, and compared.
+    """
+
+    program: tuple[str, ...]
+    options: tuple[str, ...] | None = ()
+    recipe: Recipe | None = None
+    may_refuse: frozenset[str] = frozenset()
+    ranks: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = "cuda"
+    needs: tuple[str, ...] = ()
+    same: bool = True
+
+
+def _run(program: str, *options: str, **more: Any) -> Scenario:
+    return Scenario(program=tuple(program.split()), options=options, **more)
+
+
+def _engine(*arguments: str, ranks: int = 2, **more: Any) -> Scenario:
+    return Scenario(program=("engine.py", *arguments), options=None, ranks=ranks, **more)
+
+
+def _applied(program: str, **recipe: Any) -> Scenario:
+    refused = frozenset(recipe.pop("may_refuse", ()))
+    return Scenario(program=tuple(program.split()), recipe=recipe, may_refuse=refused)
+
+
+RECIPES = {
+    "pin_memory": {"loader": {"pin_memory": True}},
+    "device_prefetch": {"loader": {"pin_memory": True, "device_prefetch": True}},
+    "tf32": {"precision": {"tf32": True}},
+    "bf16": {"precision": {"autocast": "bf16"}},
+    "fp16": {"precision": {"autocast": "fp16"}},
+    "cudnn_benchmark": {"compute": {"cudnn_benchmark": True}},
+    "attention": {"compute": {"sdpa_backend": "math"}},
+    "fused": {"optimizer": {"fused": True}},
+    "foreach": {"optimizer": {"foreach": True}},
+    "checkpoint": {"memory": {"checkpoint_every": 2}},
+    "activation_budget": {"memory": {"activation_budget": 0.5}},
+    "micro_batches": {"memory": {"micro_batches": 2}},
+}
+REFUSED = {"attention": ("compute.sdpa_backend",), "cudnn_benchmark": ("compute.cudnn_benchmark",)}
+
+SCENARIOS: dict[str, Scenario] = {
+    **{f"loop: {way}": _run(f"loops.py {way}") for way in ("whole", "early", "kept", "evaluates", "thread")},
+    "loop: captured steps": _run("loops.py whole", "--profile", "5:8", needs=("cupti",)),
+    "loop: no profiler window": _run("loops.py whole", "--no-profile"),
+    **{f"processes: {way}": _run(f"forks.py {way}") for way in ("fork", "nested", "pool", "spawn", "forkserver")},
+    "processes: fork before CUDA": _run("forks.py before"),
+    **{
+        f"end: {way}": _run(f"ends.py {way}")
+        for way in ("killed", "terminated", "interrupted", "raises", "exits", "worker", "aborts")
+    },
+    **{f"precision: {way}": _run(f"precision.py {way}") for way in ("bf16", "fp16")},
+    **{f"graphs: {way}": _run(f"graphs.py {way}") for way in ("whole", "again", "callables")},
+    **{f"profiler: {way}": _run(f"profiled.py {way}") for way in ("legacy", "kineto", "schedule")},
+    **{f"devices: {way}": _run(f"devices.py {way}") for way in ("second", "current", "both", "split")},
+    "devices: a GPU that is not used": _run("devices.py host", device="cpu"),
+    "devices: none visible": _run("devices.py host", device="cpu", variables={"CUDA_VISIBLE_DEVICES": ""}),
+    "streams: prefetcher of the program": _run("streams.py"),
+    "allocator: not torch's": _run("allocator.py"),
+    "notebook": _run("notebook.py", needs=("nbclient", "ipykernel")),
+    **{f"ranks: {way}": _run(f"ranks.py {way}", ranks=2) for way in ("ddp", "fsdp2", "accumulates", "forks")},
+    "ranks: one GPU each": _run("ranks.py ddp", ranks=1, variables={"CUDA_VISIBLE_DEVICES": "1"}),
+    **{
+        f"recipe: {name}": _applied("loops.py whole", **recipe, may_refuse=REFUSED.get(name, ()))
+        for name, recipe in RECIPES.items()
+    },
+    **{
+        f"prefetch: {way}": _applied(f"moves.py {way}", **RECIPES["device_prefetch"], may_refuse=("loader.pin_memory",))
+        for way in ("packed", "second", "host", "partly")
+    },
+    "recipe: pinned, fork before CUDA": _applied(
+        "forks.py before", **RECIPES["device_prefetch"], may_refuse=("loader.pin_memory", "loader.device_prefetch")
+    ),
+    "recipe: prefetch, early": _applied("loops.py early", **RECIPES["device_prefetch"]),
+    "recipe: prefetch, forks": _applied(
+        "forks.py fork", **RECIPES["device_prefetch"], may_refuse=("loader.pin_memory", "loader.device_prefetch")
+    ),
+    "recipe: prefetch, graphs": _applied(
+        "graphs.py whole", **RECIPES["device_prefetch"], may_refuse=("loader.pin_memory", "loader.device_prefetch")
+    ),
+    **{
+        f"ranks, recipe: {name}": Scenario(program=("ranks.py", way), ranks=2, recipe={"ddp": recipe})
+        for name, way, recipe in (
+            ("bucket size", "ddp", {"bucket_cap_mb": 8}),
+            ("bucket view", "ddp", {"gradient_as_bucket_view": True}),
+            ("static graph", "ddp", {"static_graph": True}),
+            ("fp16 gradients", "ddp", {"comm_hook": "fp16"}),
+            ("one exchange", "ddp", {"no_sync": True}),
+        )
+    },
+    **{f"our loader: {way}": _run(f"our_loader.py {way}") for way in ("whole", "early", "forks", "raises")},
+    "layout: run --layout dp=2": _run("loops.py kept", "--layout", "dp=2", same=False),
+    "engine: one device": _engine(ranks=0),
+    **{f"engine: {layout}": _engine("--layout", layout) for layout in ("dp=2", "shard=2", "tp=2", "cp=2")},
+    "engine: dp=2, bf16": _engine("--layout", "dp=2", "--precision", "bf16"),
+    "engine: shard=2, checkpoints, parts": _engine(
+        "--layout", "shard=2", "--accumulate", "2", "--checkpoint-activations", "1"
+    ),
+}

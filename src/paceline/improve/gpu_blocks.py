@@ -1,0 +1,206 @@
+"""The GPUs of a trial while it runs a block of steps: clocks, temperature, throttling, and free memory.
+
+The clock of a GPU changes with heat, power and other programs. A pair of blocks under different clocks says little
+about a change. But a change may itself cause lower clocks, and then they belong to its result. So pairs are left out
+symmetrically: as many with a lower clock of the candidate as with a higher one, beginning with the largest
+differences. If clocks differ on one side only, no pair is left out. The rule looks at clocks alone, never at times.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Protocol
+
+from paceline.observe.gauges.nvidia import throttle_names
+from paceline.observe.gauges.nvml import Nvml, NvmlFault, NvmlLike
+
+_EVERY_S = 0.1  # between two readings
+_STEADY = 0.03  # log of the clock ratio: pairs that differ from the median by less are alike
+_FEWEST = 4  # pairs with known clocks, below which none is left out
+_ROOM = 1.25  # times what one process uses: a second one is started beside it only if so much is free
+_CONTEXT_BYTES = 512 << 20  # beside that: what a CUDA context and its libraries take at most, about
+_SM_CLOCK = 1  # nvmlClockType_t
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMemory:
+    """Memory of one GPU at the end of a block, as the driver counts it for all processes."""
+
+    uuid: str
+    free_bytes: float
+    total_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuState:
+    """GPUs of a program during a block."""
+
+    sm_clock_mhz: float | None  # median over the block, mean over GPUs; None: not read
+    temperature_c: float | None  # of the hottest GPU
+    throttled: tuple[str, ...] = ()  # reasons that were seen, without idleness
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuRange:
+    """GPUs of a program over several blocks."""
+
+    sm_clock_low_mhz: float | None
+    sm_clock_high_mhz: float | None
+    temperature_c: float | None  # the highest
+    throttled: tuple[str, ...]
+
+
+class GpuReader(Protocol):
+    """What answers for GPUs."""
+
+    def read(self, uuid: str) -> Mapping[str, Any] | None:
+        """Return ``sm_clock_mhz``, ``temperature_c`` and ``throttle_reasons`` of a GPU; None if it cannot be read."""
+
+
+class NvmlReader:
+    """The NVIDIA driver as a reader. It creates no CUDA context."""
+
+    def __init__(self, nvml: NvmlLike) -> None:
+        self._nvml = nvml
+        self._handles: dict[str, Any] = {}
+
+    def read(self, uuid: str) -> Mapping[str, Any] | None:
+        """Return ``sm_clock_mhz``, ``temperature_c`` and ``throttle_reasons`` of a GPU; None if it cannot be read."""
+        ask = self._nvml.call
+        try:
+            if uuid not in self._handles:
+                name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+                self._handles[uuid] = ask("nvmlDeviceGetHandleByUUID", name)
+            handle = self._handles[uuid]
+            return {
+                "sm_clock_mhz": float(ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK)),
+                "temperature_c": float(ask("nvmlDeviceGetTemperature", handle, 0)),
+                "throttle_reasons": throttle_names(int(ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle))),
+            }
+        except (NvmlFault, TypeError, ValueError):
+            return None
+
+
+def driver() -> GpuReader | None:
+    """Return the driver of this machine; None if there is none."""
+    try:
+        return NvmlReader(Nvml())
+    except (NvmlFault, ImportError):
+        return None
+
+
+class GpuSampler:
+    """Readings of the GPUs of one program, taken while its blocks run."""
+
+    def __init__(self, find_reader: Callable[[], GpuReader | None] | None = None) -> None:
+        self._find_reader = find_reader
+        self._reader: GpuReader | None = None
+        self._asked = False
+        self._next_s = 0.0
+        self._readings: dict[str, list[Mapping[str, Any]]] = {}
+        self.memory: tuple[GpuMemory, ...] = ()
+
+    def heard(self, said: Sequence[Mapping[str, Any]]) -> None:
+        """Take over which GPUs the ranks use, and how much memory of them is free.
+
+        Args:
+            said: What each rank said at the end of a block; its ``gpus`` are a list of ``[uuid, free, total]``.
+        """
+        found = {one[0]: one for each in said for one in each.get("gpus") or ()}
+        self.memory = tuple(GpuMemory(uuid=u, free_bytes=free, total_bytes=all_) for u, free, all_ in found.values())
+
+    def begin(self) -> None:
+        """Begin a block."""
+        self._readings = {}
+        self._next_s = time.monotonic() + _EVERY_S / 2
+
+    def sample(self) -> None:
+        """Read the GPUs if it is time."""
+        if self.memory and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _EVERY_S
+            self._read()
+
+    def _read(self) -> None:
+        if not self._asked:
+            self._asked, self._reader = True, (self._find_reader or driver)()
+        if self._reader is None:
+            return
+        for gpu in self.memory:
+            reading = self._reader.read(gpu.uuid)
+            if reading is not None:
+                self._readings.setdefault(gpu.uuid, []).append(reading)
+
+    def end(self) -> GpuState | None:
+        """Return the state of the GPUs during the block; None if the program uses no GPU."""
+        if not self.memory:
+            return None
+        self._read()
+        return summarize(list(self._readings.values()))
+
+
+def summarize(gpus: Sequence[Sequence[Mapping[str, Any]]]) -> GpuState:
+    """Return the state of GPUs from their readings; readings of an idle GPU are left out, because its clock is low."""
+    busy = [[r for r in readings if "gpu_idle" not in r["throttle_reasons"]] for readings in gpus]
+    clocks = [median([r["sm_clock_mhz"] for r in readings]) for readings in busy if readings]
+    every = [reading for readings in gpus for reading in readings]
+    reasons = {reason for reading in every for reason in reading["throttle_reasons"]} - {"gpu_idle"}
+    return GpuState(
+        sm_clock_mhz=fmean(clocks) if clocks else None,
+        temperature_c=max((reading["temperature_c"] for reading in every), default=None),
+        throttled=tuple(sorted(reasons)),
+    )
+
+
+def over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
+    """Return the range of the states during some blocks; None if the program uses no GPU."""
+    known = [state for state in states if state is not None]
+    if not known:
+        return None
+    clocks = [state.sm_clock_mhz for state in known if state.sm_clock_mhz is not None]
+    return GpuRange(
+        sm_clock_low_mhz=min(clocks, default=None),
+        sm_clock_high_mhz=max(clocks, default=None),
+        temperature_c=max((s.temperature_c for s in known if s.temperature_c is not None), default=None),
+        throttled=tuple(sorted({reason for state in known for reason in state.throttled})),
+    )
+
+
+def unsteady(pairs: Sequence[tuple[GpuState | None, GpuState | None]]) -> frozenset[int]:
+    """Return the numbers of the pairs whose two blocks ran under different clocks, as many on each side.
+
+    Args:
+        pairs: The states during the block of the baseline and during that of the candidate, for each pair.
+    """
+    ratios = {i: ratio for i, pair in enumerate(pairs) if (ratio := _clock_ratio(*pair)) is not None}
+    if len(ratios) < _FEWEST:
+        return frozenset()
+    centre = median(ratios.values())
+    lower = sorted((ratio - centre, i) for i, ratio in ratios.items() if ratio - centre < -_STEADY)
+    higher = sorted(((centre - ratio, i) for i, ratio in ratios.items() if ratio - centre > _STEADY))
+    balanced = min(len(lower), len(higher))
+    return frozenset(i for side in (lower, higher) for _, i in side[:balanced])
+
+
+def _clock_ratio(baseline: GpuState | None, candidate: GpuState | None) -> float | None:
+    """Return the log of the candidate's clock relative to that of the baseline."""
+    if baseline is None or candidate is None or not baseline.sm_clock_mhz or not candidate.sm_clock_mhz:
+        return None
+    return math.log(candidate.sm_clock_mhz / baseline.sm_clock_mhz)
+
+
+def fit_together(memory: Sequence[GpuMemory]) -> int:
+    """Return how many processes of a program fit on its GPUs at a time.
+
+    What is in use counts as that of one process, also where other programs share the GPU.
+
+    Args:
+        memory: Of its GPUs, while one process has run some steps. A program without GPUs has no limit here.
+    """
+    counts = [
+        1 + int(gpu.free_bytes // (_ROOM * (gpu.total_bytes - gpu.free_bytes) + _CONTEXT_BYTES)) for gpu in memory
+    ]
+    return min(counts, default=1 << 30)
