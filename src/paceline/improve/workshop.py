@@ -22,6 +22,7 @@ from paceline.improve.confirmed import missing, refused, require
 from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.gpu_blocks import GpuMemory, fit_together
+from paceline.improve.judging import Rules, judges_of
 from paceline.improve.model import Check
 from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, RoundLimits, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
@@ -29,7 +30,7 @@ from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.restarts import RestartedPlayer, restarted_limits
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import LARGE, decided, fewest_pairs, noise_prior, scatter_of, speed_up, wants_processes
+from paceline.improve.statistics import decided, fewest_pairs, noise_prior, scatter_of, speed_up
 from paceline.improve.trials import (
     READY_S,
     Block,
@@ -55,13 +56,8 @@ _MOST_SHORT = 2  # rounds in which the program was over before anything was meas
 _BLOCKS = 14  # of a program that is soon over
 _ANY = 1 << 30
 _ROUND_S, _LEAST_ROUND_S = 25.0, 5.0
-_FUTILE = (0.9, 1.15)  # speed-up, and its upper end: who is so much slower is not looked at any longer
-_PROMISING = (1.05, 0.8)  # speed-up, and its lower end
 _STEP_TIMEOUT_S = 300.0
 _PATIENCE_S = 60.0  # with what does not begin
-_SHARP = 1.2  # an interval whose ends are this close says enough
-_ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs are enough for that
-_FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
 _NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAllocation say so
 
@@ -235,30 +231,12 @@ class Workshop:
 
     def _judges(self, contest: Contest, earlier: Sequence[Round]) -> Judges:
         """Return what decides that a round has gone on for long enough, with what earlier rounds have shown."""
-        worth = self._goal.worth
 
         def gained(pairs: Sequence[Pair]) -> Interval:
             return self._gained(contest, [*(r.fair for r in earlier), pairs])
 
-        def enough(pairs: Sequence[Pair]) -> bool:
-            found = gained(pairs)
-            if found.low >= LARGE or found.high <= 1 / LARGE:
-                most = _ENOUGH_LARGE if math.isfinite(found.high) else max(_ENOUGH_PAIRS, self._fewest)
-                return found.high <= _ROUGH * found.low or len(pairs) >= most
-            if len(pairs) < _FEWEST_PAIRS:
-                return False
-            if found.high < worth or (found.value < _FUTILE[0] and found.high < _FUTILE[1]):
-                return True
-            if self._decided(found) is None:
-                many = len(pairs) >= max(_ENOUGH_PAIRS, self._fewest)
-                return many and wants_processes(found, self._scatter(self._goal), len(earlier) + 1)
-            return found.high <= _SHARP * found.low or len(pairs) >= _ENOUGH_PAIRS
-
-        def promising(pairs: Sequence[Pair]) -> bool:
-            found = gained(pairs)
-            return found.value >= _PROMISING[0] and found.low >= _PROMISING[1] and self._decided(found) is None
-
-        return Judges(enough=enough, promising=promising)
+        rules = Rules(self._goal.worth, self._fewest, self._scatter(self._goal), len(earlier) + 1)
+        return judges_of(gained, rules)
 
     def _played(
         self, contest: Contest, first: Playing, second: Playing, play: Callable[[Playing, Playing], Round]
@@ -286,9 +264,6 @@ class Workshop:
     def _fewest(self) -> int:
         return fewest_pairs(self._block_s) if self._goal.aim == "time" else 0
 
-    def _decided(self, gained: Interval) -> str | None:
-        return decided(gained, self._goal.worth, self._fewest)
-
     def _scatter(self, goal: Goal) -> float:
         if self._at_a_time < 2 and not self._raced_beside:
             return 0.0  # a pair is a pair of processes: what processes scatter is in the noise of pairs
@@ -299,7 +274,7 @@ class Workshop:
         speedup, saving = self._gained(contest, fair, TIME), self._gained(contest, fair, MEMORY)
         pairs = [p for each in fair for p in each]
         cpu = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
-        verdict = self._decided(self._gained(contest, fair)) or "undecided"
+        verdict = decided(self._gained(contest, fair), self._goal.worth, self._fewest) or "undecided"
         return Race(
             speedup=speedup,
             saving=saving if saving.count else None,
