@@ -97,3 +97,51 @@ def test_worker_processes_give_the_same_columns(shards):
     )
     for labels, names in loader:
         assert list(names) == [f"set_of_columns:samples[{number}]" for number in labels.tolist()]
+
+
+GAPS: list[dict[str, object]] = [
+    {"n": 1, "f": 0.5, "text": "a", "list": [1, "two"], "box": np.zeros((0, 4)), "image": Image.new("RGB", (8, 8))},
+    {"n": None, "f": None, "text": None, "list": {"a": [None]}, "box": np.ones((2, 4)), "image": None},
+    {"text": "", "list": []},
+]
+
+
+def same(one: object, other: object) -> bool:
+    return (
+        np.array_equal(np.asarray(one), np.asarray(other))
+        if hasattr(other, "shape") or isinstance(other, Image.Image)
+        else one == other
+    )
+
+
+@pytest.mark.parametrize("how", [{"threads": 0}, {"processes": 1}])
+def test_what_a_sample_does_not_have_is_none(tmp_path, monkeypatch, how):
+    monkeypatch.setitem(sys.modules, "set_of_gaps", module := types.ModuleType("set_of_gaps"))
+    module.samples = GAPS * 4  # type: ignore[attr-defined]
+    source = DatasetSource("set_of_gaps:samples", images="png")
+    convert(source, tmp_path / "shards", Options(seed=None, shard_bytes=1 << 13), 1, lambda done, whole: None)
+    loader = Loader(tmp_path / "shards", 3, transform=dict, collate_fn=list, **how)
+    found = [one for batch in loader for one in batch]
+    for one, truth in zip(found, GAPS * 4, strict=True):
+        for name, value in one.items():
+            assert same(value, truth.get(name)), name
+    batch = next(iter(Loader(tmp_path / "shards", 3, columns=["n", "text", "list"])))
+    assert batch == {"n": [1, None, None], "text": ["a", None, ""], "list": [[1, "two"], {"a": [None]}, []]}
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "tfrecord"])
+def test_gaps_survive_other_formats(tmp_path, monkeypatch, kind):
+    from paceline.data.export import export
+    from paceline.data.sharded import ShardedDataset
+    from paceline.data.sources.found import source_of
+    from paceline.data.verify import verify
+
+    monkeypatch.setitem(sys.modules, "set_of_gaps", module := types.ModuleType("set_of_gaps"))
+    module.samples = [{"n": 1, "f": 0.5, "text": "a"}, {"n": None, "f": None, "text": "b"}]  # type: ignore[attr-defined]
+    convert(DatasetSource("set_of_gaps:samples"), tmp_path / "one", Options(seed=None), 1, lambda done, whole: None)
+    export(ShardedDataset(tmp_path / "one"), tmp_path / "other", kind, lambda done, whole: None)
+    convert(source_of(tmp_path / "other", None), tmp_path / "two", Options(seed=None), 1, lambda done, whole: None)
+    for folder in ("one", "two"):
+        assert verify(ShardedDataset(tmp_path / folder), lambda done, whole: None).problems == ()
+        batch = next(iter(Loader(tmp_path / folder, 2)))
+        assert (batch["n"], batch["f"], list(batch["text"])) == ([1, None], [0.5, None], ["a", "b"])

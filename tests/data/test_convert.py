@@ -22,7 +22,8 @@ from paceline.data.index import DamagedData
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
-from paceline.data.sources.image_folder import image_folder, image_table
+from paceline.data.sources.image_folder import image_folder
+from paceline.data.sources.table import file_table
 from paceline.data.verify import verify
 from paceline.errors import UsageError
 
@@ -99,13 +100,13 @@ def test_processes_make_the_same_bytes(tmp_path):
 def test_a_table_of_paths_and_labels(tmp_path):
     folder_of_pictures(tmp_path / "pictures", 4)
     (tmp_path / "t.csv").write_text("Label,path\ncat,pictures/class0/000.jpg\nant,pictures/class1/001.jpg\n")
-    source = image_table(tmp_path / "t.csv")
-    assert (source.classes, source.labels) == (["ant", "cat"], [1, 0])
+    source = file_table(tmp_path / "t.csv")
+    assert (list(source.classes), source.labels) == (["ant", "cat"], [1, 0])
     (tmp_path / "n.csv").write_text("file,class\npictures/class0/000.jpg,7\n")
-    assert (image_table(tmp_path / "n.csv").classes, image_table(tmp_path / "n.csv").labels) == ([], [7])
+    assert (list(file_table(tmp_path / "n.csv").classes), file_table(tmp_path / "n.csv").labels) == ([], [7])
     (tmp_path / "bad.csv").write_text("picture,class\nx,7\n")
     with pytest.raises(UsageError, match="one must be called path or file"):
-        image_table(tmp_path / "bad.csv")
+        file_table(tmp_path / "bad.csv")
 
 
 def test_a_dataset_of_python(tmp_path, monkeypatch):
@@ -391,9 +392,9 @@ def test_labels_that_changed_make_it_another_conversion(tmp_path):
     folder_of_pictures(tmp_path / "pictures", 3)
     table = tmp_path / "t.csv"
     table.write_text("path,label\npictures/class0/000.jpg,1\n")
-    before = fingerprint(image_table(table), Options())
+    before = fingerprint(file_table(table), Options())
     table.write_text("path,label\npictures/class0/000.jpg,2\n")
-    assert fingerprint(image_table(table), Options()) != before
+    assert fingerprint(file_table(table), Options()) != before
 
 
 def test_shards_are_not_written_into_what_is_read(tmp_path):

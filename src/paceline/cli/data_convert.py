@@ -32,7 +32,7 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
         "paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json",
     ),
     groups={
-        "Source": ("--format", "--dataset", "--columns", "--images", "--tokenizer", "--on-error"),
+        "Source": ("--format", "--dataset", "--columns", "--classes-from", "--images", "--tokenizer", "--on-error"),
         "Shards": ("--shard-mb", "--seed", "--no-shuffle", "--verbatim"),
         "Limits": ("--processes",),
     },
@@ -49,6 +49,12 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     "--columns",
     metavar="A,B,...",
     help="Names for the parts of each sample, such as image,label (only with --dataset).",
+)
+@click.option(
+    "--classes-from",
+    metavar="DATASET|FILE",
+    type=_FOLDER,
+    help="Number the classes as in this converted data set, or by the lines of this text file.",
 )
 @click.option(
     "--images",
@@ -87,10 +93,10 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
 def command(paths: tuple[Path, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 
-    SRC is a folder with one folder of images per class, a CSV file of paths and labels, or files in WebDataset,
-    TFRecord, Parquet, HDF5, .npy or text format. DEST is a new folder. To continue an interrupted conversion, repeat
-    the command. JPEG files get restart markers, so that the loader decodes only a part of the image for a crop. The
-    pixels stay the same.
+    SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, or
+    files in WebDataset, TFRecord, Parquet, HDF5, .npy or text format. DEST is a new folder. To continue an interrupted
+    conversion, repeat the command. JPEG files get restart markers, so that the loader decodes only a part of the image
+    for a crop. The pixels stay the same.
     """
     from paceline.data.convert import Options, convert, cores
     from paceline.data.sources import BadSample
@@ -128,7 +134,8 @@ def _warn(source: Source, *, verbatim: bool) -> None:
     """Warn about options that are probably a mistake."""
     from paceline.data.lossless import jpegtran
     from paceline.data.model import shown
-    from paceline.data.sources.image_folder import Pictures
+    from paceline.data.sources.files import Files
+    from paceline.data.sources.image_folder import left_out_in_words
 
     if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):
         click.echo(
@@ -136,7 +143,9 @@ def _warn(source: Source, *, verbatim: bool) -> None:
             "the whole image for each crop. On Debian and Ubuntu: apt install libjpeg-turbo-progs",
             err=True,
         )
-    if isinstance(source, Pictures) and (empty := source.empty_classes):
+    if isinstance(source, Files) and (left_out := left_out_in_words(source)) is not None:
+        click.echo(f"paceline: {left_out}", err=True)
+    if isinstance(source, Files) and (empty := source.empty_classes):
         named = ", ".join(map(shown, empty[:8])) + (", ..." if len(empty) > 8 else "")
         click.echo(
             f"paceline: these folders contain no images but count as classes, as in torchvision: {named}", err=True
@@ -180,7 +189,7 @@ def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
 def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path]:
     """Return what to convert, and where to."""
     from paceline.data.sources.dataset import DatasetSource
-    from paceline.data.sources.found import source_of
+    from paceline.data.sources.found import classes_from, source_of
 
     dataset, columns, images = options["dataset"], options["columns"], options["images"]
     if dataset is not None:
@@ -189,6 +198,8 @@ def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source
                 f"--dataset replaces SRC; give only DEST: `paceline data convert --dataset {dataset} DEST`"
             )
         names = tuple(columns.split(",")) if columns else ()
+        if options["classes_from"] is not None:
+            raise UsageError("--classes-from is for folders of images and tables; a Dataset has labels of its own")
         return DatasetSource(dataset, names, images), paths[0]
     if len(paths) != 2:
         raise UsageError(_paths_message(paths))
@@ -197,7 +208,8 @@ def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source
     if images is not None:
         raise UsageError("--images can only be used with --dataset, because image files are copied as they are")
     folder, dest = paths
-    source = source_of(folder, options["kind"])
+    known = options["classes_from"]
+    source = source_of(folder, options["kind"], classes_from(known) if known is not None else None)
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{dest} is inside {folder}, so the conversion would read its own output; name a folder elsewhere"

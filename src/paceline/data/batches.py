@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +15,7 @@ from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
 from paceline.data.pictures import Decoder
 from paceline.data.reach import Reach
-from paceline.data.sharded import Place, ShardedDataset, sample_keys
+from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys
 from paceline.data.stages import Clock
 from paceline.data.tokens import TokenDataset
 
@@ -80,20 +81,33 @@ class SampleBatches:
                     lap.mark("transform")
                 except Exception as error:
                     self._reach.faults.met_in(dataset.name(place), error)
-            batch = collated(made, len(ids), self._collate)
+            batch = collated(made, len(ids), self._collate or self._by_column)
             lap.mark("collate", len(ids))
         return batch
 
+    def _by_column(self, made: list[Any]) -> Any:
+        """Put samples together as torch does; JSON, and a column that some samples do not have, become a list."""
+        from torch.utils.data import default_collate
+
+        optional = [column.name for column in self._columns if column.optional or column.kind == "json"]
+        if self._transform is not None or not optional:
+            return default_collate(made)
+        rest = default_collate([{name: one[name] for name in one if name not in optional} for one in made])
+        return {c.name: [one[c.name] for one in made] if c.name in optional else rest[c.name] for c in self._columns}
+
     def _column(self, column: Column, ids: Numbers, places: Sequence[Place]) -> Sequence[Any]:
+        dataset, found = self._reach.dataset, list[Any]()
         if column.is_number:
-            found: list[Any] = self._reach.dataset.numbers(column.name, places).tolist()
-            return found
-        if column.name == KEY:
-            return sample_keys(self._reach.dataset, places)
-        return self._reach.payloads(column.name, ids, places)
+            found = dataset.numbers(column.name, places).tolist()
+        elif column.name == KEY:
+            return sample_keys(dataset, places)
+        else:
+            found = list(self._reach.payloads(column.name, ids, places))
+        missing = missing_of(dataset, column, places)
+        return [None if gone else one for one, gone in zip(found, missing, strict=True)]
 
     def _value(self, column: Column, place: Place, kept: Any) -> Any:
-        if column.is_number or column.name == KEY:
+        if column.is_number or column.name == KEY or kept is None:
             return kept
         return value_of(column, self._reach.checked(column.name, place, kept), self._decoder)
 
@@ -134,10 +148,12 @@ class ShardedSamples:
         decoder = decoder_for(columns, exact=self._exact)
 
         def value(column: Column) -> Any:
-            if column.is_number:
-                return dataset.numbers(column.name, [place]).tolist()[0]
             if column.name == KEY:
                 return sample_keys(dataset, [place])[0]
+            if missing_of(dataset, column, [place])[0]:
+                return None
+            if column.is_number:
+                return dataset.numbers(column.name, [place]).tolist()[0]
             return value_of(column, memoryview(dataset.payload(column.name, place)), decoder)
 
         return {column.name: value(column) for column in columns}
@@ -217,4 +233,6 @@ def value_of(column: Column, data: memoryview, decoder: Decoder | None) -> Any:
         return decoder.image(data, column.mode)
     if column.kind == "array":
         return np.load(io.BytesIO(data), allow_pickle=False)
+    if column.kind == "json":
+        return msgspec.json.decode(data)
     return bytes(data).decode() if column.kind == "text" else bytes(data)

@@ -25,6 +25,7 @@ from paceline import units
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.index import has_gaps
 from paceline.data.lossless import in_intervals
 from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
 from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_parent, finished, write_note
@@ -347,22 +348,24 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
 
 def _finish(dest: Path, contents: Contents) -> Contents:
     """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
-    contents = replace(contents, columns=_with_modes(dest, contents))
+    contents = replace(contents, columns=_completed(dest, contents))
     write_contents(dest, contents, all_blocks(dest, contents))
     clear(dest)
     (dest / PLAN_FILE).unlink(missing_ok=True)
     return contents
 
 
-def _with_modes(folder: Path, contents: Contents) -> list[Column]:
-    """Return the columns, those of images with the mode that holds all of their images."""
+def _completed(folder: Path, contents: Contents) -> list[Column]:
+    """Return the columns with what is known of them at the end: the mode of images, and whether samples lack one."""
     modes: dict[str, set[str]] = {column.name: set() for column in contents.columns if column.kind == "image"}
-    for shard in contents.shards if modes else ():
+    gaps: set[str] = set()
+    for shard in contents.shards:
         index = read_shard_index(folder, shard.file, shard.index)
+        gaps.update(column.name for column in contents.columns if has_gaps(index, column))
         for name, found in modes.items():
             found.update(one.decode() for one in np.unique(index.arrays[f"{name}.mode"]).tolist())
     return [
-        replace(column, mode=column_mode(modes[column.name])) if column.name in modes else column
+        replace(column, mode=column_mode(modes.get(column.name, ())), optional=column.name in gaps)
         for column in contents.columns
     ]
 

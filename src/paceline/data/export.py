@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.data.model import Column
-from paceline.data.sharded import Place, ShardedDataset
+from paceline.data.sharded import Place, ShardedDataset, missing_of
 from paceline.data.tfrecord import encoded, framed
 from paceline.errors import EnvironmentFault, UsageError
 
@@ -53,7 +53,8 @@ def _rows(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
     columns = dataset.contents.columns
     numbers = {c.name: dataset.numbers(c.name, places).tolist() for c in columns if c.is_number}
     for row, place in enumerate(places):
-        yield {c.name: numbers[c.name][row] if c.is_number else dataset.payload(c.name, place) for c in columns}
+        there = [column for column in columns if not missing_of(dataset, column, [place])[0]]
+        yield {c.name: numbers[c.name][row] if c.is_number else dataset.payload(c.name, place) for c in there}
 
 
 def _tfrecords(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]:
@@ -91,10 +92,20 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
         import h5py
     except ImportError as error:
         raise EnvironmentFault("HDF5 files need h5py: pip install 'paceline[formats]'") from error
+    gaps = [c.name for c in dataset.contents.columns if c.optional and c.kind == "int"]
+    if gaps:
+        raise UsageError(
+            f"samples have no {', '.join(gaps)}, and HDF5 has no mark for that; use webdataset or tfrecord"
+        )
     dest.parent.mkdir(parents=True, exist_ok=True)
     made = dest.with_name(f".{dest.name}.part")
     with h5py.File(made, "w") as file:
-        own = {c.name: file.create_dataset(c.name, len(dataset), _dtype(c, h5py)) for c in dataset.contents.columns}
+        own = {
+            c.name: file.create_dataset(
+                c.name, len(dataset), _dtype(c, h5py), fillvalue=np.nan if c.kind == "float" else None
+            )
+            for c in dataset.contents.columns
+        }
         done = 0
         for shard in range(len(dataset.contents.shards)):
             for row in _rows(dataset, shard):

@@ -3,7 +3,8 @@
 Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `jpeg.Frame` has,
 ``.height`` and ``.width`` and so on, 0 where it is not known, ``.mode``, and where intervals of blocks begin that can
 be decoded alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none
-where there are none. Of a column of numbers ``<name>.value``. ``name`` holds what samples are called.
+where there are none. Of a column of numbers ``<name>.value``, and if samples have none ``<name>.missing``; of bytes
+that a sample does not have, the suffix is empty. ``name`` holds what samples are called.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _CODE = ("utf-8", "surrogateescape")  # names of files may be any bytes
 _UNKNOWN = Frame(0, 0, 0, 0, 0, 0)
 _LARGEST = 1 << 16  # side of a PNG, in pixels, that is believed
 _DECODED = (1, 3)  # components of JPEGs that simplejpeg makes RGB of
+_NOTHING = Payload(data=b"", suffix="")  # of a sample that has none; every other suffix has letters
 _WHOLE = np.empty(0, np.int32)  # of a picture that cannot be decoded in part
 
 
@@ -66,7 +68,7 @@ class Growing:
     def __init__(self, columns: list[Column]) -> None:
         self._columns = columns
         self._payloads = {column.name: _Payloads() for column in columns if not column.is_number}
-        self._numbers: dict[str, list[int | float]] = {column.name: [] for column in columns if column.is_number}
+        self._numbers: dict[str, list[int | float | None]] = {column.name: [] for column in columns if column.is_number}
         self._names: list[str] = []
 
     def add(self, name: str, sample: Sample, offsets: Mapping[str, int]) -> None:
@@ -74,10 +76,12 @@ class Growing:
         self._names.append(name)
         for column in self._columns:
             value = sample[column.name]
-            if not isinstance(value, Payload):
+            if column.is_number:
+                assert not isinstance(value, Payload)  # it is of another kind
                 self._numbers[column.name].append(value)
                 continue
-            own = self._payloads[column.name]
+            assert not isinstance(value, int | float)  # it is of another kind
+            own, value = self._payloads[column.name], value or _NOTHING
             own.offset.append(offsets[column.name])
             own.length.append(len(value.data))
             own.crc32.append(isal_zlib.crc32(value.data))
@@ -93,13 +97,20 @@ class Growing:
         arrays: dict[str, Array] = {"name": np.frombuffer(_APART.join(self._names).encode(*_CODE), np.uint8)}
         for column in self._columns:
             if column.is_number:
-                kind = np.int64 if column.kind == "int" else np.float64
-                arrays[f"{column.name}.value"] = np.array(self._numbers[column.name], kind)
+                arrays |= {f"{column.name}.{key}": array for key, array in self._values(column).items()}
             else:
                 arrays |= {f"{column.name}.{key}": array for key, array in _arrays(self._payloads[column.name]).items()}
         file = io.BytesIO()
         np.savez(file, **arrays)  # type: ignore[arg-type]
         return file.getvalue()
+
+    def _values(self, column: Column) -> dict[str, Array]:
+        """Return the numbers of a column, and where there is none, if that is so for a sample."""
+        values = self._numbers[column.name]
+        kind, gap = (np.int64, 0) if column.kind == "int" else (np.float64, np.nan)
+        missing = np.array([value is None for value in values], np.bool_)
+        found: dict[str, Array] = {"value": np.array([gap if value is None else value for value in values], kind)}
+        return found | {"missing": missing} if missing.any() else found
 
 
 def _arrays(own: _Payloads) -> dict[str, Array]:
@@ -150,6 +161,13 @@ class ShardIndex:
     def names(self) -> list[str]:
         """What samples are called."""
         return self.arrays["name"].tobytes().decode(*_CODE).split(_APART)
+
+
+def has_gaps(index: ShardIndex, column: Column) -> bool:
+    """Say whether samples of a shard have no value in a column."""
+    if column.is_number:
+        return index.column(column.name, "missing") is not None
+    return bool((index.arrays[f"{column.name}.suffix"] == b"").any())
 
 
 def read_index(shard: str, packed: bytes) -> ShardIndex:

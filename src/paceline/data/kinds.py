@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from paceline.data.model import Column, ColumnKind, Payload
@@ -102,6 +103,22 @@ def array_of(value: Any) -> Payload:
 def text_of(value: Any) -> Payload:
     """Return text as bytes."""
     return Payload(data=str(value).encode(), suffix="txt")
+
+
+def json_of(value: Any) -> Payload:
+    """Return a list or a dict as JSON.
+
+    Raises:
+        ValueError: It would not be the same when it is read.
+    """
+    try:
+        data = msgspec.json.encode(value)
+        same = msgspec.json.decode(data) == value
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise ValueError(f"it cannot be written as JSON: {error}") from error
+    if not same:
+        raise ValueError("it would not be the same in JSON, where keys are text; convert keys to text, tuples to lists")
+    return Payload(data=data, suffix="json")
 
 
 def number_of(value: Any, column: Column) -> int | float:

@@ -11,7 +11,7 @@ CONTENTS_FILE = "dataset.json"
 BLOCKS_FILE = "blocks.npy"
 KEY = "__key__"  # of what samples are called, as in WebDataset; it is in the index of every shard
 
-ColumnKind = Literal["image", "bytes", "text", "array", "int", "float"]
+ColumnKind = Literal["image", "bytes", "text", "json", "array", "int", "float"]
 NUMBERS: frozenset[ColumnKind] = frozenset({"int", "float"})  # kinds whose values are in the index
 
 
@@ -21,6 +21,7 @@ class Column:
 
     name: str
     kind: ColumnKind
+    optional: bool = False  # whether some samples have none
     mode: str = ""  # of images: what all of them are decoded to, as PIL names it; "each": each has its own
 
     @property
@@ -37,7 +38,7 @@ class Payload:
     suffix: str  # of a file with such bytes: "jpg"
 
 
-Value = Payload | int | float
+Value = Payload | int | float | None  # None: the sample has none
 Sample = Mapping[str, Value]  # by column
 
 

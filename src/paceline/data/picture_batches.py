@@ -18,7 +18,7 @@ from paceline.data.model import KEY, Column
 from paceline.data.parts import Parts, parts_of
 from paceline.data.pictures import Box, Decoder, Pixels, UndecodablePicture
 from paceline.data.reach import Arrays, Kept, Reach
-from paceline.data.sharded import Place, sample_keys
+from paceline.data.sharded import Place, missing_of, sample_keys
 
 Numbers = NDArray[np.int64]
 _CROPS = 1  # what random numbers are for
@@ -83,17 +83,21 @@ class PictureBatches:
 
     def _beside(self, column: Column, ids: Numbers, places: Sequence[Place], good: NDArray[np.bool_]) -> Any:
         """Return the values of another column, and note samples whose value is damaged."""
+        dataset, missing = self._reach.dataset, missing_of(self._reach.dataset, column, places)
         if column.is_number:
-            return self._reach.dataset.numbers(column.name, places)
+            numbers = dataset.numbers(column.name, places)
+            some = [None if gone else one for one, gone in zip(numbers.tolist(), missing, strict=True)]
+            return some if column.optional else numbers
         if column.name == KEY:
-            return sample_keys(self._reach.dataset, places)
+            return sample_keys(dataset, places)
         found: list[Any] = []
         for turn, kept in enumerate(self._reach.payloads(column.name, ids, places)):
             try:
                 data = self._reach.checked(column.name, places[turn], kept)
-                found.append(value_of(column, data, self._decoder) if good[turn] else None)
+                there = good[turn] and not missing[turn]
+                found.append(value_of(column, data, self._decoder) if there else None)
             except (ValueError, DamagedData) as error:
-                self._reach.faults.met(self._reach.dataset.name(places[turn]), error)
+                self._reach.faults.met(dataset.name(places[turn]), error)
                 found.append(None)
                 good[turn] = False
         return found
@@ -183,7 +187,7 @@ def _together(values: Any, good: NDArray[np.bool_]) -> Any:
     turns = np.arange(len(values))
     fill_gaps(turns, good)
     values = [values[turn] for turn in turns.tolist()]
-    if not isinstance(values[0], np.ndarray):
+    if not all(isinstance(one, np.ndarray) for one in values):
         return values
     tensors = [torch.from_numpy(np.ascontiguousarray(one)) for one in values]
     same = len({(one.shape, one.dtype) for one in tensors}) == 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paceline.data.contents import Blocks
 from paceline.data.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
 from paceline.data.index import Array, DamagedData, ShardIndex
-from paceline.data.model import Contents, shown
+from paceline.data.model import Column, Contents, shown
 from paceline.data.remote.folder import RemoteFolder
 from paceline.data.remote.settings import chosen
 from paceline.errors import UsageError
@@ -193,6 +193,17 @@ class ShardedDataset:
         block = int(np.searchsorted(self.blocks["first"], self._first[place.shard] + place.row, side="right")) - 1
         data = self._folder.part(self.piece(block), offset, length, self.index)
         return bytes(self.checked(name, place, data, length, crc32))
+
+
+def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[Place]) -> list[bool]:
+    """Say of which samples there is no value in a column."""
+    if not column.optional:
+        return [False] * len(places)
+    if not column.is_number:
+        found: list[bool] = (dataset.gathered(column.name, ("suffix",), places)["suffix"] == b"").tolist()
+        return found
+    arrays = [dataset.index(place.shard).arrays.get(f"{column.name}.missing") for place in places]
+    return [array is not None and bool(array[place.row]) for array, place in zip(arrays, places, strict=True)]
 
 
 def sample_keys(dataset: ShardedDataset, places: Sequence[Place]) -> list[str]:

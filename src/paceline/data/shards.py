@@ -54,6 +54,9 @@ class ShardWriter:
         """
         offsets = {}
         for column in self._columns:
+            if sample[column.name] is None:
+                offsets[column.name] = self._size
+                continue
             data, suffix = _written(column, sample)
             header = tarfile.TarInfo(f"{key}.{suffix}")
             header.size = len(data)

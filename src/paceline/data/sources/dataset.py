@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.kinds import array_of, column_names, number_of, text_of
+from paceline.data.kinds import array_of, column_names, json_of, number_of, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset_images import Written, image_payload, images_choice
 from paceline.errors import UsageError
 
+_KINDS: tuple[tuple[ColumnKind, Any], ...] = (
+    ("int", bool | int | np.bool_ | np.integer),
+    ("float", float | np.floating),
+    ("text", str),
+    ("bytes", bytes | bytearray),
+    ("json", list | dict),
+)
 _PROBED = 16  # samples by which sizes are guessed
 
 
@@ -56,18 +63,22 @@ class DatasetSource:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first sample that can be read has; all have to have the same."""
+        """What the first samples have that can be read; a sample may lack some, or have None."""
         self._check_images()
         why: BadSample | None = None
+        kinds: dict[str, ColumnKind | None] = {}
         for number in range(min(_PROBED, len(self))):
             try:
-                parts = self._parts(number)
-                return [Column(name=name, kind=self._kind(number, name, value)) for name, value in parts.items()]
+                for name, value in self._parts(number).items():
+                    kinds[name] = kinds.get(name) or (None if value is None else self._kind(number, name, value))
             except BadSample as error:
                 why = why or error
-        if why is not None:
+        if why is not None and not kinds:
             raise why
-        return ()
+        nothing = [name for name, kind in kinds.items() if kind is None]
+        if nothing:
+            raise UsageError(f"{self._name} has only None in {', '.join(nothing)} of the first {_PROBED} samples")
+        return [Column(name=name, kind=kind) for name, kind in kinds.items() if kind is not None]
 
     def _check_images(self) -> None:
         """Look at images of some samples.
@@ -113,11 +124,14 @@ class DatasetSource:
         """Take a sample, and write its parts as bytes and numbers."""
         parts = self._parts(number)
         names = [column.name for column in self.columns]
-        if list(parts) != names:
-            raise BadSample(f"{self.name(number)} has {', '.join(parts)}; the first sample has {', '.join(names)}")
-        return {column.name: self._value(number, column, parts[column.name]) for column in self.columns}
+        more = [name for name in parts if name not in names]
+        if more:
+            raise BadSample(f"{self.name(number)} has {', '.join(more)}; the first samples have {', '.join(names)}")
+        return {column.name: self._value(number, column, parts.get(column.name)) for column in self.columns}
 
     def _value(self, number: int, column: Column, value: Any) -> Value:
+        if value is None:
+            return None
         kind = self._kind(number, column.name, value)
         if kind != column.kind and not (kind == "int" and column.kind == "float"):
             raise BadSample(
@@ -179,20 +193,16 @@ def kind_of(value: Any) -> ColumnKind:
     Raises:
         BadSample: There is none.
     """
-    if isinstance(value, bool | int | np.bool_ | np.integer):
-        return "int"
-    if isinstance(value, float | np.floating):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, bytes | bytearray):
-        return "bytes"
+    for kind, types in _KINDS:
+        if isinstance(value, types):
+            return kind
     if hasattr(value, "tobytes") and hasattr(value, "getbands"):
         return "image"
     if hasattr(value, "__array__"):
         return _kind_of_array(value)
     raise BadSample(
-        f"a sample has a {type(value).__name__}; supported are numbers, text, bytes, images, arrays and tensors"
+        f"a sample has a {type(value).__name__}; supported are numbers, text, bytes, images, arrays, tensors, "
+        "lists and dicts"
     )
 
 
@@ -212,7 +222,7 @@ def _kept(value: Any, column: Column) -> Value:
         return text_of(value)
     if column.kind == "bytes":
         return Payload(data=bytes(value), suffix="bin")
-    return array_of(value)
+    return json_of(value) if column.kind == "json" else array_of(value)
 
 
 def _usual_names(parts: Sequence[Any]) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from paceline.data.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
-from paceline.data.sources.image_folder import image_folder, image_table
+from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.parquet import tables
+from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import tars
 from paceline.errors import UsageError
@@ -21,18 +23,42 @@ _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source
 }
 _OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
     "images": ("folder", image_folder),
-    "table": ("file", image_table),
+    "table": ("file", file_table),
     "npy": ("folder or file", Arrays),
     "hdf5": ("file", lambda path: Arrays(path, hdf5=True)),
 }
 
+_NUMBERED: Mapping[str, Callable[[Path, Sequence[str]], Source]] = {"images": image_folder, "table": file_table}
 
-def source_of(path: Path, kind: str | None) -> Source:
+
+def classes_from(path: Path) -> list[str]:
+    """Return the names of the classes of a converted data set, or the lines of a text file.
+
+    Raises:
+        UsageError: There are none.
+    """
+    if path.is_dir():
+        classes = list(read_contents(path).classes)
+    else:
+        try:
+            classes = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--classes-from {path} cannot be read: {error}") from error
+    if not classes or len(set(classes)) < len(classes):
+        raise UsageError(
+            f"--classes-from {path} has {'the same class twice' if classes else 'no class names'}; "
+            "give a converted data set whose labels have names, or a text file with one class on each line"
+        )
+    return classes
+
+
+def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None) -> Source:
     """Return what is at a path.
 
     Args:
         path: A file, or a folder.
         kind: images, table, webdataset, tfrecord, parquet, hdf5 or npy; None: what the names of files say.
+        classes: Names of the labels in their order, of images and tables; None: those of the source.
 
     Raises:
         UsageError: There is nothing that can be converted.
@@ -44,11 +70,13 @@ def source_of(path: Path, kind: str | None) -> Source:
             else f"there is no file or folder {path}; give the data to convert as SRC"
         )
     kind = kind or _kind(path)
+    if classes is not None and kind not in _NUMBERED:
+        raise UsageError(f"--classes-from is for folders of images and tables, and {path} has format {kind}")
     if kind in _OF_A_FOLDER_OR_FILE:
         wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
         if wanted == "folder" and not path.is_dir() or wanted == "file" and not path.is_file():
             raise UsageError(f"--format {kind} needs a {wanted}, and {path} is not one; leave --format out")
-        return listed(path)
+        return listed(path) if classes is None else _NUMBERED[kind](path, classes)
     suffixes, listed_together = _OF_FILES[kind]
     files = [path] if path.is_file() else _files(path, suffixes)
     if not files:

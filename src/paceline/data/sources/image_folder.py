@@ -1,160 +1,77 @@
-"""A folder with a folder of pictures for each class, as torchvision's `ImageFolder` reads it; or a table of them."""
+"""A folder with a folder of images for each class, as torchvision's `ImageFolder` reads it, or without classes."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import os
-import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.data.model import Column, Payload, Sample
-from paceline.data.sources import BadSample
+from paceline.data.model import Column, shown
+from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, numbers_of, size_of
 from paceline.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
-_IMAGE = Column(name="image", kind="image")
-_WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_PATHS, _LABELS = ("path", "file", "filename", "image"), ("label", "class", "target")
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Files of pictures, each with a label."""
+def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
+    """List the images below the folders of a folder; the names of these folders are the classes.
 
-    root: Path
-    files: Sequence[str]  # relative to the root
-    labels: Sequence[int | float]
-    sizes: Sequence[int]  # in bytes; 0 of what is not there
-    classes: Sequence[str]
-    columns: Sequence[Column] = (_IMAGE, Column(name="label", kind="int"))
+    If all images lie in the folder itself, they have no labels. A folder without images may have sound or video.
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    @property
-    def version(self) -> str:
-        """The labels."""
-        return hashlib.sha256(
-            repr((list(self.labels), list(self.classes))).encode("utf-8", "surrogateescape")
-        ).hexdigest()
-
-    @property
-    def empty_classes(self) -> Sequence[str]:
-        """Classes that no picture is of."""
-        there = set(self.labels)
-        return [name for number, name in enumerate(self.classes) if number not in there]
-
-    def size(self, number: int) -> int:
-        """Return the bytes of a file."""
-        return self.sizes[number]
-
-    def name(self, number: int) -> str:
-        """Return the path below the root."""
-        return self.files[number]
-
-    def sample(self, number: int) -> Sample:
-        """Read a file as it is."""
-        path = self.root / self.files[number]
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise BadSample(f"{path} cannot be read: {error.strerror or error}") from error
-        if not data:
-            raise BadSample(f"{path} is empty")
-        return {"image": Payload(data=data, suffix=_suffix(path.suffix)), "label": self.labels[number]}
-
-
-def image_folder(root: Path) -> Pictures:
-    """List the pictures below the folders of a folder; their names in order are the classes.
+    Args:
+        root: The folder.
+        classes: The classes in their order; None: the names of the folders, sorted.
 
     Raises:
-        UsageError: There are no folders, or no pictures in them.
+        UsageError: There are no images, or folders that are not among the classes.
     """
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    files, labels, sizes = [], [], []
-    for label, name in enumerate(classes):
-        for folder, inner, names in os.walk(root / name, followlinks=True):
-            inner.sort()
-            for file in sorted(names):
-                if file.lower().endswith(SUFFIXES):
-                    path = Path(folder) / file
-                    files.append(str(path.relative_to(root)))
-                    labels.append(label)
-                    sizes.append(_size(path))
-    if not files:
+    below = list(_files(root))
+    for suffixes in (SUFFIXES, AUDIO, VIDEO):
+        files = [file for file in below if file.lower().endswith(suffixes)]
+        if files:
+            break
+    else:
         raise UsageError(
             f"no images in {root}: give a folder with one folder of images ({', '.join(SUFFIXES)}) for each class, "
             "or a table (CSV) of paths and labels; text takes --tokenizer"
         )
-    return Pictures(root, files, labels, sizes, classes)
+    of_classes = [file for file in files if "/" in file]
+    flat = not of_classes
+    kept = files if flat else of_classes
+    left_out = Counter(_reason(file, files) for file in set(below) - set(kept) if not Path(file).name.startswith("."))
+    columns, values = [file_column(kept)], dict[str, list[int]]()
+    named: Sequence[str] = ()
+    if not flat:
+        there = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        wanted = there if classes is None else classes
+        labels, named = numbers_of(root, [file.partition("/")[0] for file in kept], wanted)
+        columns.append(Column(name=LABEL, kind="int"))
+        values[LABEL] = labels
+    elif classes is not None:
+        raise UsageError(f"{root} has no folders of classes, and --classes-from needs them")
+    sizes = [size_of(root / file) for file in kept]
+    return Files(root, kept, sizes, columns, values, named, dict(left_out))
 
 
-def image_table(path: Path) -> Pictures:
-    """List the pictures of a CSV file with a column of paths, relative to it, and one of labels, numbers or names.
-
-    Raises:
-        UsageError: It has no such columns, no rows, or is no text.
-    """
-    found = list(_rows(path))
-    if not found:
-        raise UsageError(f"{path} has no rows")
-    labels, classes, column = _numbered([label for _, label in found])
-    files = [file for file, _ in found]
-    return Pictures(
-        path.parent, files, labels, [_size(path.parent / file) for file in files], classes, (_IMAGE, column)
-    )
+def left_out_in_words(source: Files) -> str | None:
+    """Return which files of a folder are no samples; None if there are none."""
+    if not source.left_out:
+        return None
+    kinds = sorted(source.left_out.items(), key=lambda one: -one[1])
+    said = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds[:5])
+    return f"{sum(source.left_out.values()):,} files of {source.root} are not converted: {said}"
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield path and label of each row."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file)
-            heads = rows.fieldnames or []
-            files_in, labels_in = _head(path, heads, _PATHS), _head(path, heads, _LABELS)
-            for row in rows:
-                if not row[files_in] or not row[labels_in]:
-                    raise UsageError(
-                        f"{path}, line {rows.line_num}: it has no {files_in} or no {labels_in}; fill it in"
-                    )
-                yield row[files_in], row[labels_in].strip()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
-    except csv.Error as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+def _files(root: Path) -> Iterator[str]:
+    """Yield the files below a folder, relative to it, in order."""
+    for folder, inner, names in os.walk(root, followlinks=True):
+        inner.sort()
+        below = os.path.relpath(folder, root)
+        yield from (name if below == "." else f"{below}/{name}" for name in sorted(names))
 
 
-def _numbered(labels: Sequence[str]) -> tuple[Sequence[int | float], Sequence[str], Column]:
-    """Return labels as numbers: as they are, where all are numbers; else the place of each name in order."""
-    if all(_WHOLE.fullmatch(label) for label in labels):
-        return [int(label) for label in labels], [], Column(name="label", kind="int")
-    if all(_DECIMAL.fullmatch(label) for label in labels):
-        return [float(label) for label in labels], [], Column(name="label", kind="float")
-    classes = sorted(set(labels))
-    number = {name: place for place, name in enumerate(classes)}
-    return [number[label] for label in labels], classes, Column(name="label", kind="int")
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file; 0 where there is none, which is told when it is read."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _head(path: Path, heads: Sequence[str], wanted: Sequence[str]) -> str:
-    found = next((head for head in heads if head.strip().lower() in wanted), None)
-    if found is None:
-        raise UsageError(
-            f"{path} has the columns {', '.join(heads) or 'none'}; one must be called {' or '.join(wanted)}"
-        )
-    return found
-
-
-def _suffix(suffix: str) -> str:
-    plain = suffix.lower().removeprefix(".")
-    return "jpg" if plain == "jpeg" else plain
+def _reason(file: str, wanted: Sequence[str]) -> str:
+    """Return why a file is left out: it lies beside the folders of classes, or has another suffix."""
+    suffix = Path(file).suffix.lower() or "without suffix"
+    return f"{suffix} beside the folders of classes" if file in wanted else suffix

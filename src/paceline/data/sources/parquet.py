@@ -128,7 +128,7 @@ class Tables:
 
     def _value(self, number: int, column: Column, value: Any) -> Value:
         if value is None:
-            raise BadSample(f"{self.name(number)}: {column.name} is missing")
+            return None
         if column.is_number:
             return number_of(value, column)
         if column.kind == "text":

@@ -16,6 +16,7 @@ from paceline.data.sources import BadSample
 from paceline.data.tfrecord import Feature, NotATFRecord, decoded, places
 from paceline.errors import UsageError
 
+_PROBED = 64  # records by which it is found out what there is
 _NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # as TensorFlow's own sets have
 
 
@@ -35,13 +36,27 @@ class Records:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first record has."""
-        return [Column(name=self._names[key], kind=_kind(values)) for key, values in self._features(0).items()]
+        """What the first records have; a record may lack some."""
+        return [Column(name=self._names[key], kind=_kind(values)) for key, values in self._known.items()]
+
+    @cached_property
+    def _known(self) -> dict[str, Feature]:
+        """The features of the first records, each with the first value that says what it is."""
+        found: dict[str, Feature] = {}
+        for number in range(min(_PROBED, len(self))):
+            try:
+                features = self._features(number)
+            except BadSample:
+                if number + 1 == min(_PROBED, len(self)) and not found:
+                    raise
+                continue
+            found = features | {key: values for key, values in found.items() if len(values) or key not in features}
+        return found
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """What columns are called, by the features of the first record."""
-        return column_names(list(self._features(0)), lambda key: _NAMES.get(key, key))
+        """What columns are called, by the features of the first records."""
+        return column_names(list(self._known), lambda key: _NAMES.get(key, key))
 
     def size(self, number: int) -> int:
         """Return the bytes of a record."""
@@ -55,10 +70,10 @@ class Records:
         """Read a record."""
         features = self._features(number)
         found = {column: features[key] for key, column in self._names.items() if key in features}
-        missing = [column.name for column in self.columns if column.name not in found]
-        if missing:
-            raise BadSample(f"{self.name(number)} has no {', '.join(missing)}, which the first record has")
-        return {column.name: self._value(number, column, found[column.name]) for column in self.columns}
+        more = [key for key in features if key not in self._names]
+        if more:
+            raise BadSample(f"{self.name(number)} has {', '.join(more)}, which none of the first {_PROBED} records has")
+        return {column.name: self._value(number, column, found.get(column.name)) for column in self.columns}
 
     def _features(self, number: int) -> dict[str, Feature]:
         path = self.files[self.file[number]]
@@ -69,7 +84,9 @@ class Records:
         except (OSError, NotATFRecord) as error:
             raise BadSample(f"{self.name(number)}: {error}") from error
 
-    def _value(self, number: int, column: Column, values: Feature) -> Value:
+    def _value(self, number: int, column: Column, values: Feature | None) -> Value:
+        if values is None:
+            return None
         listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
         if listed:  # of any length: of one number, or of none, too
             return array_of(np.array(values, np.float32 if not values or isinstance(values[0], float) else np.int64))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from paceline.data.kinds import column_names, column_of_suffix, plain_suffix
-from paceline.data.model import Column, Payload, Sample, Value
+from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.errors import UsageError
 
@@ -50,20 +50,22 @@ class Tars:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first sample has."""
-        return list(self._first.values())
+        """What samples have; a sample may lack some."""
+        return list({column.name: column for column in self._by_suffix.values()}.values())
 
     @cached_property
-    def _first(self) -> dict[str, Column]:
-        """The columns, by the suffixes of the first sample; two of pictures are called by them (``jpg``, ``png``)."""
-        found = {member.suffix: column_of_suffix(member.suffix) for member in self.groups[0].members}
-        names = column_names(list(found), lambda suffix: found[suffix].name)
-        return {suffix: replace(column, name=names[suffix]) for suffix, column in found.items()}
-
-    def _column(self, suffix: str) -> str:
-        """Return the name of the column that a file with some suffix is of."""
-        own = self._first.get(suffix)
-        return column_of_suffix(suffix).name if own is None else own.name
+    def _by_suffix(self) -> dict[str, Column]:
+        """The columns by suffixes; two of pictures are called by them (``jpg``, ``png``), if a sample has both."""
+        found = {one.suffix: column_of_suffix(one.suffix) for group in self.groups for one in group.members}
+        names = {suffix: column.name for suffix, column in found.items()}
+        both = {suffix for group in self.groups for suffix in _alike([one.suffix for one in group.members], names)}
+        apart = column_names(sorted(both))
+        kinds: dict[str, ColumnKind] = {}
+        for suffix, column in found.items():
+            name = apart.get(suffix, column.name)
+            if kinds.setdefault(name, column.kind) != column.kind:
+                raise UsageError(f"files .{suffix} are {column.kind}, and others of column {name} are {kinds[name]}")
+        return {suffix: replace(column, name=apart.get(suffix, column.name)) for suffix, column in found.items()}
 
     def size(self, number: int) -> int:
         """Return the bytes of its files."""
@@ -77,15 +79,17 @@ class Tars:
     def sample(self, number: int) -> Sample:
         """Read the files of a sample."""
         group = self.groups[number]
-        parts: Mapping[str, Member] = {self._column(member.suffix): member for member in group.members}
-        names = [column.name for column in self.columns]
-        if sorted(parts) != sorted(names):
-            raise BadSample(f"{self.name(number)} has {', '.join(parts)}; the first sample has {', '.join(names)}")
+        parts: Mapping[str, Member] = {self._by_suffix[member.suffix].name: member for member in group.members}
+        if len(parts) < len(group.members):
+            files = ", ".join(member.suffix for member in group.members)
+            raise BadSample(f"{self.name(number)} has two files of one column among {files}; rename one of them")
         with self.files[group.tar].open("rb") as file:
             read = {name: os.pread(file.fileno(), one.size, one.offset) for name, one in parts.items()}
-        return {column.name: self._value(number, column, parts[column.name], read) for column in self.columns}
+        return {column.name: self._value(number, column, parts.get(column.name), read) for column in self.columns}
 
-    def _value(self, number: int, column: Column, member: Member, read: Mapping[str, bytes]) -> Value:
+    def _value(self, number: int, column: Column, member: Member | None, read: Mapping[str, bytes]) -> Value:
+        if member is None:
+            return None
         data = read[column.name]
         if len(data) != member.size:
             raise BadSample(f"{self.name(number)}.{member.suffix} is truncated: {len(data):,} of {member.size:,} bytes")
@@ -95,6 +99,12 @@ class Tars:
             return float(data) if column.kind == "float" else int(data)
         except ValueError as error:
             raise BadSample(f"{self.name(number)}.{member.suffix} is not a number: {data[:40]!r}") from error
+
+
+def _alike(suffixes: Sequence[str], names: Mapping[str, str]) -> set[str]:
+    """Return the suffixes of a sample whose files would be of one column."""
+    called = [names[suffix] for suffix in suffixes]
+    return {suffix for suffix in suffixes if called.count(names[suffix]) > 1}
 
 
 def tars(paths: Sequence[Path]) -> Tars:

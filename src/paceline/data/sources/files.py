@@ -1,0 +1,112 @@
+"""Files of images, sound or video, one for each sample, with the values of other columns beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.data.kinds import PICTURES, text_of
+from paceline.data.model import Column, Payload, Sample, shown
+from paceline.data.sources import BadSample
+from paceline.errors import UsageError
+
+AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac")
+VIDEO = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".mpg", ".mpeg")
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files below a folder, each with values."""
+
+    root: Path
+    files: Sequence[str]  # relative to the root
+    sizes: Sequence[int]  # in bytes; 0 of what is not there
+    columns: Sequence[Column]  # the first is of the files
+    values: Mapping[str, Sequence[str | int | float | None]]  # of each other column
+    classes: Sequence[str] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)  # files of the folder that are no sample, by suffix
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def labels(self) -> Sequence[str | int | float | None]:
+        """The label of each file; empty where there are none."""
+        return self.values.get(LABEL, ())
+
+    @property
+    def version(self) -> str:
+        """A digest of the values."""
+        told = repr(([(name, list(values)) for name, values in self.values.items()], list(self.classes)))
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def empty_classes(self) -> Sequence[str]:
+        """Classes that no file is of."""
+        there = set(self.labels)
+        return [name for number, name in enumerate(self.classes) if number not in there]
+
+    def size(self, number: int) -> int:
+        """Return the bytes of a file."""
+        return self.sizes[number]
+
+    def name(self, number: int) -> str:
+        """Return the path below the root."""
+        return self.files[number]
+
+    def sample(self, number: int) -> Sample:
+        """Read a file as it is."""
+        path = self.root / self.files[number]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadSample(f"{path} cannot be read: {error.strerror or error}") from error
+        if not data:
+            raise BadSample(f"{path} is empty")
+        made: dict[str, Payload | int | float | None] = {self.columns[0].name: Payload(data=data, suffix=_suffix(path))}
+        for column in self.columns[1:]:
+            value = self.values[column.name][number]
+            made[column.name] = text_of(value) if isinstance(value, str) else value
+        return made
+
+
+def file_column(files: Sequence[str]) -> Column:
+    """Return the column of some files: of images, or of bytes, which audio and video stay."""
+    suffixes = {Path(file).suffix.lower() for file in files}
+    if suffixes <= {f".{suffix}" for suffix in PICTURES}:
+        return Column(name="image", kind="image")
+    name = "audio" if suffixes <= set(AUDIO) else "video" if suffixes <= set(VIDEO) else "file"
+    return Column(name=name, kind="bytes")
+
+
+def numbers_of(path: Path, labels: Sequence[str], classes: Sequence[str] | None) -> tuple[list[int], Sequence[str]]:
+    """Return the number of each label, and the classes: the labels in order unless they are given.
+
+    Raises:
+        UsageError: A label is not among the classes.
+    """
+    wanted = sorted(set(labels)) if classes is None else list(classes)
+    number = {name: place for place, name in enumerate(wanted)}
+    new = sorted({label for label in labels if label not in number})
+    if new:
+        raise UsageError(
+            f"{path} has classes that --classes-from does not have: {', '.join(map(shown, new[:5]))}; "
+            f"it has {', '.join(map(shown, wanted[:5]))}{', ...' if len(wanted) > 5 else ''}"
+        )
+    return [number[label] for label in labels], wanted
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where there is none, which is told when it is read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _suffix(path: Path) -> str:
+    plain = path.suffix.lower().removeprefix(".")
+    return {"jpeg": "jpg", "": "bin"}.get(plain, plain)

@@ -1,0 +1,117 @@
+"""A CSV file with a column of paths; its other columns become columns of numbers, labels or text."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from paceline.data.kinds import column_names
+from paceline.data.model import Column
+from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, size_of
+from paceline.errors import UsageError
+
+_WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_LARGEST_WHOLE = 18  # digits that surely fit into 64 bits
+_PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
+
+Values = list[str | int | float | None]
+
+
+def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
+    """List the files of a CSV file with a column of paths, relative to it.
+
+    Args:
+        path: The CSV file.
+        classes: The classes that labels are names of, in their order; None: the labels, sorted.
+
+    Raises:
+        UsageError: It has no column of paths, no rows, or is no text; or a label is not among the classes.
+    """
+    heads, rows = _read(path)
+    if not rows:
+        raise UsageError(f"{path} has no rows")
+    files_in, labels_in = _paths_head(path, heads), _head(heads, _LABELS)
+    if labels_in is None and classes is not None:
+        raise UsageError(f"{path} has no column of labels ({', '.join(_LABELS)}), and --classes-from needs one")
+    files = [_filled(path, line, row, files_in) for line, row in rows]
+    own = file_column(files)
+    names = column_names(
+        [own.name, *(head for head in heads if head != files_in)], lambda name: _usual(name, labels_in)
+    )
+    columns, values = [own], dict[str, Values]()
+    named: Sequence[str] = ()
+    for head in heads:
+        if head == files_in:
+            continue
+        if head == labels_in:
+            column, values[LABEL], named = _labels(path, [_filled(path, *row, head).strip() for row in rows], classes)
+        else:
+            column, values[names[head]] = _typed(names[head], [row[head] for _, row in rows])
+        columns.append(column)
+    return Files(path.parent, files, [size_of(path.parent / file) for file in files], columns, values, named)
+
+
+def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the heads of a table, and the line and the cells of each row."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restval="")
+            return list(reader.fieldnames or []), list(_checked(path, reader))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+
+
+def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    for row in reader:
+        if None in row:
+            raise UsageError(f"{path}, line {reader.line_num}: it has more cells than the first line; quote commas")
+        yield reader.line_num, row
+
+
+def _filled(path: Path, line: int, row: dict[str, str], head: str) -> str:
+    if not row[head]:
+        raise UsageError(f"{path}, line {line}: it has no {head}; fill it in")
+    return row[head]
+
+
+def _labels(path: Path, labels: list[str], classes: Sequence[str] | None) -> tuple[Column, Values, Sequence[str]]:
+    """Return labels as numbers: as they are, where all are numbers; else the place of each name in order."""
+    if classes is None:
+        column, values = _typed(LABEL, labels)
+        if column.kind != "text":
+            return column, values, ()
+    numbers, named = numbers_of(path, labels, classes)
+    return Column(name=LABEL, kind="int"), list(numbers), named
+
+
+def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
+    """Return a column as numbers if all cells are numbers, else as text. An empty cell among numbers is no value."""
+    some = [cell.strip() for cell in cells if cell.strip()]
+    if some and all(_WHOLE.fullmatch(cell) and len(cell) <= _LARGEST_WHOLE for cell in some):
+        leading = any(cell.lstrip("+-").startswith("0") and len(cell.lstrip("+-")) > 1 for cell in some)
+        if not leading or name == LABEL:  # 007 is a name, and not a number
+            return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
+    elif some and all(_DECIMAL.fullmatch(cell) for cell in some):
+        return Column(name=name, kind="float"), [float(cell) if cell.strip() else None for cell in cells]
+    return Column(name=name, kind="text"), list(cells)
+
+
+def _usual(name: str, labels_in: str | None) -> str:
+    return LABEL if name == labels_in else name.strip()
+
+
+def _head(heads: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((head for head in heads if head.strip().lower() in wanted), None)
+
+
+def _paths_head(path: Path, heads: Sequence[str]) -> str:
+    found = _head(heads, _PATHS)
+    if found is None:
+        raise UsageError(
+            f"{path} has the columns {', '.join(heads) or 'none'}; one must be called {' or '.join(_PATHS)}"
+        )
+    return found
