@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from paceline.data.draws import own_draws
 from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
+from paceline.data.own_generators import own_generators
 from paceline.data.pictures import Decoder
 from paceline.data.reach import Reach
 from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys
@@ -59,6 +60,7 @@ class SampleBatches:
         """
         self._reach = reach
         self._draws = draws and transform is not None
+        self._generators = own_generators(transform) if self._draws else []
         self._columns = list(columns)
         self._transform = transform
         self._collate = collate
@@ -71,7 +73,7 @@ class SampleBatches:
         places = dataset.places(ids)
         columns = {column.name: self._column(column, ids, places) for column in self._columns}
         seeds = (self._reach.seed, epoch) if self._draws else None
-        with self._reach.clock.batch() as lap, own_draws(seeds) as drawing:
+        with self._reach.clock.batch() as lap, own_draws(seeds, self._generators) as drawing:
             for number, place in enumerate(places):
                 try:
                     sample = {c.name: self._value(c, place, columns[c.name][number]) for c in self._columns}
@@ -180,6 +182,7 @@ class DatasetBatches:
             seed: Of what samples draw from the generators of this process; None: they draw nothing.
         """
         self._seed = seed
+        self._generators = own_generators(dataset) if seed is not None else []
         self._dataset = dataset
         self._collate = collate
         self._clock = clock
@@ -189,7 +192,7 @@ class DatasetBatches:
         """Make a batch as torch's `DataLoader` does."""
         made = []
         seeds = None if self._seed is None else (self._seed, epoch)
-        with self._clock.batch() as lap, own_draws(seeds) as drawing:
+        with self._clock.batch() as lap, own_draws(seeds, self._generators) as drawing:
             for number in ids.tolist():
                 drawing(number)
                 try:

@@ -20,7 +20,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from paceline.data.model import Contents
-from paceline.data.ranks import ranks_here
+from paceline.data.rank_counts import ranks_here
 from paceline.data.sharded import Place, ShardedDataset
 from paceline.errors import EnvironmentFault
 from paceline.hardware.files import LocalFiles

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from paceline.data.chance import key_of
+from paceline.data.own_generators import restore, seed_own, states_of
 
 _SAMPLES = 3  # a sample's draws: for what a key is
 
 
-def seed_generators(seeds: tuple[int, int], number: int) -> None:
+def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()) -> None:
     """Seed the generators of this process for a sample; of torch's, the one of the host.
 
     Args:
         seeds: Seed and epoch.
         number: Of the sample.
+        own: Generators that the data set keeps itself.
     """
     import torch
 
@@ -32,24 +34,27 @@ def seed_generators(seeds: tuple[int, int], number: int) -> None:
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)
     torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+    seed_own(own, key)
 
 
 @contextmanager
-def own_draws(seeds: tuple[int, int] | None) -> Iterator[Callable[[int], None]]:
+def own_draws(seeds: tuple[int, int] | None, own: Sequence[Any] = ()) -> Iterator[Callable[[int], None]]:
     """Give what is to be called before each sample is made; afterwards generators are what they were.
 
     Args:
         seeds: Seed and epoch; None: samples draw nothing, and nothing is done.
+        own: Generators that the data set keeps itself.
     """
     if seeds is None:
         yield lambda number: None
         return
     import torch
 
-    before = states()
+    before, own_before = states(), states_of(own)
     try:
-        yield lambda number: seed_generators(seeds, number)
+        yield lambda number: seed_generators(seeds, number, own)
     finally:
+        restore(own, own_before)
         random.setstate(before[0])
         np.random.set_state(before[1])
         if before[2] is not None:

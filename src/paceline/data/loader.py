@@ -30,7 +30,8 @@ from paceline.data.order import Order
 from paceline.data.pacer import Metronome
 from paceline.data.position import Position, position_of
 from paceline.data.processes import Rest, made_by_processes
-from paceline.data.ranks import rank_and_world, share_here
+from paceline.data.rank_counts import begin_loop, ranks_here, tell_missing_ranks
+from paceline.data.ranks import Share, rank_and_world, share_here
 from paceline.data.reach import Arrays, Reach, unpinned_array
 from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
@@ -90,11 +91,10 @@ class Loader:
             window=own.window,
             lanes=own.lanes or self._slice.world,
             shuffle=shuffle,
+            dataset=self._wanted.digest,
         )
-        self._resumed = False
-        self._share = share_here()
-        self._memory = own.memory_bytes or self._share.memory_bytes
-        self._bounds = bounds_of(own, self._share, alone=self._wanted.is_plain)
+        self._resumed, self._yielded = False, 0
+        self._shared_by(share_here())
         self._pacer = Metronome(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
         self._clock = Clock()
         self._faults = Faults(skip=own.on_error == "skip")
@@ -143,15 +143,15 @@ class Loader:
 
         A loop that is in the middle ends here: there is one at a time.
         """
-        self.close_loop()
+        if (before := self._open_loop()) is not None:
+            before.replace()
         loop = Batches(self._epoch_of_batches(), self._handed)
         self._loop = ref(loop)  # who breaks out of the loop lets go of it, and with that it ends
         return loop
 
     def close_loop(self) -> None:
         """End the loop that is in the middle, if there is one."""
-        loop = self._loop() if self._loop is not None else None
-        if loop is not None:
+        if (loop := self._open_loop()) is not None:
             loop.close()
 
     def set_epoch(self, epoch: int) -> None:
@@ -160,7 +160,7 @@ class Loader:
             self._go_to(replace(self._at, epoch=epoch, consumed=0))
             self._resumed = False
 
-    def state_dict(self) -> dict[str, int | bool]:
+    def state_dict(self) -> dict[str, int | bool | str]:
         """Return where it is: what has been yielded is consumed."""
         return self._now.state()
 
@@ -172,7 +172,7 @@ class Loader:
         Raises:
             UsageError: It is no state, or that of another data set.
         """
-        self._go_to(position_of(state, self._at.samples))
+        self._go_to(position_of(state, self._at.samples, self._at.dataset))
         self._resumed = True
 
     def report(self) -> LoaderReport:
@@ -198,6 +198,16 @@ class Loader:
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    def _open_loop(self) -> Batches | None:
+        return self._loop() if self._loop is not None else None
+
+    def _shared_by(self, share: Share) -> None:
+        """Take what of this host is this rank's; how many ranks there are may be known only when a loop begins."""
+        self._share = share
+        self._memory = self._own.memory_bytes or share.memory_bytes
+        self._bounds = bounds_of(self._own, share, alone=self._wanted.is_plain)
+        self.__dict__.pop("_processes", None)
+
     @property
     def _now(self) -> Position:
         return replace(self._at, consumed=self._consumed)
@@ -222,21 +232,32 @@ class Loader:
     def _epoch_of_batches(self) -> Generator[Any]:
         self._go_to(self._begun())
         self._resumed = False
+        if self._share.ranks != ranks_here():
+            self._shared_by(share_here())
+            self._pacer.bind(self._bounds)
+        begun = (
+            begin_loop(f"{self._at.dataset}/{self._at.samples}/{self._at.epoch}") if self._own.world is None else None
+        )
         self._open()
         try:
             with closing(self._batches(self._wanted.order(self._at))) as made:
                 for number, (consumed, batch) in enumerate(made):
                     self._consumed = consumed
+                    self._yielded += 1
                     if not number:
                         self._weigh(batch[0])
                     yield batch.pop()  # nothing here keeps what the training has
             self._go_to(self._at.next_epoch())
+            if begun is not None:
+                tell_missing_ranks(begun(), self._slice.world)
         finally:
             self._leave()
 
     def _begun(self) -> Position:
         """Return where a loop begins: where a state was, else at the beginning of an epoch."""
         at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the loop before was left
+        if self._yielded == 1 and not self._resumed and not self._at.consumed:
+            at = self._at  # next(iter(loader)) was a look at the first batch, and uses up no epoch
         return at if at.consumed else replace(at, lanes=self._own.lanes or self._slice.world)
 
     def _open(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from paceline.core.forks import keep_in_children
+from paceline.errors import UsageError
 
 _HANDED = 8  # one batch in so many whose handing over is timed
 
@@ -26,6 +27,7 @@ class Batches:
         self._handed = handed
         self._taken = 0
         self._pid = os.getpid()
+        self._ended = self._replaced = False
         keep_in_children(self)
 
     def __iter__(self) -> Batches:
@@ -37,12 +39,25 @@ class Batches:
     def _next_data(self) -> Any:
         """Wait for the next batch; named as in torch's own iterators, by which `paceline run` knows them."""
         self._taken += 1
-        if self._taken % _HANDED:
-            return next(self._made)
-        begun = time.thread_time()
-        batch = next(self._made)
-        self._handed(time.thread_time() - begun, batch)
+        begun = 0.0 if self._taken % _HANDED else time.thread_time()
+        try:
+            batch = next(self._made)
+        except StopIteration:
+            if self._replaced and not self._ended:
+                raise UsageError(
+                    "another loop over the same Loader has begun, which ended this one; for two loops at a time, as in "
+                    "zip(loader, loader), make two Loaders"
+                ) from None
+            self._ended = True
+            raise
+        if not self._taken % _HANDED:
+            self._handed(time.thread_time() - begun, batch)
         return batch
+
+    def replace(self) -> None:
+        """End the epoch here because another loop begins; who still asks for a batch of this one gets an error."""
+        self._replaced = True
+        self.close()
 
     def close(self) -> None:
         """End the epoch here. Does nothing in a forked child: the threads and files are its parent's."""

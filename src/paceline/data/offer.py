@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.data.ranks import ranks_here
+from paceline.data.rank_counts import ranks_here
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
 from paceline.hardware.files import LocalFiles

@@ -20,27 +20,29 @@ class Position:
     window: int  # blocks whose samples are mixed with each other
     lanes: int  # ranks for which blocks were dealt out when the order was made
     shuffle: bool
+    dataset: str = ""  # digest of the data set; empty where there is none
 
     def next_epoch(self) -> Position:
         """Return the beginning of the next epoch."""
         return replace(self, epoch=self.epoch + 1, consumed=0)
 
-    def state(self) -> dict[str, int | bool]:
+    def state(self) -> dict[str, int | bool | str]:
         """Return it as a dict."""
         return asdict(self)
 
 
-def position_of(state: Mapping[str, Any], samples: int) -> Position:
+def position_of(state: Mapping[str, Any], samples: int, dataset: str) -> Position:
     """Return what a state says.
 
     Args:
         state: What `Position.state` returned.
         samples: Of the data set that is there.
+        dataset: Its digest.
 
     Raises:
         UsageError: It is no state, or that of another data set.
     """
-    names = [one.name for one in fields(Position)]
+    names = [one.name for one in fields(Position) if one.name != "dataset"]
     missing = [name for name in names if not isinstance(state, Mapping) or name not in state]
     if missing:
         raise UsageError(
@@ -51,7 +53,13 @@ def position_of(state: Mapping[str, Any], samples: int) -> Position:
             f"the state belongs to a data set of {state['samples']:,} samples, and this one has {samples:,}; "
             "give the data set that the state was saved with"
         )
+    told = state.get("dataset", "")  # states of older versions have none
+    if told and dataset and told != dataset:
+        raise UsageError(
+            "the state belongs to another data set of the same size, such as another conversion of it; "
+            "give the data set that the state was saved with"
+        )
     numbers = {name: int(state[name]) for name in names if name != "shuffle"}
     if not 0 <= numbers["consumed"] <= samples:
         raise UsageError(f"the state has consumed {numbers['consumed']:,} of {samples:,} samples; it is damaged")
-    return Position(shuffle=bool(state["shuffle"]), **numbers)
+    return Position(shuffle=bool(state["shuffle"]), dataset=dataset, **numbers)

@@ -27,6 +27,7 @@ from paceline.data.batches import ShardedSamples
 from paceline.data.changed import transformed
 from paceline.data.draws import same, seed_generators, states
 from paceline.data.faults import Bad, Faults, Skipped, collated, why
+from paceline.data.own_generators import own_generators
 from paceline.data.stages import Clock, Lap, Spent
 from paceline.data.substitutes import nothing_good, substitutes
 
@@ -239,6 +240,7 @@ class Seeded:
         self._dataset = dataset
         self._seeds = seeds
         self._skip = skip
+        self._generators: list[Any] | None = None  # looked for in the worker process
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -261,7 +263,9 @@ class Seeded:
         return []
 
     def _made(self, number: int) -> Any:
-        seed_generators(self._seeds, number)
+        if self._generators is None:
+            self._generators = own_generators(self._dataset)
+        seed_generators(self._seeds, number, self._generators)
         if not self._skip:
             return self._dataset[number]
         try:

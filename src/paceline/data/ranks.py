@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 
+from paceline.data.rank_counts import ranks_here
 from paceline.hardware.files import HostFiles
 from paceline.hardware.host import this_host
 
@@ -20,6 +21,7 @@ class Share:
     cores: int
     spare_cores: float  # of the host, that are not ours: others may be busy on them
     memory_bytes: int  # that a loader may take unless it is told otherwise
+    ranks: int = 1  # of this host
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -34,15 +36,11 @@ def rank_and_world() -> tuple[int, int]:
         return 0, 1
 
 
-def ranks_here() -> int:
-    """Return how many ranks share this host, as the launcher says."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, int(told)) if told.isdigit() else 1
-
-
 def share_here(files: HostFiles | None = None) -> Share:
     """Return what this rank may use: the cores it may run on, or pay for, and memory, shared among the ranks here."""
     host, ranks = this_host(files), ranks_here()
     cores = max(1, int(host.allowed_cores / ranks))
     memory = (host.memory_limit_bytes or 0) // (_OF_MEMORY * ranks)
-    return Share(cores=cores, spare_cores=float(max(0, host.cores - cores)), memory_bytes=max(_LEAST_BYTES, memory))
+    return Share(
+        ranks=ranks, cores=cores, spare_cores=float(max(0, host.cores - cores)), memory_bytes=max(_LEAST_BYTES, memory)
+    )

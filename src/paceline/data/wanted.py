@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from paceline.data.image_modes import is_cropped
 from paceline.data.model import KEY, Column
 from paceline.data.offer import CacheOffer, cache_offer
 from paceline.data.order import Order, Shuffle
+from paceline.data.own_generators import own_generators
 from paceline.data.picture_batches import PictureBatches
 from paceline.data.pictures import libraries
 from paceline.data.position import Position
@@ -45,6 +47,15 @@ class Wanted:
     exact: bool
     only: Sequence[str] | None = None  # of columns; None: all
     mode: str | None = None  # of images; None: that of their column
+
+    @property
+    def digest(self) -> str:
+        """A digest of the data set, by which a state knows it; empty for a Dataset of the user's own."""
+        if not isinstance(self.data, ShardedDataset | TokenDataset):
+            return ""
+        shards = [(one.file, getattr(one, "samples", 0), one.crc32) for one in self.data.contents.shards]
+        told = repr((shards, getattr(self.data, "length", None)))
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
     def is_sharded(self) -> bool:
@@ -262,6 +273,8 @@ def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:
     if not wanted.is_sharded and own.threads is None:
         return processes
     samples = wanted.samples()
+    if own_generators(samples):
+        return processes  # threads would share them
     ids = np.arange(min(len(samples), _TRIED), dtype=np.int64)
     return 0 if manner_of(samples.__getitem__, ids).suits_threads else processes
 

@@ -1,0 +1,135 @@
+"""Random generators that a dataset keeps itself, such as `np.random.default_rng(0)` made in its `__init__`.
+
+A worker process gets a copy of them in the state that they had before the loop, so that each worker and each epoch
+would draw the same numbers. They are seeded for each sample, as the generators of the process are.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_DEEPEST, _MOST = 5, 10_000  # levels of attributes that are looked at, and objects
+_MOST_ITEMS = 64  # of a list or a dict; longer ones hold samples
+
+
+def own_generators(dataset: Any) -> list[Any]:
+    """Return the generators of NumPy, of torch and of Python that a dataset, or the functions it calls, can reach.
+
+    Args:
+        dataset: Its attributes are followed, also those of the datasets and transforms inside.
+    """
+    kinds: tuple[Any, ...] = (np.random.Generator, np.random.RandomState, random.Random)
+    torch = sys.modules.get("torch")
+    kinds += (torch.Generator,) if torch is not None else ()
+    seen: set[int] = set()
+    found: list[Any] = []
+    level = [dataset, *_of_module(dataset)]
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for one in level:
+            if id(one) in seen or len(seen) > _MOST:
+                continue
+            seen.add(id(one))
+            if isinstance(one, kinds):
+                found.append(one)
+            else:
+                below += _inside(one)
+        level = below
+    shared = {id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}  # those of the process
+    return [one for one in found if id(one) not in shared]
+
+
+def seed_own(generators: Iterable[Any], key: int) -> None:
+    """Seed generators, each differently.
+
+    Args:
+        generators: As `own_generators` returns them.
+        key: Of 64 bits.
+    """
+    for number, one in enumerate(generators):
+        own = (key + number * 0x9E3779B97F4A7C15) % (1 << 64)
+        if isinstance(one, np.random.Generator):
+            one.bit_generator.state = type(one.bit_generator)(own).state
+        elif isinstance(one, np.random.RandomState):
+            one.seed(own & 0xFFFFFFFF)
+        elif isinstance(one, random.Random):
+            one.seed(own)
+        else:
+            one.manual_seed(own & 0x7FFFFFFFFFFFFFFF)
+
+
+def states_of(generators: Iterable[Any]) -> list[Any]:
+    """Return the states of generators."""
+    return [_state(one) for one in generators]
+
+
+def restore(generators: Iterable[Any], states: Iterable[Any]) -> None:
+    """Give generators the states that they had."""
+    for one, state in zip(generators, states, strict=True):
+        if isinstance(one, np.random.Generator):
+            one.bit_generator.state = state
+        elif isinstance(one, np.random.RandomState):
+            one.set_state(state)
+        elif isinstance(one, random.Random):
+            one.setstate(state)
+        else:
+            one.set_state(state)
+
+
+def _state(one: Any) -> Any:
+    if isinstance(one, np.random.Generator):
+        return one.bit_generator.state
+    if isinstance(one, random.Random):
+        return one.getstate()
+    return one.get_state()
+
+
+def _inside(one: Any) -> Iterator[Any]:
+    """Yield what an object refers to: attributes, items, and of a function what it closes over and its globals."""
+    if isinstance(one, Mapping):
+        if type(one) is dict and len(one) <= _MOST_ITEMS:
+            yield from one.values()
+    elif isinstance(one, list | tuple | set):
+        if len(one) <= _MOST_ITEMS:
+            yield from one
+    elif isinstance(one, types.MethodType):
+        yield from (one.__self__, one.__func__)
+    elif isinstance(one, types.FunctionType):
+        yield from (cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell))
+        yield from one.__defaults__ or ()
+        if _is_users(one.__module__):  # the globals of a library may be generators of temporary names and the like
+            yield from (one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__)
+    elif not isinstance(one, type | types.ModuleType | str | bytes | int | float | np.ndarray) and one is not None:
+        yield from getattr(one, "__dict__", {}).values()
+
+
+@cache
+def _is_users(module: str) -> bool:
+    """Say whether a module is the user's: not one of Python's own, and not installed."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module == "__main__"  # of a notebook
+    places = {Path(place) for name, place in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")}
+    return not any(Path(file).is_relative_to(place) for place in places) and "site-packages" not in file
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not ...
+    except ValueError:  # nothing was assigned yet
+        return False
+
+
+def _of_module(dataset: Any) -> Iterator[Any]:
+    """Yield the methods of a dataset's class that make samples, by which its module's generators are found."""
+    for kind in type(dataset).__mro__:
+        yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))
