@@ -741,7 +741,7 @@ def test_run006_is_not_said_of_the_making_of_an_input(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "threads, contention, there", [(2, 0.5, False), (3, 0.5, True), (8, 0.1, False), (8, 0.13, True)]
+    "threads, contention, there", [(2, 0.5, False), (3, 0.5, True), (8, 0.09, False), (8, 0.13, True)]
 )
 def test_host001_cpu_oversubscribed(tmp_path, threads, contention, there):
     findings = of_rows(tmp_path, plain(60), meta={"threads": threads}, contention=contention)
@@ -777,6 +777,23 @@ def test_host002_memory_swapping(tmp_path, pages, there):
 def test_host003_cpu_contended(tmp_path, contention, others, throttled, there):
     gauges = {"own_cpu_cores": 1.0, "other_cpu_cores": others, "cgroup_throttled_share": throttled}
     assert ("HOST003" in of_rows(tmp_path, plain(60), gauges=gauges, contention=contention)) == there
+
+
+@pytest.mark.parametrize("own, others, there", [(2.0, 30.0, False), (8.0, 55.0, True)])
+def test_host003_in_a_container_counts_others_only_where_cores_are_full(tmp_path, own, others, there):
+    """64 cores, of which a quota grants two: that others use 30 takes nothing from the program."""
+    gauges = {"own_cpu_cores": own, "other_cpu_cores": others, "cgroup_throttled_share": 0.0}
+    header = {"allowed_cores": 2.0, "affinity": list(range(64))}
+    findings = of_rows(tmp_path, plain(60), gauges=gauges, header=header, contention=0.5)
+    assert ("HOST003" in findings) == there
+
+
+def test_host003_states_the_share_of_step_time_not_of_the_wanted_time(tmp_path):
+    """A step of 20 ms of which the thread wants 10 ms of a CPU, and waits 5 ms for it."""
+    rows = plain(60, wait=10)
+    finding = of_rows(tmp_path, rows, gauges={"own_cpu_cores": 0.5, "other_cpu_cores": 1.5}, contention=0.25)["HOST003"]
+    assert finding.time_share == pytest.approx(0.25)
+    assert finding.gain.high == pytest.approx(1 / 0.75)
 
 
 def test_a_busy_neighbour_is_no_finding_about_the_program(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -93,9 +94,16 @@ def remedy(low: float, high: float) -> Remedy:
     return Remedy(id="loader.workers", safety="exact", change="more workers", gain=Gain(low=low, high=high))
 
 
-def test_the_gain_of_a_finding_is_that_of_the_remedy_shown_beside_it():
+def test_the_gain_of_a_finding_is_that_of_its_best_remedy_which_is_shown_first():
     (one,) = ordered([finding("DATA001", 1.2, 2.4, remedies=[remedy(1.1, 1.6), remedy(1.2, 2.4)])])
-    assert one.gain == one.remedies[0].gain == Gain(low=1.1, high=1.6)
+    assert one.gain == one.remedies[0].gain == Gain(low=1.2, high=2.4)
+    assert len(one.remedies) == 2
+
+
+def test_what_is_modelled_goes_before_what_is_assumed():
+    guess = replace(remedy(1.0, 9.0), gain=Gain(low=1.0, high=9.0, basis="assumed"))
+    (one,) = ordered([finding("DATA001", 1.2, 2.4, remedies=[guess, remedy(1.2, 2.4)])])
+    assert one.gain == Gain(low=1.2, high=2.4)
 
 
 def test_a_remedy_of_a_straggler_gains_no_more_than_its_finding():

@@ -63,12 +63,12 @@ def test_schema_name_comes_first() -> None:
 def test_finding() -> None:
     first = written(sample.diagnosis())["findings"][0]
     assert first["code"] == "DATA002"
-    assert first["gain"] == {"low": 1.55, "high": 2.1}
+    assert first["gain"] == {"low": 1.55, "high": 2.1, "basis": "model", "confidence": "medium"}
     assert first["remedies"][0] == {
         "id": "loader.cache",
         "safety": "exact",
         "change": "Keep the decoded images (1.2 GiB, fits in memory)",
-        "gain": {"low": 1.5, "high": 2.0},
+        "gain": {"low": 1.5, "high": 2.0, "basis": "model", "confidence": "medium"},
     }
     assert set(first["evidence"][0]) == {"text", "value", "unit"}
 

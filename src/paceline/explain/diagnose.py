@@ -122,7 +122,7 @@ def _listed(facts: Facts) -> list[str]:
 
 def _findings(facts: Facts) -> list[Finding]:
     rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
-    return ordered([f for rule in rules if (f := rule.check(facts)) is not None])
+    return ordered([f for rule in rules if (f := rule.check(facts)) is not None], facts.shares)
 
 
 def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.explain.breakdown import break_down, phase_columns, runnable_ratio, steady
+from paceline.explain.breakdown import break_down, kept_from_cpu, phase_columns, runnable_ratio, steady
 from paceline.explain.gpu import DeviceMemory, GpuUse, device_memory, gpu_use
 from paceline.explain.host import HostUse, host_use
 from paceline.explain.loader import loader_breakdown
@@ -89,8 +89,12 @@ class Facts:
     @property
     def contended(self) -> bool:
         """Whether others on the host were so busy that single step times say little about the program."""
-        cores, others = self.host.allowed_cores, self.host.other_cores
-        return self.contention > 0.15 or (cores is not None and others is not None and others > 0.15 * cores)
+        return self.contention > 0.15 or self.host.others_share > 0.15
+
+    @property
+    def kept_from_cpu(self) -> float:
+        """Share of the steps' time in which the training thread waited for a CPU, the ranks' median."""
+        return float(np.median([kept_from_cpu(r.record) for r in self.ranks])) if self.ranks else 0.0
 
     @property
     def contention(self) -> float:
@@ -139,6 +143,6 @@ def median_shares(ranks: Sequence[RankBreakdown]) -> dict[str, float]:
 
 
 def gain_of_removing(share: float, least: float, most: float) -> Gain:
-    """Return the speed-up of taking away between `least` and `most` (fractions) of what takes `share` of a step."""
+    """Return the assumed speed-up of saving between `least` and `most` (fractions) of what takes `share` of a step."""
     share = min(max(share, 0.0), 0.99)
-    return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most))
+    return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most), basis="assumed")

@@ -10,12 +10,15 @@ import numpy as np
 
 from paceline.record.run import JsonObject, Run
 
+_FULL = 0.85  # share of the cores in use from which a thread may wait for others
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
     """The host of rank 0. Cores are CPU seconds a second; None is not measured."""
 
-    allowed_cores: float | None = None
+    allowed_cores: float | None = None  # by affinity and CPU quota
+    cores: float | None = None  # that the readings of others are about: those of the affinity, whatever the quota
     own_cores: float | None = None
     other_cores: float | None = None
     memory_limit_bytes: float | None = None
@@ -31,7 +34,16 @@ class HostUse:
         """Cores that nobody used."""
         if self.allowed_cores is None or self.own_cores is None:
             return None
-        return max(0.0, self.allowed_cores - self.own_cores - (self.other_cores or 0.0))
+        free = (self.cores or self.allowed_cores) - self.own_cores - (self.other_cores or 0.0)
+        return max(0.0, min(self.allowed_cores - self.own_cores, free))
+
+    @property
+    def others_share(self) -> float:
+        """Share of the cores that others used; 0 if a CPU quota binds the program while cores are free."""
+        if not self.cores or self.allowed_cores is None or self.other_cores is None:
+            return 0.0
+        full = (self.own_cores or 0.0) + self.other_cores >= _FULL * self.cores
+        return self.other_cores / self.cores if full or self.cores <= self.allowed_cores else 0.0
 
 
 def host_use(run: Run) -> HostUse:
@@ -45,6 +57,7 @@ def host_use(run: Run) -> HostUse:
     readings = while_stepping(_on_host(run, host), [x for x in lines if x.get("kind") == "host"])
     return HostUse(
         allowed_cores=_number(head.get("allowed_cores")),
+        cores=float(len(head["affinity"])) if head.get("affinity") else _number(head.get("allowed_cores")),
         own_cores=_mean(readings, "own_cpu_cores"),
         other_cores=_mean(readings, "other_cpu_cores"),
         memory_limit_bytes=_number(head.get("memory_limit_bytes")),

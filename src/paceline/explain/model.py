@@ -11,6 +11,10 @@ from paceline.core.safety import Safety
 
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
+Basis = Literal["measured", "model", "assumed"]
+
+
+_SURE: Mapping[Basis, Confidence] = {"measured": "high", "model": "medium", "assumed": "low"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +29,22 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Speed-up of the whole step to expect, as a factor: 1.5 means steps take two thirds of the time."""
+    """Speed-up of the whole step to expect, as a factor: 1.5 means steps take two thirds of the time.
+
+    Attributes:
+        low: The least to expect.
+        high: The most to expect.
+        basis: Where the interval comes from: a measurement, a model of measured times, or a bound that is assumed.
+    """
 
     low: float
     high: float
+    basis: Basis = field(default="model", compare=False)
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure the interval is: an assumed one has low confidence."""
+        return _SURE[self.basis]
 
 
 @dataclass(frozen=True, kw_only=True)

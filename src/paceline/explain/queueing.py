@@ -61,14 +61,26 @@ class Played:
         return self._step_s(queue, self.supply.compute_s)
 
     def _step_s(self, queue: Queue, compute_s: float) -> float:
-        burnt = (self.supply.other_cpu_s + self.supply.make_cpu_s + self.supply.hand_over_s) / self.supply.cores
         taken = _taken(self._made, compute_s, queue)
-        return max(burnt, (taken[-1] - taken[_SETTLED]) / (len(taken) - 1 - _SETTLED))
+        return max(self._burnt_s, (taken[-1] - taken[_SETTLED]) / (len(taken) - 1 - _SETTLED))
+
+    @property
+    def _burnt_s(self) -> float:
+        """Seconds that the CPU work of a step takes on all cores."""
+        return (self.supply.other_cpu_s + self.supply.make_cpu_s + self.supply.hand_over_s) / self.supply.cores
 
     def gain(self, queue: Queue) -> Gain:
         """Return how many times as fast steps become; half of it at least, since few slow batches are seen."""
-        more = max(0.0, self.step_s(self.now) / self.step_s(queue) - 1)
+        return self._gain_of(self.step_s(queue))
+
+    def _gain_of(self, step_s: float) -> Gain:
+        more = max(0.0, self.step_s(self.now) / step_s - 1)
         return Gain(low=1 + _LEAST * more, high=1 + _MOST * more)
+
+    def gain_in_any_order(self) -> Gain:
+        """Return the gain if a batch is taken as soon as any is ready: then only the mean time of a batch counts."""
+        made = float(np.mean(self._made)) / self.now.workers
+        return self._gain_of(max(self.supply.compute_s, made, self._burnt_s))
 
     def better(self) -> list[Queue]:
         """Return the shortest queues that come near the best, of as many workers and of more; what to try first, first.

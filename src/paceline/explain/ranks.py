@@ -23,6 +23,8 @@ class Straggler:
     step_s: float
     own_s: float  # busy itself
     excess_s: float  # more than the median of the others
+    least_excess_s: float  # more than the slowest of the others
+    steps: int
     waiting: float
     others_waiting: float
     phase: str  # in which it exceeds the others most
@@ -50,6 +52,8 @@ def straggler(facts: Facts) -> Straggler | None:
         step_s=step_s,
         own_s=own_s,
         excess_s=excess,
+        least_excess_s=own_s - max(_pace_s(r) for r in others),
+        steps=len(late.rows),
         waiting=waiting,
         others_waiting=others_waiting,
         phase=phase,

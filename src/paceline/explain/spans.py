@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from paceline import units
-from paceline.explain.facts import gain_of_removing
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.supply import WORTH
 from paceline.traces.many import Traces
@@ -63,7 +63,7 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
     lost = share(rank, lambda one: one.idle.loader_ns) if rank is not None else 0.0
     if rank is None or lost < WORTH:
         return None
-    gain = gain_of_removing(lost, 0.3, 0.95)
+    gain = at_most(lost)
     change = (
         "use DataLoader(num_workers=...); `paceline run` finds how many workers to use"
         if serial

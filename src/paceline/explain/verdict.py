@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from paceline.explain.gains import with_best_remedy, within_budget
 from paceline.explain.model import Finding, Gain
 
 _RESULT_FIRST = ("CONV001", "CONV002")
@@ -21,17 +22,17 @@ _YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
 _GIVES_WAY_TO = {"RUN006": "RUN005"}  # host code to a drift, which says that this code takes ever longer
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, the verdict's first."""
-    found = _bounded_by_straggler([_with_gain_of_remedy(f) for f in findings])
+def ordered(findings: Sequence[Finding], shares: Mapping[str, float] | None = None) -> list[Finding]:
+    """Return the findings, the verdict's first, with gains that share the time of one step.
+
+    Args:
+        findings: What the rules found.
+        shares: The share of step time of each phase; None: gains are not bounded by them.
+    """
+    found = _bounded_by_straggler([with_best_remedy(f) for f in findings])
     codes = frozenset(f.code for f in found)
-    return sorted(found, key=lambda f: _key(f, codes), reverse=True)
-
-
-def _with_gain_of_remedy(finding: Finding) -> Finding:
-    """Give a finding the gain of its first remedy, which a report shows beside it."""
-    gain = finding.remedies[0].gain if finding.remedies else None
-    return replace(finding, gain=gain) if gain is not None and finding.gain is not None else finding
+    in_order = sorted(found, key=lambda f: _key(f, codes), reverse=True)
+    return in_order if shares is None else within_budget(in_order, shares)
 
 
 def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
@@ -50,7 +51,7 @@ def _bounded(finding: Finding, most: Gain) -> Finding:
 
 
 def _at_most(gain: Gain, most: Gain) -> Gain:
-    return Gain(low=min(gain.low, most.low), high=min(gain.high, most.high))
+    return replace(gain, low=min(gain.low, most.low), high=min(gain.high, most.high))
 
 
 def _key(finding: Finding, among: frozenset[str] = frozenset()) -> tuple[int, float]:

@@ -176,7 +176,9 @@ def _cost(cost: Cost | None) -> Json | None:
 
 
 def _gain(gain: Gain | None) -> Json | None:
-    return None if gain is None else {"low": gain.low, "high": gain.high}
+    if gain is None:
+        return None
+    return {"low": gain.low, "high": gain.high, "basis": gain.basis, "confidence": gain.confidence}
 
 
 def _remedy(remedy: Remedy) -> Json:

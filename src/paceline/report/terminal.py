@@ -155,7 +155,8 @@ def _details(diagnosis: Diagnosis) -> list[str]:
         return []
     parts = [words.printable(finding.code)]
     if finding.gain is not None and finding.gain.high > 1.0:
-        parts.append(f"{words.gain(finding.gain)} {IF_FIXED}")
+        assumed = ", assumed" if finding.gain.basis == "assumed" else ""
+        parts.append(f"{words.factors(finding.gain)} {IF_FIXED}{assumed}")
     return [*parts, f"{finding.confidence} confidence"]
 
 

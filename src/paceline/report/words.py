@@ -99,7 +99,12 @@ def confident(value: Interval) -> str:
 
 
 def gain(value: Gain) -> str:
-    """Print a speed-up to expect: ``1.55x to 2.10x``, or ``up to 1.20x`` where it may be nothing."""
+    """Print a speed-up to expect: ``1.55x to 2.10x``, or ``up to 1.20x (assumed)`` where it may be nothing."""
+    return factors(value) + (f" ({value.basis})" if value.basis == "assumed" and value.high > 1.0 else "")
+
+
+def factors(value: Gain) -> str:
+    """Print the bounds of a speed-up, without their basis."""
     if value.low <= 1.0:
         return f"up to {units.factor(value.high)}" if value.high > 1.0 else "none"
     return span(value.low, value.high, "x")

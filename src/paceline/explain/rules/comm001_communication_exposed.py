@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans, words
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import repeated_exchanges, straggler
 from paceline.explain.rules import Rule
@@ -57,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         severity="critical" if share >= 0.25 else "warning",
         confidence="medium",
         time_share=share,
-        gain=gain_of_removing(share, 0.2, 0.9),
+        gain=at_most(share),
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(text=text, value=share, unit="share of step time"),
@@ -68,19 +69,19 @@ def check(facts: Facts) -> Finding | None:
                 id="ddp.comm_hook",
                 safety="numeric",
                 change="compress gradients to 16 bits with a DDP communication hook",
-                gain=gain_of_removing(share, 0.1, 0.5),
+                gain=at_most(0.5 * share),
             ),
             Remedy(
                 id="ddp.bucket_cap_mb",
                 safety="numeric",
                 change="try another gradient bucket size (bucket_cap_mb)",
-                gain=gain_of_removing(share, 0.0, 0.4),
+                gain=at_most(share),
             ),
             Remedy(
                 id="batch.accumulate",
                 safety="semantic",
                 change="accumulate gradients over more micro-steps",
-                gain=gain_of_removing(share, 0.4, 0.9),
+                gain=at_most(share),
             ),
         ],
         summary=f"ranks wait for communication during {units.percent(share)} of the time",
@@ -96,18 +97,18 @@ def check_traces(traces: Traces) -> Finding | None:
     share = min(exposed) if not traces.stragglers else max(0.0, min(exposed) - spans.waiting_share(traces))
     if share < _LEAST:
         return None
-    gain = gain_of_removing(share, 0.2, 0.9)
+    gain = at_most(share)
     compress = Remedy(
         id="ddp.comm_hook",
         safety="numeric",
         change="compress gradients to 16 bits with a DDP communication hook",
-        gain=gain_of_removing(share, 0.1, 0.5),
+        gain=at_most(0.5 * share),
     )
     buckets = Remedy(
         id="ddp.bucket_cap_mb",
         safety="numeric",
         change="try another gradient bucket size (bucket_cap_mb)",
-        gain=gain_of_removing(share, 0.0, 0.4),
+        gain=at_most(share),
     )
     return Finding(
         code="COMM001",

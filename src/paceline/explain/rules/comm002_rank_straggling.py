@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans
-from paceline.explain.facts import Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most, saving
+from paceline.explain.model import Evidence, Finding, Interval, Remedy
 from paceline.explain.ranks import straggler
 from paceline.explain.rules import Rule
 from paceline.traces.many import Traces
@@ -30,6 +31,9 @@ In profiler captures of several ranks, Paceline matches each collective operatio
 arrives last at a collective operation makes the other ranks wait. Paceline reports `rank-straggling` if the ranks wait
 for the same rank during at least 5% of the time in total.
 
+The expected gain is the speed-up if the slowest rank were as fast as the other ranks: at least as fast as the slowest
+of them, at most as fast as their median.
+
 ## What helps
 
 - `ranks.balance`: find out why the slowest rank needs more time in the phase that the finding names, and give every
@@ -43,7 +47,8 @@ def check(facts: Facts) -> Finding | None:
     if late is None:
         return None
     share = late.excess_s / late.step_s
-    gain = gain_of_removing(share, 0.5, 1.0)
+    saved = Interval(value=share, low=late.least_excess_s / late.step_s, high=share, count=late.steps)
+    gain = saving(saved)
     return Finding(
         code="COMM002",
         name="rank-straggling",
@@ -94,7 +99,7 @@ def check_traces(traces: Traces) -> Finding | None:
     share = spans.waiting_share(traces, late.rank)
     if share < _LEAST:
         return None
-    gain = gain_of_removing(share, 0.5, 1.0)
+    gain = at_most(share)
     came = f"rank {late.rank} arrives last in {late.last_in} of {late.of} collective operations"
     together = units.seconds(late.caused_ns / 1e9)
     waited = (

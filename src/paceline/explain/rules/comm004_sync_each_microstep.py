@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import repeated_exchanges
 from paceline.explain.rules import Rule
@@ -40,7 +41,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     synced = repeated.per_update
     saved = 1 - 1 / synced
-    gain = gain_of_removing(share, 0.3 * saved, saved)
+    gain = at_most(share * saved)
     return Finding(
         code="COMM004",
         name="sync-each-microstep",

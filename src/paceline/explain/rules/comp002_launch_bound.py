@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans, words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.window import Window
@@ -61,7 +62,7 @@ def check(facts: Facts) -> Finding | None:
         f"a step runs {window.operators_per_step:,.0f} operators, which take {units.seconds(mean)} on "
         f"average ({window.steps} steps profiled)"
     )
-    gain = gain_of_removing(share, 0.15, 0.75)
+    gain = at_most(share)
     return Finding(
         code="COMP002",
         name="launch-bound",
@@ -86,7 +87,7 @@ def check(facts: Facts) -> Finding | None:
                 id="compute.compile",
                 safety="numeric",
                 change="torch.compile(model)",
-                gain=gain_of_removing(share, 0.1, 0.6),
+                gain=at_most(share),
             ),
         ],
         summary=f"a step runs {window.operators_per_step:,.0f} small operators, and launching them takes longer than "
@@ -132,7 +133,7 @@ def check_traces(traces: Traces) -> Finding | None:
     mean_s = sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e9
     if not count or mean_s > _SHORT_S:
         return None  # a capture without kernels does not show the work of the GPU
-    gain = gain_of_removing(share, 0.3, 0.9)
+    gain = at_most(share)
     text = f"a compute kernel takes {units.seconds(mean_s)} on average ({count:,} kernels)"
     return Finding(
         code="COMP002",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans, words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
@@ -31,8 +32,8 @@ and the last step.
 If the host waits while the GPU computes, no time is lost. The lost time is therefore at most the time in which the GPU
 is idle (1 - utilization, read with NVML), without the idle time for data loading, copies and checkpoints. If the GPU is
 idle during less than 5% of the time, apart from data loading, copies and checkpoints, Paceline does not report
-`sync-stall`. The expected gain is between a quarter of the idle time and all of it, because a GPU is also idle for
-other reasons. If the utilization cannot be read, the finding has the severity "info".
+`sync-stall`. The expected gain is assumed: at most all of the idle time, because a GPU is also idle for other
+reasons. If the utilization cannot be read, the finding has the severity "info".
 
 In profiler captures, Paceline reports `sync-stall` if the GPU is idle during at least 5% of the time while the host is
 in a call such as `cudaStreamSynchronize`.
@@ -59,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
     if idle is not None and idle < WORTH:
         return None
     lost = None if idle is None else min(share, idle)
-    gain = None if lost is None else gain_of_removing(lost, 0.25, 1.0)
+    gain = None if lost is None else at_most(lost)
     return Finding(
         code="COMP003",
         name="sync-stall",
@@ -149,7 +150,7 @@ def check_traces(traces: Traces) -> Finding | None:
     if found is None or found[1] < WORTH:
         return None
     rank, share = found
-    gain = gain_of_removing(share, 0.25, 1.0)
+    gain = at_most(share)
     less = Remedy(
         id="sync.less_often",
         safety="exact",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.matrix import matrix_share
 from paceline.explain.mfu import capability, number_format
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
@@ -29,8 +30,8 @@ matrix products from the time that matrix operators take on the GPU in the profi
 Paceline uses a lower bound: the time that the matrix products would take at the GPU's fp32 peak rate.
 
 The expected speed-up of the matrix products is at most the ratio of the GPU's peak rates in the two data types (2 if
-Paceline does not know the GPU). The lower bound of the expected gain is a third of its upper bound, because type
-conversions and memory traffic do not become faster.
+Paceline does not know the GPU). How much of it is reached is assumed, because type conversions and memory traffic do
+not become faster.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `precision-unused` was tested.
 
@@ -52,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
     if share is None or share < _LEAST_SHARE:
         return None
     most = 1 - 1 / _ratio(rank, "bf16" if able >= _BF16 else "fp16")
-    gain = gain_of_removing(share, most / 3, most)
+    gain = at_most(share * most)
     return Finding(
         code="COMP004",
         name="precision-unused",
@@ -112,7 +113,7 @@ def _remedies(rank: RankFacts, share: float, able: float, gain: Gain) -> list[Re
     line = 'torch.set_float32_matmul_precision("high")'
     return [
         Remedy(id="precision.autocast", safety="numeric", change=change, gain=gain),
-        Remedy(id="precision.tf32", safety="numeric", change=line, gain=gain_of_removing(share, tf32 / 3, tf32)),
+        Remedy(id="precision.tf32", safety="numeric", change=line, gain=at_most(share * tf32)),
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paceline import units
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.matrix import matrix_share
 from paceline.explain.mfu import number_format
 from paceline.explain.model import Evidence, Finding, Remedy
@@ -32,7 +33,7 @@ of the FLOPs, counted over the sixteen sizes of matrix products with the most FL
 also take at least 5% of step time. The limit of 16 bytes comes from NVIDIA's guide to matrix multiplication.
 
 The gain of padding depends on the GPU and its libraries, and it was not measured. The expected gain is therefore
-between nothing and half of the time of the misaligned matrix products. Convolutions are not included, because cuDNN
+assumed: at most the time of the misaligned matrix products. Convolutions are not included, because cuDNN
 pads them itself.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `shapes-misaligned` was tested.
@@ -57,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
     share = (matrix_share(rank) or 0.0) * part
     if part < _LEAST_SHARE or share < WORTH:
         return None
-    gain = gain_of_removing(share, 0.0, 0.5)
+    gain = at_most(share)
     return Finding(
         code="COMP005",
         name="shapes-misaligned",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.operators import is_elementwise
 from paceline.explain.rules import Rule
@@ -45,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
     if part < 0.5 or share < 0.3:
         return None
     top = ", ".join(o.name.removeprefix("aten::") for o in elementwise[:3])
-    gain = gain_of_removing(share, 0.15, 0.7)
+    gain = at_most(share)
     return Finding(
         code="COMP006",
         name="bandwidth-bound",
@@ -74,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
                 id="precision.autocast",
                 safety="numeric",
                 change="use bf16 autocast, which halves the bytes that operations read and write",
-                gain=gain_of_removing(share, 0.0, 0.4),
+                gain=at_most(share),
             ),
         ],
         summary=f"element-wise operations take {units.percent(share)} of the time, and memory bandwidth limits their "

@@ -44,7 +44,7 @@ def check(facts: Facts) -> Finding | None:
     if compute < _COMPUTE or not found:
         return None
     rank, gpu = found[0]
-    gain = Gain(low=1.0, high=2.0)
+    gain = Gain(low=1.0, high=2.0, basis="assumed")
     return Finding(
         code="COMP007",
         name="device-underfilled",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.run import JsonObject
@@ -51,7 +52,7 @@ def check(facts: Facts) -> Finding | None:
         f"{biggest['class']} updates {biggest['tensors']:,} tensors with {biggest['parameters']:,} "
         f"parameters one tensor at a time"
     )
-    gain = gain_of_removing(share, 0.25, 0.9)
+    gain = at_most(share)
     return Finding(
         code="COMP008",
         name="optimizer-unfused",
@@ -76,14 +77,12 @@ def _foreach(optimizer: JsonObject) -> bool:
 
 def _remedies(optimizer: JsonObject, share: float) -> list[Remedy]:
     name = optimizer["class"]
-    fused = Remedy(
-        id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=gain_of_removing(share, 0.25, 0.9)
-    )
+    fused = Remedy(id="optimizer.fused", safety="numeric", change=f"{name}(…, fused=True)", gain=at_most(share))
     foreach = Remedy(
         id="optimizer.foreach",
         safety="numeric",
         change=f"{name}(…, foreach=True)",
-        gain=gain_of_removing(share, 0.0, 0.4),
+        gain=at_most(share),
     )
     return [fused, foreach] if name in _FUSABLE else [foreach]
 

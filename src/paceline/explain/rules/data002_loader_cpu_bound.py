@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most, twice_as_fast
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import (
@@ -53,7 +54,7 @@ def check(facts: Facts) -> Finding | None:
     if not _applies(facts, rank, supply):
         return None
     share = supply.steady_share
-    gain = gain_of_removing(share, 0.3, 0.8)
+    gain = at_most(share)
     return Finding(
         code="DATA002",
         name="loader-cpu-bound",
@@ -87,20 +88,20 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         Remedy(
             id="loader.decode",
             safety="numeric",
-            change=f"make {function} faster: use a faster decoder, or decode images directly to a smaller size",
-            gain=gain_of_removing(share, 0.2, 0.7),
+            change=f"make {function} twice as fast: use a faster decoder, or decode images directly to a smaller size",
+            gain=twice_as_fast(share, rank.loader.hot if rank.loader else ()),
         ),
         Remedy(
             id="loader.cache",
             safety="exact",
             change="keep decoded samples in memory, if they fit",
-            gain=gain_of_removing(share, 0.3, 0.9),
+            gain=at_most(share),
         ),
         Remedy(
             id="loader.batch_transform",
             safety="numeric",
             change="apply transforms to whole batches instead of single samples, or apply them on the GPU",
-            gain=gain_of_removing(share, 0.1, 0.7),
+            gain=at_most(share),
         ),
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, is_blocked, is_jitter, is_transport, waiting_rank
@@ -68,7 +69,7 @@ def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
         id="loader.shards",
         safety="exact",
         change="run paceline data convert SRC DEST, which replaces many small reads with a few large reads",
-        gain=gain_of_removing(supply.steady_share, 0.3, 0.9),
+        gain=at_most(supply.steady_share),
     )
     if saturated or best <= supply.workers:
         return [shards]

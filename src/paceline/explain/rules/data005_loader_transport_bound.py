@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, receiving_s, waiting_rank
@@ -46,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         severity="critical" if share >= 0.2 else "warning",
         confidence="medium",
         time_share=share,
-        gain=gain_of_removing(share, 0.3, 0.85),
+        gain=at_most(share),
         ranks=[rank.record.rank],
         evidence=_evidence(rank, supply),
         remedies=_remedies(rank, share),
@@ -62,19 +63,19 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
         safety="exact",
         change=f"rewrite the collate function {rank.loader.settings.get('collate_fn') if rank.loader else ''} "
         f"without Python code per sample",
-        gain=gain_of_removing(share, 0.3, 0.85),
+        gain=at_most(share),
     )
     types = Remedy(
         id="loader.small_dtype",
         safety="numeric",
         change="load small data types (uint8) and convert them to floating point on the GPU",
-        gain=gain_of_removing(share, 0.2, 0.7),
+        gain=at_most(share),
     )
     threads = Remedy(
         id="loader.threads",
         safety="exact",
         change="load batches in threads, so that batches are not copied between processes",
-        gain=gain_of_removing(share, 0.2, 0.85),
+        gain=at_most(share),
     )
     slow_collate = rank.loader is not None and rank.loader.collate >= 0.5
     return [collate, types, threads] if slow_collate else [types, threads, collate]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.reads import Reads, reads_of
 from paceline.explain.rules import Rule
@@ -42,7 +43,7 @@ def check(facts: Facts) -> Finding | None:
     reads = reads_of(facts.run, rank)
     if reads is None or supply.steady_share < WORTH or not _is_small(reads) or is_transport(rank, supply):
         return None
-    gain = gain_of_removing(supply.steady_share, 0.3, 0.9)
+    gain = at_most(supply.steady_share)
     return Finding(
         code="DATA007",
         name="small-reads",

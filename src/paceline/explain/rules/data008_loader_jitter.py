@@ -6,8 +6,9 @@ import numpy as np
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, LoaderBreakdown, Remedy
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
+from paceline.explain.model import Evidence, Finding, Gain, LoaderBreakdown, Remedy
 from paceline.explain.queueing import Played
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
@@ -57,7 +58,7 @@ def check(facts: Facts) -> Finding | None:
         severity="warning",
         confidence="high" if len(wait) >= 60 else "medium",
         time_share=share,
-        gain=gain_of_removing(share, 0.3, 0.95),
+        gain=at_most(share),
         ranks=[rank.record.rank],
         evidence=[
             words.share_of_step(share, "waiting for data"),
@@ -70,13 +71,20 @@ def check(facts: Facts) -> Finding | None:
                 id="loader.in_order",
                 safety="semantic",
                 change="DataLoader(in_order=False)",
-                gain=gain_of_removing(share, 0.3, 0.95),
+                gain=_in_any_order(supply, rank.loader, share),
             ),
         ],
         summary=f"a few batches take far longer to load than the others, and training waits for data during "
         f"{units.percent(share)} "
         f"of step time",
     )
+
+
+def _in_any_order(supply: Supply, loader: LoaderBreakdown | None, share: float) -> Gain:
+    """Return the gain if a batch is taken as soon as any is ready."""
+    if loader is None or not loader.workers or not loader.batch_times:
+        return at_most(share)
+    return Played(supply=supply, loader=loader).gain_in_any_order()
 
 
 def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:

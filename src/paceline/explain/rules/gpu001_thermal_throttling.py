@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.gpu import GpuUse, Throttle
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -25,8 +26,8 @@ Paceline reports `thermal-throttling` if the driver names heat as the reason for
 The lost time is the product of three values: the share of readings with heat as the reason, how much lower the SM clock
 rate is in readings with heat as the reason than in readings without a limit, and the share of computing in step time.
 If there are fewer than three readings without a limit, Paceline compares with the highest clock rate of the GPU
-instead. The lower bound of the expected gain is a third of the lost time, because memory-bound operations hardly depend
-on the SM clock rate. The meaning of the readings comes from NVML's documentation.
+instead. The expected gain is assumed: at most all of the lost time, because memory-bound operations hardly depend on
+the SM clock rate. The meaning of the readings comes from NVML's documentation.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `thermal-throttling` was tested.
 
@@ -45,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
     rank, gpu, heat = max(found, key=lambda each: each[2].share * each[2].deficit)
     compute = sum(rank.breakdown.shares[p] for p in ("forward", "backward", "optimizer"))
     lost = heat.share * heat.deficit * compute
-    gain = gain_of_removing(lost, 1 / 3, 1.0)
+    gain = at_most(lost)
     return Finding(
         code="GPU001",
         name="thermal-throttling",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.gpu import GpuUse, Throttle
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -28,8 +29,8 @@ the reason, the SM clock rate must be at least 5% lower than in readings without
 readings without a limit, Paceline compares with the highest clock rate of the GPU instead.
 
 The finding is a warning if the power limit is more than 2% below the default, or if there is a power brake. In all
-other cases, the severity of the finding is "info". The lower bound of the expected gain assumes that only a third of
-the lost clock rate affects the step time, because memory-bound operations hardly depend on the clock rate.
+other cases, the severity of the finding is "info". The expected gain is assumed: at most all of the lost clock rate,
+because memory-bound operations hardly depend on the clock rate.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `power-capped` was tested.
 
@@ -49,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
     rank, gpu, cut = max(found, key=lambda each: (_is_fault(each[1], each[2]), each[2].share * each[2].deficit))
     compute = sum(rank.breakdown.shares[p] for p in ("forward", "backward", "optimizer"))
     lost, fault = cut.share * cut.deficit * compute, _is_fault(gpu, cut)
-    gain = gain_of_removing(lost, 1 / 3, 1.0) if fault else None
+    gain = at_most(lost) if fault else None
     return Finding(
         code="GPU002",
         name="power-capped",

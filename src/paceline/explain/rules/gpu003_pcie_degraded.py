@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.gpu import GpuUse, Link
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
@@ -87,7 +88,7 @@ def _gain(link: Link, share: float) -> Gain | None:
     now, best = _rate(link), pcie_bytes_per_s(_best_generation(link), link.max_lanes)
     if share < _WORTH or now is None or best is None:
         return None
-    return gain_of_removing(share, 0.5 * (1 - now / best), 1 - now / best)
+    return at_most(share * (1 - now / best))
 
 
 def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, gain_of_removing
+from paceline.explain.facts import Facts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, worker_threads
@@ -18,8 +19,8 @@ ends only when its slowest thread ends.
 
 Paceline reports `cpu-oversubscribed` if there are at least 1.5 times as many compute threads as CPU cores that the
 program may use. Compute threads are the torch threads of all ranks on the host, or the torch threads of the loader's
-workers. The finding also requires that the training thread waits for a core during at least a tenth of the time in
-which it is running or ready to run.
+workers. The finding also requires that the training thread is ready to run and waits for a core during at least a tenth
+of step time. The expected gain is assumed: at most all of this waiting.
 
 ## What helps
 
@@ -40,7 +41,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     here = sum(r.record.host == facts.first.record.host for r in facts.ranks)
     right = max(1, int(cores // here))
-    gain = gain_of_removing(share, 0.2, 1.0)
+    gain = at_most(share)
     return Finding(
         code="HOST001",
         name="cpu-oversubscribed",
@@ -54,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
             Evidence(
                 text=f"threads that were ready to run waited for a CPU core during {units.percent(share)} of the time",
                 value=share,
-                unit="share of wanted time",
+                unit="share of step time",
             ),
         ],
         remedies=[
@@ -72,7 +73,7 @@ def check(facts: Facts) -> Finding | None:
 def _in_ranks(facts: Facts) -> tuple[int, float]:
     """Return the number of compute threads on the first rank's host, and the share of time they waited for a CPU."""
     here = [r for r in facts.ranks if r.record.host == facts.first.record.host]
-    return sum(int(r.record.meta.get("threads", 1)) for r in here), facts.contention
+    return sum(int(r.record.meta.get("threads", 1)) for r in here), facts.kept_from_cpu
 
 
 def _in_workers(facts: Facts) -> tuple[int, float]:

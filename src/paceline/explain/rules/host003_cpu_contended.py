@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from paceline import units
-from paceline.explain.facts import Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.facts import Facts
+from paceline.explain.gains import saving
+from paceline.explain.host import HostUse
+from paceline.explain.model import Evidence, Finding, Gain, Interval, Remedy
 from paceline.explain.rules import Rule
 
 PAGE = """
@@ -15,9 +17,13 @@ of its container. The program itself is not the cause.
 
 ## How it is detected
 
-Paceline reports `cpu-contended` if the training thread waits for a CPU core during at least a tenth of the time in
-which it is running or ready to run. The finding also requires that processes outside the watched run use at least a
-fifth of the cores that the program may use, or that a cgroup quota stops the program during at least 5% of the time.
+Paceline reports `cpu-contended` if the training thread was ready to run and waited for a CPU core during at least a
+tenth of step time. The finding also requires that processes outside the watched run use at least a fifth of the cores
+of the program's affinity, or that a cgroup quota stops the program during at least 5% of the time. In a container with
+a CPU quota, other processes count only if at least 85% of the cores are in use.
+
+The upper end of the expected gain is the speed-up without this waiting. The lower end leaves the part that the
+program's own threads and workers take, by their share of the CPU time.
 
 ## What helps
 
@@ -27,24 +33,23 @@ fifth of the cores that the program may use, or that a cgroup quota stops the pr
 
 def check(facts: Facts) -> Finding | None:
     """Return finding HOST003, or None if it does not apply."""
-    host, share = facts.host, facts.contention
+    host, share = facts.host, facts.kept_from_cpu
     if host.allowed_cores is None or share < 0.1:
         return None
-    others = (host.other_cores or 0.0) / host.allowed_cores
+    others = host.others_share
     throttled = host.throttled or 0.0
     if others < 0.2 and throttled < 0.05:
         return None
-    gain = gain_of_removing(share, 0.3, 1.0)
+    gain = _gain(host, share, throttled)
     evidence = [
         Evidence(
-            text=f"the training thread waited for a CPU core during {units.percent(share)} of the time in which "
-            "it could run",
+            text=f"the training thread waited for a CPU core during {units.percent(share)} of step time",
             value=share,
-            unit="share of wanted time",
+            unit="share of step time",
         ),
         Evidence(
-            text=f"processes outside this run used {units.percent(others)} of the {host.allowed_cores:g} CPU cores "
-            f"that the program may use ({host.samples} readings)",
+            text=f"processes outside this run used {units.percent(others)} of the {host.cores or 0:g} CPU cores "
+            f"({host.samples} readings)",
             value=others,
             unit="share of cores",
         ),
@@ -75,8 +80,15 @@ def check(facts: Facts) -> Finding | None:
                 gain=gain,
             )
         ],
-        summary=f"the program waits for a CPU core during {units.percent(share)} of the time in which it could run",
+        summary=f"the program waits for a CPU core during {units.percent(share)} of step time",
     )
+
+
+def _gain(host: HostUse, share: float, throttled: float) -> Gain:
+    """Return the gain without others: between their part of the CPU time beside the training thread, and all."""
+    others, own = host.other_cores or 0.0, max(0.0, (host.own_cores or 0.0) - 1.0)
+    part = 1.0 if throttled >= 0.05 or others + own <= 0 else others / (others + own)
+    return saving(Interval(value=share, low=share * part, high=share, count=host.samples))
 
 
 RULE = Rule(code="HOST003", name="cpu-contended", page=PAGE, check=check)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from paceline import units
 from paceline.explain import words
 from paceline.explain.breakdown import hot_functions
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -46,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         f"the work between the import of torch and the first batch took {units.seconds(setup_s)} of "
         f"{units.seconds(facts.wall_s)} of this run"
     )
-    gain = gain_of_removing(share, 0.3, 0.95)
+    gain = at_most(share)
     return Finding(
         code="RUN003",
         name="startup-slow",

@@ -65,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
     if not _recurs(slow) or kept_from_cpu(rank.record) >= _EXPLAINED * excess:
         return None
     every = period_of(np.flatnonzero(slow))
-    gain = Gain(low=1.0, high=1 / (1 - min(excess, 0.99)))
+    gain = Gain(low=1.0, high=1 / (1 - min(excess, 0.99)), basis="assumed")
     if every is None:
         what = f"{int(slow.sum())} of {len(busy)} steps compute"
         summary = f"some steps compute for much longer than the others, which costs {units.percent(excess)} of the time"

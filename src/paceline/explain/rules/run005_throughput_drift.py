@@ -8,7 +8,7 @@ from paceline import units
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import Floats, drift
+from paceline.explain.statistics import Floats, drift, median_interval
 from paceline.record.layout import PHASES
 from paceline.record.run import column
 
@@ -66,7 +66,7 @@ def check(facts: Facts) -> Finding | None:
         severity="critical" if ratio >= 2 else "warning",
         confidence="high" if trend >= 0.85 else "medium",
         time_share=1 - 1 / gain if gain > 1 else 0.0,
-        gain=Gain(low=max(1.0, 1 + 0.5 * (gain - 1)), high=max(1.0, gain * 1.1)),
+        gain=_at_first_pace(rank.walls, quarter),
         ranks=[rank.record.rank],
         evidence=[Evidence(text=text, value=ratio, unit="factor"), _grown(rank, quarter)],
         remedies=[
@@ -79,6 +79,15 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"at the end of the run, a step takes {units.factor(ratio)} as long as at the beginning",
     )
+
+
+def _at_first_pace(walls: Floats, quarter: int) -> Gain:
+    """Return the gain if all steps were as fast as those of the first quarter of the run (95% CI of its median)."""
+    begin, mean = median_interval(walls[:quarter]), float(walls.mean())
+    if begin is None or begin.low <= 0:
+        return Gain(low=1.0, high=1.0)
+    low = max(1.0, mean / begin.high)
+    return Gain(low=low, high=max(low, mean / begin.low))
 
 
 def _drifts(values: np.ndarray) -> bool:

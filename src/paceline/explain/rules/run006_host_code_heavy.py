@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline import units
 from paceline.explain import words
 from paceline.explain.breakdown import host_ratio
-from paceline.explain.facts import TELLABLE_S, Facts, gain_of_removing
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.facts import TELLABLE_S, Facts
+from paceline.explain.gains import at_most, saving, share_of_samples
+from paceline.explain.model import Evidence, Finding, Gain, HotFunction, Remedy
 from paceline.explain.rules import Rule
+
+_LEFT_OUT = 0.9  # of all calls, if one in ten is made
 
 PAGE = """
 ## What it means
@@ -22,6 +27,9 @@ pass on lines that do not compute the loss. Paceline reports `host-code-heavy` i
 and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
 prepare the input of the next forward pass counts as waiting for data. Time on the line that calls the forward or
 backward pass, such as the training step of a library, is not counted, because a program cannot leave it out.
+
+The expected gain of running the slowest function only every tenth step is nine tenths of its share. The interval is
+that of a proportion of stack samples (Wilson).
 
 ## What helps
 
@@ -47,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
         severity="critical" if share >= 0.2 else "warning",
         confidence="high" if functions and functions[0].count >= 10 else "medium",
         time_share=share,
-        gain=gain_of_removing(share, 0.5, 0.95),
+        gain=at_most(share),
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             words.share_of_step(share, "the program's own Python code between the phases of a step"),
@@ -65,19 +73,27 @@ def check(facts: Facts) -> Finding | None:
             Remedy(
                 id="host.less_often",
                 safety="semantic",
-                change=f"if training does not need its results, run the slow Python code{where} only every n-th step",
-                gain=gain_of_removing(share, 0.5, 0.95),
+                change=f"if training does not need its results, run the slow Python code{where} only every tenth step",
+                gain=_less_often(share, functions),
             ),
             Remedy(
                 id="host.vectorize",
                 safety="numeric",
                 change=f"replace Python loops{where} with tensor operations",
-                gain=gain_of_removing(share, 0.3, 0.9),
+                gain=at_most(share),
             ),
         ],
         summary=f"the program's own Python code between the phases of a step{where} takes {units.percent(share)} of "
         f"the time",
     )
+
+
+def _less_often(share: float, functions: Sequence[HotFunction]) -> Gain:
+    """Return the gain of leaving out nine of ten calls of the function with most samples."""
+    if not functions:
+        return at_most(_LEFT_OUT * share)
+    total = round(functions[0].count / functions[0].share)
+    return saving(share_of_samples(share, functions[0].count, total, _LEFT_OUT))
 
 
 RULE = Rule(code="RUN006", name="host-code-heavy", page=PAGE, check=check)

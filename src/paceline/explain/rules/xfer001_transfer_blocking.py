@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans, words
-from paceline.explain.facts import Facts, RankFacts, gain_of_removing
+from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
@@ -29,8 +30,7 @@ Copies on a separate CUDA stream overlap with computing, so their time does not 
 stream waits for them (`wait_stream`) counts. If the program makes such copies, the finding gives their number and
 duration, and `loader.device_prefetch` is not proposed.
 
-The expected gain is between a third of the copy time (pinned memory saves the driver's second copy) and nearly all of
-it (copies overlap with computing). The lower bound, a third, is an estimate, not a measurement.
+The expected gain is assumed: at most all of the copy time, if copies overlap with computing.
 
 In profiler captures, Paceline reports `transfer-blocking` if copies during which no kernel runs take at least 5% of the
 time.
@@ -57,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
         severity="critical" if share >= 0.2 else "warning",
         confidence="medium",
         time_share=share,
-        gain=gain_of_removing(share, 1 / 3, 0.95),
+        gain=at_most(share),
         ranks=[r.record.rank for r in facts.ranks if r.breakdown.shares["transfer"] >= WORTH],
         evidence=[words.share_of_step(share, "copying to the GPU"), *_pinning(rank), *_overlapped(rank)],
         remedies=_remedies(rank, share),
@@ -97,19 +97,19 @@ def _remedies_for(pins: bool, share: float, *, prefetches: bool = False) -> list
         id="loader.pin_memory",
         safety="exact",
         change="use DataLoader(pin_memory=True) and batch.to(device, non_blocking=True)",
-        gain=gain_of_removing(share, 1 / 3, 0.95),
+        gain=at_most(share),
     )
     prefetch = Remedy(
         id="loader.device_prefetch",
         safety="exact",
         change="copy the next batch from pinned memory on a separate CUDA stream, with non_blocking=True",
-        gain=gain_of_removing(share, 0.5, 0.95),
+        gain=at_most(share),
     )
     smaller = Remedy(
         id="loader.small_dtype",
         safety="numeric",
         change="load uint8 values and convert them to floating point on the GPU",
-        gain=gain_of_removing(share, 0.0, 0.75),
+        gain=at_most(share),
     )
     return [*([] if pins else [pin]), *([] if prefetches else [prefetch]), smaller]
 
@@ -129,7 +129,7 @@ def check_traces(traces: Traces) -> Finding | None:
         severity="critical" if share >= 0.2 else "warning",
         confidence="high",
         time_share=share,
-        gain=gain_of_removing(share, 1 / 3, 0.95),
+        gain=at_most(share),
         ranks=spans.numbers([rank]),
         evidence=[
             spans.cited(rank, share, "copying while no kernel runs"),
