@@ -184,6 +184,15 @@ def test_kill_9_of_the_launcher_leaves_no_ranks(going):
 # ------------------------------------------------------------------------------------------- memory
 
 
+def test_a_forked_training_keeps_its_end(tmp_path):
+    """Such a process leaves without Python's exit functions."""
+    result = watched([PROGRAMS / "forked.py"], tmp_path)
+    rank = result.run.ranks[0]
+    assert len(rank.steps) == 57
+    ends = rank.noted("end")
+    assert [(end["exception"], end["message"]) for end in ends] == [("ValueError", "the last batch is empty")]
+
+
 def test_an_allocation_that_fails(tmp_path):
     result = watched([ENDLESS, "--memory", "limited"], tmp_path)
     assert result.code == 1

@@ -160,6 +160,28 @@ def waiting(tmp_path, contention: float = 0.0, **more) -> dict[str, float]:
     return seconds(folder.launch().read().ranks[0])
 
 
+def measured(exposed_ms, count=10):
+    """What DistributedDataParallel timed itself."""
+    return {"exchange_times": [{"count": count, "exposed_s": exposed_ms / 1e3}] if count else []}
+
+
+@pytest.mark.parametrize(
+    "synced, summary, waited",
+    [
+        (1, measured(4), 4),
+        (1, measured(1), 1),  # it slept for the rest
+        (1, measured(0, count=0), 4),  # too few steps to be timed
+        (0, measured(4), 0),  # no gradients were reduced
+    ],
+)
+def test_a_rank_that_sleeps_in_its_forward_or_backward_waits_for_nobody(tmp_path, synced, summary, waited):
+    """The recorder measures where ranks wait: time off the CPU elsewhere is the program's own."""
+    rows = plain(20, forward_blocked=3, backward_blocked=4, synced=synced)
+    rank = rank_of(tmp_path, rows, meta={"distributed": True, "world": 2}, summary=summary)
+    expected = {"forward": 3, "backward": 6 - waited, "optimizer": 1, "communication": waited}
+    assert seconds(rank) == {name: spent for name, spent in expected.items() if spent}
+
+
 def test_time_off_the_cpu_in_a_distributed_backward_is_communication(tmp_path):
     assert waiting(tmp_path) == {"forward": 2, "backward": 2, "optimizer": 1, "communication": 5}
 

@@ -135,17 +135,30 @@ def _with_saving(rank: Rank, found: dict[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Move waiting inside forward and backward of a distributed run to communication."""
+    """Move waiting for the reduction of gradients in backward passes to communication.
+
+    The recorder marks all other waiting for ranks. Time off the CPU in a backward pass that reduces gradients is
+    waiting, but not more than DistributedDataParallel itself measured: the rest is the program's own.
+    """
     if not rank.meta.get("distributed") or rank.device != "cpu":  # on a GPU the thread is off the CPU all the while
         return found
     contention = runnable_ratio(rank)
-    for name in ("forward", "backward"):
+    measured = rank.summary.get("exchange_times")
+    for name in ("backward",) if measured is not None else ("forward", "backward"):  # earlier records know no more
         off_cpu = np.nan_to_num(column(rows, f"{name}_blocked_s"))
         kept = np.maximum(found[name] - off_cpu, 0.0) * contention
         waited = np.clip(off_cpu - kept, 0.0, found[name])
+        if measured is not None:
+            waited = _as_measured(waited * (rows["synced"] > 0), sum(one["exposed_s"] for one in measured))
         found[name] = found[name] - waited
         found["communication"] = found["communication"] + waited
     return found
+
+
+def _as_measured(waited: np.ndarray, exposed_s: float) -> np.ndarray:
+    """Return waiting times that are in the mean not longer than what was measured of some steps (0: not measured)."""
+    mean = float(waited.mean()) if len(waited) else 0.0
+    return waited * min(1.0, exposed_s / mean) if exposed_s and mean else waited
 
 
 def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:

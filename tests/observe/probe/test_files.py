@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.observe.probe import files
-from paceline.observe.probe.files import Appender, replace_json, to_json
+from paceline.observe.probe.files import Appender, another, make_json, replace_json, to_json
 from paceline.observe.probe.identity import IdentityMap
 from paceline.observe.probe.part import StepRow
 from paceline.observe.probe.rows import as_f32, pack_step
@@ -212,3 +212,15 @@ def test_many_objects_that_live_are_not_walked_at_every_new_one():
         seen.set(thing, number)
     assert time.process_time() - begun < 2
     assert all(seen.get(thing) == number for number, thing in enumerate(kept))
+
+
+def test_a_folder_is_taken_once(tmp_path):
+    """Two containers may share a host name and process ids: the second one takes another name."""
+    path = tmp_path / "meta.json"
+    assert make_json(str(path), {"own": 1})
+    assert not make_json(str(path), {"own": 2})
+    assert json.loads(path.read_text()) == {"own": 1}
+    assert [each.name for each in tmp_path.iterdir()] == ["meta.json"]
+    name = another("ranks/box-a-17")
+    assert name.startswith("ranks/box-a.") and name.endswith("-17")
+    assert another("ranks/box-a-17") != name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -40,6 +41,32 @@ def replace_json(path: str, record: dict[str, Any]) -> None:
     with open(temporary, "wb") as file:
         file.write(to_json(record))
     os.replace(temporary, path)
+
+
+def make_json(path: str, record: dict[str, Any]) -> bool:
+    """Write a new JSON file, whole from the first moment on; return whether there was none of this name."""
+    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(to_json(record))
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.exists(path):
+            return False
+        os.replace(temporary, path)
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    return True
+
+
+def another(name: str) -> str:
+    """Return another name for ``<host>-<pid>``: two containers may share both. The process id stays its end."""
+    head, _, pid = name.rpartition("-")
+    return f"{head}.{os.urandom(4).hex()}-{pid}"
 
 
 def to_json(record: dict[str, Any]) -> bytes:

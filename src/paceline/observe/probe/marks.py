@@ -45,6 +45,10 @@ SAVERS = {
 }
 
 
+# Where tensor-parallel code waits for a collective that it began before.
+WAITS = "torch.distributed._functional_collectives"
+
+
 def mark(owner: Any, name: str, code: int) -> None:
     """Wrap ``owner.name`` so that its outermost calls are a phase."""
     original = getattr(owner, name, None)
@@ -89,6 +93,11 @@ def patch_savers(module: Any) -> None:
         mark(module, name, SAVE)
 
 
+def patch_waits(module: Any) -> None:
+    """Mark where functional collectives are waited for."""
+    mark(module, "wait_tensor", COMMUNICATION)
+
+
 def _patch_collectives(torch: Any) -> None:
     from torch.distributed import distributed_c10d
 
@@ -97,6 +106,9 @@ def _patch_collectives(torch: Any) -> None:
             mark(distributed_c10d, name, COMMUNICATION)
             guard.replace(torch.distributed, name, getattr(distributed_c10d, name))
     mark(torch._C._distributed_c10d.Work, "wait", COMMUNICATION)
+    mark(torch.distributed, "_broadcast_coalesced", COMMUNICATION)  # of buffers, as a forward pass of DDP begins
+    if WAITS in sys.modules:
+        patch_waits(sys.modules[WAITS])
     for name in ("init_process_group", "destroy_process_group"):
         _note_group(torch, distributed_c10d, name)
 

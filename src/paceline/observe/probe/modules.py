@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from paceline.observe.probe import guard
+from paceline.observe.probe import exchanges, guard
 from paceline.observe.probe.frames import stack
 from paceline.observe.probe.gate import FORWARD, gate
 from paceline.observe.probe.identity import IdentityMap
@@ -101,6 +101,8 @@ def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
             samples, fresh = (None, True) if gate.fed else look(args, kwargs)
             reduces = found.reduces
             synced = reduces and module.require_backward_grad_sync
+            if reduces:
+                exchanges.look(module)
             frames = wanted_stack() if gate.frames_wanted else None
             if not gate.scribe_started:
                 gate.start_scribe()

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import fetchers, guard, loaders, modules, optimizers, process
+from paceline.observe.probe import exchanges, fetchers, guard, loaders, modules, optimizers, process
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.bounded import PATIENCE_S, run_bounded
 from paceline.observe.probe.capture import Capture
-from paceline.observe.probe.files import Appender, replace_json
+from paceline.observe.probe.files import Appender, another, make_json, replace_json
 from paceline.observe.probe.footprint import Footprint
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
@@ -62,9 +62,7 @@ class Scribe:
         self.sampler.slices.updating = optimizers.own_code
         self.automaton = Automaton(self._on_row)
         self._objectives = Objectives(modules.class_name, lambda file: kind_of(file) in ("user", "library"))
-        self._steps = Appender(os.path.join(folder, layout.STEPS_FILE))
-        self._ticks = Appender(os.path.join(folder, layout.TICKS_FILE))
-        self._notes = Appender(os.path.join(folder, layout.NOTES_FILE))
+        self._open_files()
         self._packed: list[bytes] = []
         self._looks: list[tuple[int, Frames]] = []  # when, and where the program was
         self._pending_notes: list[dict[str, Any]] = []
@@ -78,6 +76,7 @@ class Scribe:
         self._ended = _thread.allocate_lock()
         self._running = False
         self.footprint = Footprint()
+        self.ended = False  # all has been written
         self.abandoned = False  # the folder hangs: nothing is written any more
         self._thread = 0  # that writes
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
@@ -274,10 +273,26 @@ class Scribe:
 
     def _refresh_meta(self) -> None:
         described = {**self._describe(), "first_ns": self.automaton.first_ns, "tick_bytes": layout.TICK.size}
-        if described != self._described:
-            os.makedirs(self._folder, exist_ok=True)
+        if described == self._described:
+            return
+        if self._described:
             replace_json(os.path.join(self._folder, layout.META_FILE), described)
-            self._described = described
+        else:
+            self._make_folder(described)
+        self._described = described
+
+    def _make_folder(self, described: dict[str, Any]) -> None:
+        """Begin the record, in a folder that no other process writes to."""
+        os.makedirs(self._folder, exist_ok=True)
+        while not make_json(os.path.join(self._folder, layout.META_FILE), described):
+            self._folder = another(self._folder)
+            os.makedirs(self._folder, exist_ok=True)
+            self._open_files()
+
+    def _open_files(self) -> None:
+        self._steps = Appender(os.path.join(self._folder, layout.STEPS_FILE))
+        self._ticks = Appender(os.path.join(self._folder, layout.TICKS_FILE))
+        self._notes = Appender(os.path.join(self._folder, layout.NOTES_FILE))
 
     def _tick(self) -> None:
         if not self._described:
@@ -311,6 +326,7 @@ class Scribe:
             "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
             "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
+            "exchange_times": exchanges.as_json(),
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
             "training": self._objectives.as_json(),
@@ -320,6 +336,7 @@ class Scribe:
 
     def end(self, **details: Any) -> None:
         """Write all that is left. Called once, at the program's end, with the thread stopped."""
+        self.ended = True
         self.work()
         self.drain()
         self._note_window()

@@ -27,6 +27,7 @@ from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
 
 _PATIENCE_AT_EXIT_S = 5.0
+_LAST = -100  # of what multiprocessing calls at the end of a process
 _state: dict[str, Any] = {"generation": 0}
 
 
@@ -36,6 +37,7 @@ def begin(run_dir: str) -> None:
     _state.update(run_dir=run_dir, host=platform.node() or "localhost", started_unix_s=process.started_unix_s())
     actions: dict[str, Any] = {"torch": _patch_torch}
     actions |= dict.fromkeys(marks.SAVERS, marks.patch_savers)
+    actions[marks.WAITS] = lambda module: marks.patch_waits(module) if "torch" in _state else None
     actions["torchdata.stateful_dataloader.stateful_dataloader"] = _patch_stateful
     actions["paceline.data.loader"] = _patch_ours
     lazy.install(actions)
@@ -111,11 +113,19 @@ def _start_scribe() -> None:
         _state["scribe"] = scribe = Scribe(folder, _describe, device, _state.get("window"))
         guard.on_fault(scribe.tell_fault)
         scribe.start()
+        _end_with_multiprocessing()
         if "window" in _state:
             _state["window"].at_start()
         sidecar.start_if_alone(_state["run_dir"], _state["host"])
     except Exception as error:
         guard.fault(error, "recorder")
+
+
+def _end_with_multiprocessing() -> None:
+    """Be called at the end of a process that ``multiprocessing`` forked: it ends without Python's exit functions."""
+    processes, ends = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if processes is not None and ends is not None and processes.parent_process() is not None:
+        ends.Finalize(None, _at_exit, exitpriority=_LAST)
 
 
 def _describe() -> dict[str, Any]:
@@ -206,7 +216,7 @@ def _after_fork() -> None:
 @_harmless("in a forked process")
 def _in_child() -> None:
     """Begin anew in a forked child: it has no recorder until it trains, and it owns no file of its parent's."""
-    from paceline.observe.probe import backwards, fetchers, loaders
+    from paceline.observe.probe import backwards, exchanges, fetchers, loaders
 
     # Nothing of the parent's is freed here: events, pinned memory, profiler results, losses on the device.
     keep_forever(gate.held(), _state.pop("scribe", None), _state.pop("device", None), _state.get("window"))
@@ -214,6 +224,7 @@ def _in_child() -> None:
     _state["started_unix_s"] = time.time()
     loaders.epochs.clear()
     fetchers.meters.clear()
+    exchanges.forget()
     guard.forget()
     on, updates = gate.start_scribe, gate.unseen_updates
     gate.reset()
@@ -230,7 +241,7 @@ def _at_exit() -> None:
     if get_ident() == gate.owner:
         _end_window()
     scribe = _state.get("scribe")
-    if scribe is None or guard.faulted():
+    if scribe is None or guard.faulted() or scribe.ended:
         return
     if gate.unseen_updates is not None:
         gate.unseen_updates.look()
@@ -262,8 +273,8 @@ def _of_program(traceback: Any) -> Any:
 
 def _reason() -> dict[str, Any]:
     """Return how this process ends: the exception that nobody caught, if there was one."""
-    error = getattr(sys, "last_value", None)
-    if error is None or hasattr(sys, "ps1"):
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]  # multiprocessing ends while the exception passes
+    if error is None or isinstance(error, SystemExit) or hasattr(sys, "ps1"):
         return {"exception": None}
     traceback = _of_program(getattr(error, "__traceback__", None))
     where = f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}" if traceback else None

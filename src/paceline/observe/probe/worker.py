@@ -12,7 +12,7 @@ from typing import Any
 from paceline.observe.probe import guard, process
 from paceline.observe.probe.bounded import run_bounded
 from paceline.observe.probe.fetchers import Meter
-from paceline.observe.probe.files import Appender
+from paceline.observe.probe.files import Appender, another
 from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.stacks import Sampler
 
@@ -46,6 +46,9 @@ class Ticker:
 
     def _identify(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        if os.path.exists(self._path):  # of a process in another container
+            self._path = another(self._path)
+            self._file = Appender(self._path)
         self._file.write_json(self._identity)
 
     def _loop(self) -> None:

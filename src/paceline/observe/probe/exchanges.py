@@ -1,0 +1,79 @@
+"""How long the exchange of gradients takes beyond the backward pass, as ``DistributedDataParallel`` times it itself.
+
+DDP notes when the gradients of a backward pass are computed and when their reduction has ended, in its first ten
+passes and then in one of so many. The difference is waiting, whatever else the process slept or read for. On a CPU the
+rate is raised to one in ten; on a GPU its events are left as rare as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Any
+
+_FIRST = 5  # forward passes, after which the times are those of a settled exchange
+_ALWAYS = 12  # forward passes up to which DDP times each
+_RATE = 10
+_MOST_READ = 256  # times of a module that are kept
+_MOST_MODULES = 16
+
+_read: dict[int, _Times] = {}
+
+
+class _Times:
+    """Times of one module's exchanges (ns)."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last: Any = None  # iteration that was read last
+        self.found: deque[tuple[int, int, int]] = deque(maxlen=_MOST_READ)  # computing, exchange, beyond computing
+
+
+def look(module: Any) -> None:
+    """Read how long the exchanges of a module took, if it is time for that. A forward pass of the module begins."""
+    times = _read.get(id(module))
+    if times is None:
+        if len(_read) >= _MOST_MODULES:
+            return
+        times = _read[id(module)] = _Times()
+        _raise_rate(module)
+    times.calls += 1
+    if times.calls < _FIRST or (times.calls > _ALWAYS and times.calls % _RATE != 2):
+        return
+    told = module._get_ddp_logging_data() if hasattr(module, "_get_ddp_logging_data") else {}
+    computing, exchange = told.get("backward_compute_time"), told.get("backward_comm_time")
+    iteration, overlap = told.get("iteration"), told.get("backward_compute_comm_overlap_time", 0)
+    if iteration == times.last or not computing or not exchange:
+        return
+    times.last = iteration
+    times.found.append((computing, exchange, max(0, exchange - overlap)))
+
+
+def _raise_rate(module: Any) -> None:
+    """Have DDP time one pass in ten; not where it would print each time or synchronise a GPU."""
+    prints = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper() != "OFF"
+    if (
+        not prints
+        and getattr(module, "device_type", "") == "cpu"
+        and hasattr(module, "_set_ddp_runtime_logging_sample_rate")
+    ):
+        module._set_ddp_runtime_logging_sample_rate(_RATE)
+
+
+def as_json() -> list[dict[str, float | int]]:
+    """Return the mean times of each module's exchange, in seconds."""
+    return [
+        {
+            "count": len(found),
+            "backward_s": sum(one[0] for one in found) / len(found) / 1e9,
+            "exchange_s": sum(one[1] for one in found) / len(found) / 1e9,
+            "exposed_s": sum(one[2] for one in found) / len(found) / 1e9,
+        }
+        for times in list(_read.values())
+        if (found := list(times.found))
+    ]
+
+
+def forget() -> None:
+    """Drop what was read, in a process that was forked."""
+    _read.clear()
