@@ -1,8 +1,10 @@
 """loader.cache: samples that were made once are kept in the memory of the training process.
 
-Only where a sample is the same each time; that is found by making the first ones twice, and some once more whenever an
-epoch begins: a dataset may make others from then on. What is kept is handed out as a copy where something other than
-torch's own collate function gets it, which may change it.
+Only where a sample is the same each time; that is found by making the first ones twice, and in later epochs some of
+those that are kept: one of 64 in the second epoch, twice as many in each later one, up to one of 8, spread over the
+epoch, and at least 32. The state of the dataset is compared too, when an epoch begins and after 1, 2, 4, 8 and so on
+kept samples. If anything differs, all samples are forgotten. What is kept is handed out as a copy where something other
+than torch's own collate function gets it, which may change it.
 """
 
 from __future__ import annotations
@@ -10,18 +12,21 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 from paceline.improve.child import held
+from paceline.improve.child.dataset_state import changed, in_words, state_of
 from paceline.improve.child.digest import digest
 from paceline.improve.child.seeds import save_states
 from paceline.improve.child.threads import beside_training
 
 _CHECKED = 3  # samples that are made twice before any is trusted to stay the same
-_OF_AN_EPOCH = 64  # of so many kept samples one is made once more, at most as many as at first
+_SECOND_EPOCH, _MOST = 1 / 64, 1 / 8  # share of the kept samples that are made once more: twice as many in each epoch
+_FEWEST = 32  # of them, as far as these are no larger share than the most
 _SHARE = 0.4  # of the memory that is available to this rank when the first sample is kept, for all datasets together
 
 
@@ -87,14 +92,21 @@ class _Kept:
         self._room = room
         self._to_check = _CHECKED
         self._trusted = False
+        self._epochs = 0
+        self._taken = 0  # kept samples, in this epoch
+        self._share = 0.0  # of the kept samples, that are made once more in this epoch
+        self._state = state_of(dataset)
+        self._volatile: set[str] = set()  # attributes that loading a sample changes
         self.usable = not _fetches_many(torch, dataset)
         if not self.usable:
             held.refused("loader.cache", "the dataset returns several samples at a time (__getitems__)")
 
     def begin_epoch(self) -> None:
-        """Have the next samples that are kept made once more."""
-        if self._trusted:
-            self._to_check = max(1, min(_CHECKED, len(self._samples) // _OF_AN_EPOCH))
+        """Look at the dataset, and have more of the kept samples made once more than in the last epoch."""
+        self._epochs, self._taken = self._epochs + 1, 0
+        self._share = checked_share(self._epochs, len(self._samples))
+        if self._epochs > 1:
+            self._compare_state()
 
     def sample(self, index: Any, copied: Callable[[Any], Any]) -> Any:
         """Return a sample, made now or kept; what is kept is never what `copied` does not return."""
@@ -103,13 +115,31 @@ class _Kept:
             return self._dataset[index]
         if key not in self._samples:
             return self._made(key, index, copied)
-        sample = self._samples[key]
-        if self._to_check > 0 and not self._is_same(index, sample):
+        self._taken += 1
+        if not self._taken & (self._taken - 1) and not self._compare_state():
+            return self._dataset[index]
+        sample = self._samples.get(key)
+        if sample is None or (self._is_checked(key) and not self._is_same(index, sample)):
             return self._dataset[index]
         return copied(sample)
 
+    def _is_checked(self, key: Any) -> bool:
+        """Say whether a sample is made once more in this epoch: others in each epoch."""
+        return zlib.crc32(f"{self._epochs} {key}".encode()) < self._share * (1 << 32)
+
+    def _compare_state(self) -> bool:
+        """Forget all samples if the program has changed the dataset; return whether it has not."""
+        if not self.usable:
+            return False
+        names = changed(self._state, state_of(self._dataset), self._volatile)
+        if names:
+            self._give_up(f"the program changes {in_words(names)} of {type(self._dataset).__name__}")
+        return not names
+
     def _made(self, key: Any, index: Any, copied: Callable[[Any], Any]) -> Any:
         sample = self._dataset[index]
+        if not self._samples and not self._trusted:
+            self._volatile.update(changed(self._state, state_of(self._dataset)))
         if not self._trusted and not self._is_same(index, sample):
             return sample
         if self.usable and self._room.take(size_of(sample)):
@@ -126,19 +156,29 @@ class _Kept:
         put_back()
         self._to_check -= 1
         if not same:
-            self._give_up()
+            when = "from epoch to epoch" if self._trusted else "each time it is loaded"
+            self._give_up(f"a sample changes {when}")
         elif not self._trusted and self._to_check <= 0:
             self._trusted = True
             held.took("loader.cache", f"samples of {type(self._dataset).__name__} are cached in memory")
         return same
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         self.usable = False
         self._samples.clear()
-        if self._trusted:
-            held.gave_up("loader.cache", "a sample changes from epoch to epoch")
-        else:
-            held.refused("loader.cache", "a sample changes each time it is loaded")
+        (held.gave_up if self._trusted else held.refused)("loader.cache", why)
+
+
+def checked_share(epoch: int, kept: int) -> float:
+    """Return the share of the kept samples that are made once more in an epoch; 0 in the first one.
+
+    Args:
+        epoch: Its number, from 1.
+        kept: Samples that are kept when it begins.
+    """
+    if epoch <= 1 or not kept:
+        return 0.0
+    return min(_MOST, max(_SECOND_EPOCH * 2.0 ** (epoch - 2), _FEWEST / kept))
 
 
 def _fetches_many(torch: Any, dataset: Any) -> bool:

@@ -12,10 +12,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import draws, held, pinned
+from paceline.improve.child import dataset_changes, draws, held, pinned
 from paceline.improve.child.streams import Watched
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+_WHEN = ("num_workers", "persistent_workers")
 _OF_LOADER = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
 
 
@@ -37,39 +38,54 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
         cache.patch(torch)
     draws.patch(torch)
+    dataset_changes.patch(torch)
     if settings.get("device_prefetch"):
         from paceline.improve.child import device_prefetch
 
         device_prefetch.patch(torch)
-    _patch_init(torch, DataLoader, wanted)
+    _patch_init(torch, DataLoader, wanted, int(settings.get("threads") or 0))
 
 
-def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any]) -> None:
+def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], threads: int) -> None:
     original = loader_class.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         asked = keeps = False
+        before = now = None
         try:
             bound = signature.bind(self, *args, **kwargs)
             if torch.utils.data.get_worker_info() is None:
                 given = bool(bound.arguments.get("persistent_workers"))
                 asked = draws.asked_at_first(bound.arguments.get("dataset"), given)
+                before = dataset_changes.reads(_workers(bound.arguments), asked)
                 change(torch, bound.arguments, wanted)
                 keeps = bool(bound.arguments.get("persistent_workers"))
+                now = dataset_changes.reads(_workers(bound.arguments), keeps, threads)
             args, kwargs = bound.args[1:], bound.kwargs
         except TypeError:
             pass  # the program's own mistake: torch says what is wrong with it
         original(self, *args, **kwargs)
         draws.follow(self, asked=asked, keeps=keeps)
+        if before is not None and now is not None:
+            dataset_changes.follow(self, before, now, _key(wanted, threads))
 
     loader_class.__init__ = __init__
 
 
+def _workers(arguments: Mapping[str, Any]) -> int:
+    return int(arguments.get("num_workers") or 0)
+
+
+def _key(wanted: Mapping[str, Any], threads: int) -> str:
+    """Return the setting that changes when a loader reads its dataset."""
+    return "loader.threads" if threads else f"loader.{next(k for k in _WHEN if k in wanted or k == _WHEN[-1])}"
+
+
 def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> None:
     """Change the arguments of one loader, in place; tell what took hold."""
-    before = int(arguments.get("num_workers") or 0)
+    before = _workers(arguments)
     workers = wanted.get("num_workers", before)
     streams = isinstance(arguments.get("dataset"), torch.utils.data.IterableDataset)
     if streams and workers != before:
