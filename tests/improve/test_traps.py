@@ -42,8 +42,9 @@ if __name__ == "__main__":
     kept = bool(planted.get("kept"))
     loader = DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=kept)
     inner = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
-    model = torch.nn.Sequential(inner, torch.nn.Dropout(), torch.nn.Linear(8, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    dropout = torch.nn.Dropout(0.0 if planted.get("dropout_off") else 0.5)
+    model = torch.nn.Sequential(inner, dropout, torch.nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, weight_decay=0.0 if planted.get("no_decay") else 0.001)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
     step = 0
     for epoch in range(1000):
@@ -51,6 +52,8 @@ if __name__ == "__main__":
             loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
+            for p in model.parameters() if planted.get("signs") else ():
+                p.grad.sign_()
             if planted.get("recomputes"):
                 with torch.no_grad():
                     inner(x)
@@ -92,6 +95,9 @@ def failed(workshop: Workshop, recipe: Recipe, safety: Any = "exact", reference:
         ("recomputes", "numeric", {"buffers"}),
         ("skips", "exact", {"samples"}),  # more is fed for as many steps
         ("schedules_twice", "numeric", {"schedule"}),
+        ("signs", "numeric", {"gradients"}),
+        ("no_decay", "numeric", {"optimizer"}),
+        ("dropout_off", "numeric", {"gradients", "dropout"}),
     ],
 )
 def test_the_proof_finds_what_is_planted(trains, fault, safety, found):
@@ -100,6 +106,10 @@ def test_the_proof_finds_what_is_planted(trains, fault, safety, found):
 
 def test_the_proof_finds_nothing_where_nothing_changed(trains):
     assert failed(trains, {"loader": {"num_workers": 2}}) == set()
+
+
+def test_rounding_passes_where_the_algorithm_is_the_same(trains):
+    assert failed(trains, {"precision": {"autocast": "bf16"}}, "numeric") <= {"losses"}
 
 
 def test_random_augmentation_depends_on_the_worker(trains):

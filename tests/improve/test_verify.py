@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.improve.verify import Seen, checks
+from paceline.improve.verify import Seen, checks, rounding_of
 
 BASE = Seen(
     rank=0,
@@ -97,3 +97,37 @@ def test_steps_that_loss_scaling_skipped_are_told_and_may_not_be_many(skipped, n
     assert failed("numeric", candidate) == names
     (steps,) = [check for check in checks("numeric", [[BASE]], [BASE], [candidate]) if check.name == "steps"]
     assert f"{4 - skipped} optimizer steps applied, 4 in the baseline; {skipped} skipped" in steps.text
+
+
+GRADIENTS = replace(BASE, first_gradients=[[1.0, -2.0, 0.5]], options=["SGD [('weight_decay', 0.01)]"], draws=True)
+
+
+@pytest.mark.parametrize(
+    "changes, names",
+    [
+        ({"first_gradients": [[1.001, -2.001, 0.501]]}, set()),
+        ({"first_gradients": [[1.0, -1.0, 1.0]]}, {"gradients"}),  # their signs
+        ({"first_gradients": [[1.0, -2.0]]}, {"gradients"}),  # of fewer parameters
+        ({"first_gradients": [[float("inf"), 0.0, 0.0]]}, {"gradients"}),
+        ({"options": ["SGD [('weight_decay', 0.0)]"]}, {"optimizer"}),
+        ({"draws": False}, {"dropout"}),
+    ],
+)
+def test_a_numeric_remedy_keeps_gradients_options_and_dropout(changes, names):
+    found = checks("numeric", [[GRADIENTS]], [GRADIENTS], [replace(GRADIENTS, **changes)])
+    assert {check.name for check in found if not check.passed} == names
+
+
+def test_a_first_step_whose_scale_was_too_large_is_left_out():
+    two = replace(GRADIENTS, first_gradients=[[1.0, 2.0], [3.0, 4.0]])
+    skipped = replace(GRADIENTS, first_gradients=[[float("nan"), 2.0], [3.001, 4.0]])
+    assert all(check.passed for check in checks("numeric", [[two]], [two], [skipped]) if check.name == "gradients")
+
+
+@pytest.mark.parametrize(
+    "recipe, allowed",
+    [({"compute": {"compile": "default"}}, 0.01), ({"precision": {"tf32": True}}, 0.05),
+     ({"precision": {"autocast": "bf16", "tf32": True}}, 0.25)],
+)  # fmt: skip
+def test_how_much_rounding_is_allowed_depends_on_the_number_format(recipe, allowed):
+    assert rounding_of(recipe) == allowed

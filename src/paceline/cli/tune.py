@@ -51,7 +51,7 @@ class Duration(click.ParamType[float]):
         "paceline tune --from recipe.toml --diff train.py",
     ),
     groups={
-        "What to try": ("--allow", "--goal", "--price", "--instance", "--verify-quality"),
+        "What to try": ("--allow", "--allow-network", "--goal", "--price", "--instance", "--verify-quality"),
         "Limits": ("--budget", "--trials"),
         "Patch": ("--diff", "--write", "--from"),
         "Output": ("--recipe", "--json", "--html", "--open", "--dir", "--keep"),
@@ -76,6 +76,12 @@ class Duration(click.ParamType[float]):
     help="Changes that tune may try: all safety classes up to this one. exact: training computes the same numbers. "
     "resampled: samples get other random numbers. numeric: numbers are rounded differently, as in bf16. "
     "semantic: the training algorithm changes, as with a larger batch.",
+)
+@click.option(
+    "--allow-network",
+    is_flag=True,
+    help="Let trials connect to other machines and to services on this one. Without it, a program that does so is not "
+    "tried.",
 )
 @click.option(
     "--goal",
@@ -155,6 +161,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
         goal=options["goal"],
         verify_quality=options["verify_quality"],
         price_per_hour=price,
+        allows_network=options["allow_network"],
     )
     try:
         with Progress() as progress, progress.counting_down(limits.budget_s) as tell:

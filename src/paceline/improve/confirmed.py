@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from paceline.improve.child.held import FOLDER
 from paceline.improve.recipe import Recipe, keys_of
@@ -39,9 +40,19 @@ def require(lost: Mapping[str, str]) -> None:
         raise TrialFailed(f"{key} had no effect: {why}")
 
 
+def given_up(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+    """Return the settings of a recipe that were in force in a run and no longer are, each with the reason."""
+    lost = {entry["key"]: str(entry["what"]) for entry in _entries(folder) if entry.get("given_up")}
+    return {key: why for key, why in lost.items() if key in keys_of(recipe)}
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
+
+
 def _told(folder: Path) -> tuple[set[str], Mapping[str, str]]:
     """Return the settings that are in force, and why others are not."""
-    entries = [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
+    entries = _entries(folder)
     lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}
     held = {entry["key"] for entry in entries if entry["held"]} - lost.keys()
     return held, {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]} | lost

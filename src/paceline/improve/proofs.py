@@ -10,28 +10,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.core.safety import Safety
 from paceline.improve import child
+from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
 from paceline.improve.child.fixed_draws import FIXED
 from paceline.improve.child.fixed_draws import FOLDER as DRAWS
+from paceline.improve.child.sample_check import STRESS
 from paceline.improve.child.seeds import SEED
+from paceline.improve.child.short_epochs import BATCHES
 from paceline.improve.child.witness import FOLDER as WITNESSED
+from paceline.improve.confirmed import given_up
 from paceline.improve.model import Check
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.trials import Player, ProgramFailed, ProgramOver, unless_it_fails_twice
-from paceline.improve.verify import Seen, WorkerStates, checks, read_seen, read_worker_states, worker_draws
+from paceline.improve.verify import Seen, WorkerStates, checks, read_seen, read_worker_states, rounding_of, worker_draws
 
 _SEEDS = (0, 1, 2)
 _FIRST = _SEEDS[0]
 _STEPS = 24
+_ENDS = 2  # of epochs, that are crossed
 _STEPS_S = 20.0  # of steps to compare, at most about
 _AT_A_TIME = 2
 
-_Computed = tuple[list[Seen], list[WorkerStates]]  # by the ranks of a trial, and by their loader workers
 Made = Callable[[Recipe, Mapping[str, str]], Player]  # from a recipe and more environment variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Computed:
+    """What a trial computed."""
+
+    seen: Sequence[Seen]  # by its ranks
+    workers: Sequence[WorkerStates]  # of their loaders
+    lost: Mapping[str, str]  # settings that were given up, with the reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +53,11 @@ class Span:
 
     steps: int
     timeout_s: float
+    epoch_batches: int | None = None  # after which an epoch ends; None: where the program's own epochs end
 
 
 def span_of(step_s: float, epoch_steps: int | None, total: int | None) -> Span:
-    """Return what to compare: into the second epoch, where that does not take too long.
+    """Return what to compare: into the third epoch. Where that takes too long, epochs are shortened.
 
     Args:
         step_s: Seconds of a step of the baseline.
@@ -51,10 +65,14 @@ def span_of(step_s: float, epoch_steps: int | None, total: int | None) -> Span:
         total: Steps of the whole program, where that is known.
     """
     affordable = math.ceil(_STEPS_S / max(step_s, 1e-6))
-    into_second = (epoch_steps or 0) + _STEPS
-    wanted = into_second if into_second <= affordable else max(4, min(_STEPS, affordable))
+    into_third = _ENDS * (epoch_steps or 0) + _STEPS // (_ENDS + 1)
+    if epoch_steps and max(into_third, _STEPS) <= affordable:
+        wanted, batches = max(into_third, _STEPS), None
+    else:
+        wanted = max(4, min(_STEPS, affordable))
+        batches = max(1, wanted // (_ENDS + 1))
     steps = min(wanted, total or wanted)
-    return Span(steps=steps, timeout_s=60.0 + 60 * steps * step_s)
+    return Span(steps=steps, timeout_s=60.0 + 60 * steps * step_s, epoch_batches=batches)
 
 
 class Proofs:
@@ -62,11 +80,10 @@ class Proofs:
 
     def __init__(self, made: Made) -> None:
         self._made = made
-        self.at_a_time = _AT_A_TIME
-        self._reference: Recipe = BASELINE
-        self._fixed_draws = False  # whether the random draws of samples are fixed, in the reference too
-        self._seen: dict[int, list[Seen]] = {}  # what was computed under it, by seed
-        self._again: list[Seen] | None = None  # and once more with the first seed
+        self.at_a_time = _AT_A_TIME  # programs that run side by side
+        self._settled: tuple[Recipe, Span | None, Mapping[str, str]] = (BASELINE, None, {})  # for what follows
+        self._seen: dict[int, Sequence[Seen]] = {}  # what was computed under it, by seed
+        self._again: Sequence[Seen] | None = None  # and once more with the first seed
 
     def prove(
         self, recipe: Recipe, safety: Safety, reference: Recipe, span: Span, *, fixed_draws: bool = False
@@ -83,57 +100,89 @@ class Proofs:
         Raises:
             TrialFailed: The program cannot be run under one of them.
         """
-        if (reference, fixed_draws) != (self._reference, self._fixed_draws):
-            self._reference, self._fixed_draws, self._seen, self._again = reference, fixed_draws, {}, None
-        candidate, draws = self._candidate(recipe, span)
-        return [*self._compared(safety, candidate, span), *worker_draws(draws)]
+        variables = {FIXED: "1"} if fixed_draws else {}
+        if safety in ("numeric", "semantic"):
+            variables[FIXED_DROPOUT] = "1"
+        try:
+            return self._proven(recipe, safety, (reference, span, variables))
+        except ProgramFailed:
+            if span.epoch_batches is None:
+                raise
+            whole = replace(span, epoch_batches=None)  # a program may count on the length of its epochs
+            return self._proven(recipe, safety, (reference, whole, variables))
 
-    def _compared(self, safety: Safety, candidate: Sequence[Seen], span: Span) -> list[Check]:
-        reference = self._reference
-        found = self._judged(safety, candidate)
+    def _proven(self, recipe: Recipe, safety: Safety, against: tuple[Recipe, Span, Mapping[str, str]]) -> list[Check]:
+        if against != self._settled:
+            self._settled, self._seen, self._again = against, {}, None
+        candidate = self._candidate(recipe)
+        found = self._compared(recipe, safety, candidate.seen)
+        return [*found, *worker_draws(candidate.workers), *_given_up(candidate.lost)]
+
+    def _compared(self, recipe: Recipe, safety: Safety, candidate: Sequence[Seen]) -> list[Check]:
+        reference = self._settled[0]
+        rounding = rounding_of(recipe)
+        found = self._judged(safety, candidate, rounding)
         if safety in ("numeric", "semantic") and not _passed(found) and len(self._seen) < len(_SEEDS):
             others = [(reference, seed) for seed in _SEEDS if seed not in self._seen]
-            self._seen |= {job[1]: seen for job, (seen, _) in zip(others, self._computed(others, span), strict=True)}
-            found = self._judged(safety, candidate)
+            self._seen |= {job[1]: one.seen for job, one in zip(others, self._computed(others), strict=True)}
+            found = self._judged(safety, candidate, rounding)
         if not _passed(found) and self._again is None:
-            ((self._again, _),) = self._computed([(reference, _FIRST)], span)
-            found = self._judged(safety, candidate)
+            self._again = self._computed([(reference, _FIRST)])[0].seen
+            found = self._judged(safety, candidate, rounding)
         return found
 
-    def _candidate(self, recipe: Recipe, span: Span) -> _Computed:
+    def _candidate(self, recipe: Recipe) -> _Computed:
         """Return what is computed under a recipe; under the reference too, where that is not known yet."""
         if _FIRST in self._seen:
-            return self._computed([(recipe, _FIRST)], span)[0]
-        candidate, (self._seen[_FIRST], _) = self._computed([(recipe, _FIRST), (self._reference, _FIRST)], span)
+            return self._computed([(recipe, _FIRST)])[0]
+        candidate, reference = self._computed([(recipe, _FIRST), (self._settled[0], _FIRST)])
+        self._seen[_FIRST] = reference.seen
         return candidate
 
-    def _judged(self, safety: Safety, candidate: Sequence[Seen]) -> list[Check]:
+    def _judged(self, safety: Safety, candidate: Sequence[Seen], rounding: float) -> list[Check]:
         """Compare; as long as the reference has not run twice, it is taken to repeat itself."""
         baseline = [self._seen[seed] for seed in sorted(self._seen)]
-        return checks(safety, baseline, self._again or baseline[0], candidate)
+        return checks(safety, baseline, self._again or baseline[0], candidate, rounding)
 
-    def _computed(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[_Computed]:
+    def _computed(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
         return [
-            seen
+            computed
             for begin in range(0, len(jobs), self.at_a_time)
-            for seen in self._some(jobs[begin : begin + self.at_a_time], span)
+            for computed in self._some(jobs[begin : begin + self.at_a_time])
         ]
 
-    def _some(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[_Computed]:
+    def _some(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
         try:
-            return self._together(jobs, span)
+            return self._together(jobs)
         except ProgramFailed:  # a fault that comes now and then, or too little memory for both
-            return [unless_it_fails_twice(partial(self._together, [job], span))[0] for job in jobs]
+            return [unless_it_fails_twice(partial(self._together, [job]))[0] for job in jobs]
 
-    def _together(self, jobs: Sequence[tuple[Recipe, int]], span: Span) -> list[_Computed]:
-        fixed = {FIXED: "1"} if self._fixed_draws else {}
+    def _together(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
+        _, span, variables = self._settled
+        assert span is not None  # set before anything is computed
+        more = {child.WITNESS: "1", STRESS: "1", **variables}
+        if span.epoch_batches is not None:
+            more[BATCHES] = str(span.epoch_batches)
         with ExitStack() as stack:
-            players = [
-                stack.enter_context(self._made(recipe, {child.WITNESS: "1", SEED: str(seed), **fixed}))
-                for recipe, seed in jobs
-            ]
+            players = [stack.enter_context(self._made(recipe, {**more, SEED: str(seed)})) for recipe, seed in jobs]
             play_to(players, span.steps, span.timeout_s)
-        return [(read_seen(p.folder / WITNESSED), read_worker_states(p.folder / DRAWS)) for p in players]
+        return [_read(player, recipe) for player, (recipe, _) in zip(players, jobs, strict=True)]
+
+
+def _read(player: Player, recipe: Recipe) -> _Computed:
+    return _Computed(
+        seen=read_seen(player.folder / WITNESSED),
+        workers=read_worker_states(player.folder / DRAWS),
+        lost=given_up(recipe, player.folder),
+    )
+
+
+def _given_up(lost: Mapping[str, str]) -> list[Check]:
+    """Return a failed check for each setting that was given up while the program ran."""
+    return [
+        Check(name="settings", passed=False, text=f"{key} was switched off: {why}", vetoes=True)
+        for key, why in lost.items()
+    ]
 
 
 def _passed(found: Sequence[Check]) -> bool:

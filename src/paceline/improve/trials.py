@@ -32,6 +32,14 @@ from paceline.improve.child import ports
 from paceline.improve.gpu_blocks import GpuSampler, GpuState
 from paceline.improve.host import cpu_seconds, spent
 from paceline.improve.interrupts import held_back
+from paceline.improve.isolation import (
+    IN_PYTHON,
+    Isolation,
+    remove_shared_memory,
+    remove_tree,
+    shared_memory,
+    shared_memory_of,
+)
 from paceline.improve.kin import kin
 from paceline.improve.recipe import Recipe
 from paceline.observe import leftovers
@@ -43,12 +51,6 @@ READY_S = 300.0  # until the first step, at most
 _FULL_BYTES = 1 << 20  # a disk with less than this left
 _LISTINGS = 5  # of processes to stop: what is started between the first and the signal is in the second
 _KILLED_S = 10.0  # until what was killed is gone, at most
-_NOWHERE = {  # trackers that write to a service of theirs
-    "WANDB_MODE": "disabled",
-    "COMET_START_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-}
 _TAIL = 8000  # bytes of what a program that failed wrote last
 _ASKED = "; in a trial, the standard input of the program is empty: pass the answers as options of the program instead"
 _TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
@@ -136,7 +138,13 @@ class Player:
     """The program under one recipe."""
 
     def __init__(
-        self, command: Sequence[str], recipe: Recipe, folder: Path, environment: Mapping[str, str], cwd: Path
+        self,
+        command: Sequence[str],
+        recipe: Recipe,
+        folder: Path,
+        environment: Mapping[str, str],
+        cwd: Path,
+        isolation: Isolation = IN_PYTHON,
     ) -> None:
         self.folder = folder
         self._stack = ExitStack()
@@ -147,6 +155,8 @@ class Player:
         self._gone: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
         self.gpus = GpuSampler()
+        self._isolation = isolation
+        self._shared_memory = shared_memory()
         with held_back():
             try:
                 self._process = self._started(command, recipe, environment, cwd)
@@ -162,7 +172,7 @@ class Player:
     ) -> subprocess.Popen[bytes]:
         """Start the program; what has to be taken away in the end is on the stack."""
         folder = self.folder
-        self._stack.callback(shutil.rmtree, folder / "scratch", ignore_errors=True)  # it may be gigabytes
+        self._stack.callback(remove_tree, folder / "scratch")  # it may be gigabytes
         for name in (layout.RANKS_DIR, "workers", "gauges", "scratch"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
@@ -174,11 +184,9 @@ class Player:
         variables |= {
             **child.applied(recipe),
             child.CONDUCTOR: str(place / "conductor"),
-            child.SCRATCH: str(folder / "scratch"),
+            **self._isolation.variables(folder),
             ports.PORTS: str(place / "ports"),
             "TMPDIR": str(place),  # short: what processes share goes through sockets there, whose paths are limited
-            "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri(),
-            **_NOWHERE,
         }
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "inductor"))  # trials compile the same
         self._launch = variables[leftovers.VARIABLE]
@@ -186,7 +194,7 @@ class Player:
         output = self._stack.enter_context((folder / "output.txt").open("wb"))
         with startable(command):
             return subprocess.Popen(
-                list(command),
+                self._isolation.command(command, folder, place, self._stack),
                 env=variables,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
@@ -297,9 +305,12 @@ class Player:
         """Kill what is left of the program and take away what served it."""
         with held_back():
             deadline = time.monotonic() + _KILLED_S
+            shared: set[str] = set()
             while (left := self._processes()) and time.monotonic() < deadline:
+                shared |= shared_memory_of(left) if not self._isolation.by_kernel else set()
                 self._signal(signal.SIGKILL, left)
                 time.sleep(0.02)
+            remove_shared_memory(shared - self._shared_memory)
             with suppress(subprocess.TimeoutExpired):  # in an uninterruptible sleep: more cannot be done
                 self._process.wait(timeout=_KILLED_S)
             for link in self._links:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from paceline.core.safety import Safety
 from paceline.explain.model import Interval
+from paceline.improve.baseline import watch_baseline
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
@@ -23,6 +24,7 @@ from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import GOALS, TIME, Goal, seconds
 from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.history import informed, machine_of
+from paceline.improve.isolation import isolation_for
 from paceline.improve.keeping import outdated, prepares_s, reason_to_keep, recorded, reference, refuted, taken_back
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
@@ -53,6 +55,7 @@ class Limits:
     goal: str  # a key of GOALS
     verify_quality: bool  # run the best over several seeds to a loss, in the end
     price_per_hour: float | None  # of the machine, in USD; None: not known
+    allows_network: bool = False  # whether trials may speak to the network
 
 
 class Search:
@@ -69,7 +72,8 @@ class Search:
     ) -> None:
         self._goal = GOALS[limits.goal]
         self._budget = Budget(total_s=limits.budget_s)
-        self._workshop = Workshop(command, folder, cwd, self._goal, self._budget)
+        isolation = isolation_for(folder, cwd, allows_network=limits.allows_network)
+        self._workshop = Workshop(command, folder, cwd, self._goal, self._budget, isolation)
         self._command = list(command)
         self._limits = limits
         self._ledger = ledger
@@ -97,8 +101,7 @@ class Search:
         Raises:
             TrialFailed: The program cannot be run as it is.
         """
-        self._told("measuring the unchanged program")
-        before = self._now = self._workshop.watch(BASELINE)
+        before = self._now = watch_baseline(self._workshop, self._told)
         race = None
         try:
             stopped = self._search_from(before)

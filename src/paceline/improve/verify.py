@@ -2,8 +2,9 @@
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
 `resampled`: the same, with the random draws of samples fixed on both sides; and each worker draws its own numbers.
-`numeric`: models are fed the same, as many steps are applied, at the same learning rates, what buffers count is the
-same, and the losses differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat
+`numeric`: models are fed the same, as many steps are applied, by the same optimizers at the same learning rates, what
+buffers count is the same, the gradients of the first step differ by rounding only, dropout is still on, and the losses
+differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat
 itself, even with its seeds set, nothing can be proven and that is said.
 """
 
@@ -20,8 +21,11 @@ import numpy as np
 
 from paceline.core.safety import Safety
 from paceline.improve.model import Check
+from paceline.improve.recipe import Recipe
 
 FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
+ROUNDING = 0.01  # of the norm of a gradient: other kernels in float32, summed in another order through many layers
+_TF32, _HALF = 0.05, 0.25  # the same with 11 and with 8 significant bits
 _MOST_SKIPPED = 0.25  # of the steps compared, in which loss scaling has yet to find its scale
 
 
@@ -39,6 +43,9 @@ class Seen:
     rates: Sequence[float]
     counts: Sequence[int] = ()  # of the buffers those of whole numbers, such as batches that BatchNorm has seen
     skipped: int = 0  # of the steps: loss scaling found gradients that were not finite
+    options: Sequence[str] = ()  # of the optimizers, but for the learning rate, in words
+    first_gradients: Sequence[Sequence[float]] = ()  # elements of the gradients of the first steps
+    draws: bool = False  # whether a forward pass in training drew random numbers, as dropout does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +67,18 @@ def read_seen(folder: Path) -> list[Seen]:
     for path in folder.glob("*.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
         values["losses"] = [float.fromhex(loss) for loss in values["losses"]]
+        steps = values.get("first_gradients", ())
+        values["first_gradients"] = [[float.fromhex(one) for one in step] for step in steps]
         found.append(Seen(**values))
     return sorted(found, key=lambda seen: seen.rank)
 
 
 def checks(
-    safety: Safety, baseline: Sequence[Sequence[Seen]], again: Sequence[Seen], candidate: Sequence[Seen]
+    safety: Safety,
+    baseline: Sequence[Sequence[Seen]],
+    again: Sequence[Seen],
+    candidate: Sequence[Seen],
+    rounding: float = ROUNDING,
 ) -> list[Check]:
     """Compare a candidate with the baseline.
 
@@ -74,6 +87,7 @@ def checks(
         baseline: What the baseline computed under some seeds, the first of which is the candidate's too.
         again: What the baseline computed when it ran once more with the first seed.
         candidate: What the candidate computed with the first seed.
+        rounding: By how much the gradients of the first step may differ, relative to their norm.
     """
     first = baseline[0]
     if len(candidate) != len(first) or not candidate:
@@ -82,7 +96,16 @@ def checks(
     found = [_steps(first, candidate), _fed(first, again, candidate)]
     if safety in ("exact", "resampled"):  # a resampled change is compared with the random draws fixed
         return [*found, *_exact(first, again, candidate)]
-    return [*found, _rates(first, candidate), *_counts(first, again, candidate), _losses(baseline, candidate)]
+    algorithm = [_rates(first, candidate), *_options(first, candidate), *_draws(first, candidate)]
+    computed = [*_counts(first, again, candidate), *_first_gradients(first, again, candidate, rounding)]
+    return [*found, *algorithm, *computed, _losses(baseline, candidate)]
+
+
+def rounding_of(recipe: Recipe) -> float:
+    """Return by how much the gradients of a first step may differ under a recipe, relative to their norm."""
+    if recipe.get("precision", {}).get("autocast") or recipe.get("ddp", {}).get("comm_hook"):
+        return _HALF
+    return _TF32 if recipe.get("precision", {}).get("tf32") else ROUNDING
 
 
 def worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
@@ -161,6 +184,58 @@ def _to_the_bit(values: int | Sequence[float]) -> int | list[str]:
 def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     same = [one.rates for one in first] == [one.rates for one in candidate]
     return Check(name="schedule", passed=same, text="the same learning rates" if same else "other learning rates")
+
+
+def _options(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+    if not any(one.options for one in first):
+        return []
+    same = [list(one.options) for one in first] == [list(one.options) for one in candidate]
+    text = "the same optimizers" if same else "another optimizer, or other options of it such as the weight decay"
+    return [Check(name="optimizer", passed=same, text=f"{text}")]
+
+
+def _draws(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+    """Check that a model which draws random numbers in training, as dropout does, still draws some."""
+    if not any(one.draws for one in first):
+        return []
+    same = [one.draws for one in first] == [one.draws for one in candidate]
+    text = "dropout and other random layers draw numbers" if same else "dropout or another random layer is off"
+    return [Check(name="dropout", passed=same, text=text)]
+
+
+def _first_gradients(
+    first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen], rounding: float
+) -> list[Check]:
+    """Hold the gradients of the first step against those of the baseline: from the same weights and the same inputs."""
+    if not any(step for one in first for step in one.first_gradients):
+        return []
+    found = [_apart(a, b) for a, b in zip(first, candidate, strict=True)]
+    if any(apart is None for apart in found):
+        text = "the gradients of the first step are of other parameters, or none of the first steps has finite ones"
+        return [Check(name="gradients", passed=False, text=text)]
+    apart = max(value for value in found if value is not None)
+    repeats = max(_apart(a, b) or 0.0 for a, b in zip(first, again, strict=True))
+    allowed = max(rounding, 2 * repeats)
+    text = (
+        f"the gradients of the first step differ by {_shown(apart)} of their norm; at most {_shown(allowed)} is allowed"
+    )
+    return [Check(name="gradients", passed=apart <= allowed, text=text)]
+
+
+def _apart(wanted: Seen, got: Seen) -> float | None:
+    """Return the norm of the difference of two gradients, relative to that of the first; None if none can be compared.
+
+    A step is left out where a gradient is not finite: a loss scale was too large for it.
+    """
+    for a, b in zip(wanted.first_gradients, got.first_gradients, strict=False):
+        one, other = np.array(a), np.array(b)
+        if one.shape != other.shape:
+            return None
+        if not np.isfinite(other).all() and np.isfinite(one).all():
+            continue
+        norm = float(np.linalg.norm(one))
+        return float(np.linalg.norm(one - other)) / norm if norm > 0 else float(np.linalg.norm(other) > 0)
+    return None
 
 
 def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:

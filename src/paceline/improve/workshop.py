@@ -23,6 +23,7 @@ from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.gpu_blocks import GpuMemory, fit_together
 from paceline.improve.judging import Rules, judges_of
+from paceline.improve.isolation import IN_PYTHON, Isolation
 from paceline.improve.model import Check
 from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, RoundLimits, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
@@ -65,12 +66,21 @@ _NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAlloca
 class Workshop:
     """Makes trials of one command in a folder of its own."""
 
-    def __init__(self, command: Sequence[str], folder: Path, cwd: Path, goal: Goal, budget: Budget) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        cwd: Path,
+        goal: Goal,
+        budget: Budget,
+        isolation: Isolation = IN_PYTHON,
+    ) -> None:
         self._command = list(command)
         self._goal = goal
         self._budget = budget
         self._folder = folder
         self._cwd = cwd
+        self.isolation = isolation
         self._made = 0
         self._proofs = Proofs(self._player)
         self._epoch_steps: int | None = None
@@ -92,6 +102,11 @@ class Workshop:
         found = self._others or self._others_watched
         return float(np.mean(found)) if found else None
 
+    @property
+    def last_folder(self) -> Path:
+        """The folder of the trial that was started last."""
+        return self._folder / f"trial-{self._made:03d}"
+
     def _player(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> Player:
         """Start the program; without a profiler window unless that is asked for.
 
@@ -99,7 +114,7 @@ class Workshop:
         """
         self._made += 1
         variables = {_PROFILE: "0", **(environment or {})}
-        return Player(self._command, recipe, self._folder / f"trial-{self._made:03d}", variables, self._cwd)
+        return Player(self._command, recipe, self.last_folder, variables, self._cwd, self.isolation)
 
     def watch(self, recipe: Recipe) -> Situation:
         """Watch the program under a recipe until there is enough to diagnose.

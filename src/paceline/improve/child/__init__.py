@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from paceline.improve.child import allocator, fixed_draws, held, noise, ports, seeds
+from paceline.improve.child import allocator, fixed_draws, held, network, noise, ports, seeds, short_epochs, trackers
 
 RECIPE = "PACELINE_RECIPE"  # the recipe, as JSON
 CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of whoever conducts the trial
 WITNESS = "PACELINE_WITNESS"  # set when what is computed is to be written down
+TRACKERS_OFF = "PACELINE_TRACKERS_OFF"  # set when nothing is to be sent to experiment trackers
 SCRATCH = "PACELINE_SCRATCH"  # folder that takes what the program writes, when it is to leave nothing behind
+
+_SWITCHES: Mapping[str, Callable[[Any, str], None]] = {  # environment variables that tell a trial to do more
+    noise.NOISE: lambda torch, _: noise.patch(torch),
+    seeds.SEED: lambda torch, seed: seeds.patch(torch, int(seed)),
+    fixed_draws.FIXED: lambda torch, _: fixed_draws.patch(torch),
+    short_epochs.BATCHES: lambda torch, batches: short_epochs.patch(torch, int(batches)),
+}
 
 
 def applied(recipe: Mapping[str, Any]) -> dict[str, str]:
@@ -32,6 +40,10 @@ def begin() -> None:
         from paceline.observe import shadow
 
         shadow.begin(os.environ[SCRATCH])
+    if os.environ.get(network.MODE):
+        network.begin()
+    if os.environ.get(TRACKERS_OFF):
+        trackers.begin()
 
 
 def patch(torch: Any) -> None:
@@ -48,13 +60,9 @@ def patch(torch: Any) -> None:
         except Exception as error:
             for key in settings:
                 held.refused(f"{table}.{key}", f"{type(error).__name__}: {error}")
-    if os.environ.get(noise.NOISE):
-        noise.patch(torch)
-    if os.environ.get(seeds.SEED):
-        seeds.patch(torch, int(os.environ[seeds.SEED]))
-    if os.environ.get(fixed_draws.FIXED):
-        fixed_draws.patch(torch)
-    if os.environ.get(WITNESS):
-        import_module(f"{__name__}.witness").patch(torch)
-    if os.environ.get(CONDUCTOR):
-        import_module(f"{__name__}.conducted").patch(torch, os.environ[CONDUCTOR])
+    for variable, act in _SWITCHES.items():
+        if os.environ.get(variable):
+            act(torch, os.environ[variable])
+    for variable, name in ((WITNESS, "witness"), (CONDUCTOR, "conducted")):
+        if os.environ.get(variable):
+            import_module(f"{__name__}.{name}").patch(torch, os.environ[variable])

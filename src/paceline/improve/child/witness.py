@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from typing import Any
 
 from paceline.improve.child import roots, scaling, told
 from paceline.improve.child.digest import digest
+from paceline.improve.child.first_gradients import FIXED, FirstGradients, fix_dropout, options_of
 from paceline.improve.child.rank import rank_and_world
 
 FOLDER = "witness"  # in the run's folder
 
 
-def patch(torch: Any) -> None:
+def patch(torch: Any, _: str = "") -> None:
     """Begin to take notes for this process."""
     notes = _Notes(torch)
     roots.around(torch, notes.fed)
+    roots.around(torch, notes.first.around)
+    if os.environ.get(FIXED):
+        fix_dropout(torch)
     _patch_backward(torch, notes)
     _patch_steps(notes)
     told.at_end(FOLDER, notes.found)
@@ -31,6 +36,7 @@ class _Notes:
         self._losses: list[float] = []
         self._optimizers: dict[int, Any] = {}
         self._steps = 0
+        self.first = FirstGradients(torch)
 
     def fed(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         """Note what a model is fed."""
@@ -66,6 +72,9 @@ class _Notes:
             "buffers": sorted(digest(b) for b in buffers),
             "counts": sorted(digest(b) for b in buffers if not (b.is_floating_point() or b.is_complex())),
             "rates": [group.get("lr") for group in groups if isinstance(group.get("lr"), float)],
+            "options": options_of(list(self._optimizers.values())),
+            "first_gradients": self.first.steps(),
+            "draws": self.first.draws,
             "rank": rank_and_world(self._torch)[0],
         }
 
@@ -82,6 +91,7 @@ def _patch_backward(torch: Any, notes: _Notes) -> None:
 
 
 def _patch_steps(notes: _Notes) -> None:
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: notes.first.before_step(optimizer))
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: notes.step(optimizer))

@@ -1,0 +1,213 @@
+"""What keeps a trial from touching files and services: the kernel where it allows that, else a sandbox in Python.
+
+By the kernel (`observe.isolation`), a trial has an overlay over every file system, a ``/dev/shm`` and a network of its
+own. Else Python's file functions are redirected (`observe.shadow`) and connections of Python's sockets are refused;
+what this cannot hold is said before the first trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.improve import child
+from paceline.improve.child import network
+from paceline.observe import isolation
+
+_PROBE_S = 20.0
+_BESIDES = "/var/tmp"  # noqa: S108 for what a trial writes to where its own folders lie
+_LISTENS = "0A"  # the state in /proc/net/tcp
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_NOWHERE = {  # trackers that write to a service of theirs
+    "WANDB_MODE": "disabled",
+    "COMET_START_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+NOT_HELD = (
+    "it redirects the files that Python code writes, and refuses connections of Python's sockets; it does not hold "
+    "back other programs that the program starts (os.system, subprocess), nor C and Rust libraries that open files or "
+    "connections themselves"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """How trials are isolated."""
+
+    by_kernel: bool
+    why_not: str = ""  # the kernel does not
+    allows_network: bool = False
+    services: frozenset[int] = field(default_factory=frozenset)  # ports of this machine where somebody listens
+
+    def command(self, command: Sequence[str], folder: Path, place: Path, stack: ExitStack) -> list[str]:
+        """Return the command line of a trial.
+
+        Args:
+            command: The program's own.
+            folder: Of the trial's record.
+            place: For temporary files.
+            stack: Removes in the end what is made for this.
+        """
+        if not self.by_kernel:
+            return list(command)
+        shared = folder.parent / "inductor"
+        shared.mkdir(exist_ok=True)
+        spec = _spec(folder, place, stack, network=self.allows_network)
+        spec["free"] = [str(folder), str(place), str(shared)]
+        return isolation.command_of(spec, command)
+
+    def variables(self, folder: Path) -> dict[str, str]:
+        """Return the environment variables by which a trial's processes keep to themselves."""
+        found: dict[str, str] = {} if self.by_kernel else {child.SCRATCH: str(folder / "scratch")}
+        found |= {child.TRACKERS_OFF: "1", **_NOWHERE, "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri()}
+        if not self.allows_network:
+            found |= {
+                network.MODE: "record" if self.by_kernel else "refuse",
+                network.SERVICES: ",".join(map(str, sorted(self.services))),
+                **{name: value for name, value in _OFFLINE.items() if name not in os.environ},
+            }
+        return found
+
+    def in_words(self) -> str:
+        """Say what keeps trials to themselves, and what does not."""
+        if self.by_kernel:
+            what = "" if self.allows_network else " and have no network"
+            return f"trials are isolated by the kernel: they see files, but change only copies of them{what}"
+        return f"trials run in a sandbox in Python, because {self.why_not}; {NOT_HELD}"
+
+
+IN_PYTHON = Isolation(by_kernel=False, why_not="it was not asked for", allows_network=True)
+
+
+def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation:
+    """Find out whether the kernel isolates a process that works in a folder.
+
+    Args:
+        folder: Of all trials.
+        cwd: Where the program runs.
+        allows_network: Whether trials may speak to the network.
+    """
+    why_not = _why_not_by_kernel(folder, cwd, allows_network)
+    return Isolation(
+        by_kernel=not why_not,
+        why_not=why_not,
+        allows_network=allows_network,
+        services=frozenset() if allows_network else frozenset(listening_ports()),
+    )
+
+
+def _why_not_by_kernel(folder: Path, cwd: Path, allows_network: bool) -> str:
+    """Return why the kernel cannot isolate a process; nothing if it can, which is tried."""
+    owner = cwd.stat()
+    if os.geteuid() != 0 and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+        return f"{cwd} belongs to another user or group"
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)))
+        probe = folder / "probe"
+        probe.mkdir(parents=True, exist_ok=True)
+        stack.callback(remove_tree, probe)
+        spec = _spec(probe, place, stack, network=allows_network)
+        spec["free"] = [str(place)]
+        name = f"paceline-probe-{os.getpid()}"
+        tried = isolation.command_of(spec, ["sh", "-c", f"echo > {name} && echo > {_SHARED_MEMORY / name}"])
+        try:
+            done = subprocess.run(tried, cwd=cwd, capture_output=True, text=True, timeout=_PROBE_S, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"a process could not be isolated ({error})"
+        leaked = [path for path in (cwd / name, _SHARED_MEMORY / name) if path.exists()]
+        for path in leaked:
+            path.unlink()
+    if done.returncode or leaked:
+        said = done.stderr.strip().splitlines()
+        return said[-1].removeprefix("paceline: ") if said else "the kernel did not redirect a file"
+    return ""
+
+
+def _spec(folder: Path, place: Path, stack: ExitStack, *, network: bool) -> dict[str, Any]:
+    uppers = [folder / "scratch", *_besides(stack), place / "scratch"]
+    for upper in uppers:
+        upper.mkdir(parents=True, exist_ok=True)
+    return {"uppers": [str(upper.resolve()) for upper in uppers], "free": [], "replace": {}, "network": network}
+
+
+def _besides(stack: ExitStack) -> list[Path]:
+    with suppress(OSError):
+        made = Path(tempfile.mkdtemp(prefix="paceline-", dir=_BESIDES))
+        stack.callback(remove_tree, made)
+        return [made]
+    return []
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder; one that the kernel left without any permission too."""
+
+    def open_up(remove: Callable[..., Any], path: str, _: Any) -> None:
+        with suppress(OSError):
+            os.chmod(path, 0o700)
+            remove(path)
+
+    shutil.rmtree(folder, onerror=open_up)
+
+
+def listening_ports() -> set[int]:
+    """Return the TCP ports of this machine at which somebody listens."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/net/{name}").read_text(encoding="utf-8").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENS:
+                    found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
+
+
+def peers_of(folder: Path) -> list[str]:
+    """Return with whom the processes of a trial wanted to speak, such as ``api.wandb.ai:443``."""
+    said = [json.loads(x) for p in (folder / network.FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
+    return sorted({f"{one['host']}:{one['port']}" if one["port"] else str(one["host"]) for one in said})
+
+
+def shortened(peers: Sequence[str]) -> str:
+    """Return peers as a list in prose, the first five of them."""
+    more = f" and {len(peers) - 5} more" if len(peers) > 5 else ""
+    return ", ".join(peers[:5]) + more
+
+
+def shared_memory() -> set[str]:
+    """Return the names in ``/dev/shm``."""
+    try:
+        return set(os.listdir(_SHARED_MEMORY))
+    except OSError:
+        return set()
+
+
+def shared_memory_of(pids: Sequence[int]) -> set[str]:
+    """Return the names in ``/dev/shm`` that some processes have open or mapped."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+            found |= set(re.findall(r"/dev/shm/(\S+?)(?: \(deleted\))?$", maps, re.MULTILINE))
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    target = os.readlink(link)
+                    found |= {target.removeprefix("/dev/shm/")} if target.startswith("/dev/shm/") else set()
+    return {name for name in found if "/" not in name}
+
+
+def remove_shared_memory(names: set[str]) -> None:
+    """Remove some names from ``/dev/shm``, those that are still there."""
+    for name in names:
+        with suppress(OSError):
+            (_SHARED_MEMORY / name).unlink()

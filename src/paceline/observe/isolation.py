@@ -1,0 +1,257 @@
+"""Run a command so that the kernel keeps its files and its network to itself (Linux namespaces). Run as a program.
+
+Every file system is covered by an overlay: the command reads what is there, and what it writes, whatever the language
+or the process below it, goes to a folder of the trial's. ``/dev/shm`` is an empty one of its own. The network has the
+loopback interface and the addresses of this machine, and leads nowhere else. Process ids stay what they are. Standard
+library only, and nothing of ours: ``python -I isolation.py SPEC -- COMMAND…`` with a JSON object:
+
+- ``uppers``: folders that take what is written; of these the first is used that does not lie in what it covers
+- ``free``: folders that are read and written as they are
+- ``replace``: files that stand in for others, by the path of those
+- ``network``: whether the command keeps the network of this machine
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import socket
+import struct
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+FAILED = 125  # exit code where the namespaces cannot be made
+_NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
+_RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_KEPT_FLAGS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+_SPECIAL = ("/proc", "/sys", "/dev")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 the place is POSIX's
+_CAP_SYS_ADMIN = 21
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
+_RTM_NEWADDR, _ADDRESS_FLAGS, _IFA_ADDRESS, _IFA_LOCAL = 20, 0x1 | 0x4 | 0x200 | 0x400, 1, 2
+
+
+def command_of(spec: Mapping[str, Any], command: Sequence[str]) -> list[str]:
+    """Return the command line that runs a command isolated."""
+    return [sys.executable, "-I", str(Path(__file__)), json.dumps(spec), "--", *command]
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses of this machine, of IPv4 and IPv6, loopback ones left out."""
+    found = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", _text("/proc/net/fib_trie"))
+    for line in _text("/proc/net/if_inet6").splitlines():
+        packed, _, _, scope, *_ = line.split()
+        if scope == "00":
+            found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(packed)))
+    return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Isolate this process and become the command.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    spec, _, *command = arguments
+    wanted = json.loads(spec)
+    here, addresses = os.getcwd(), own_addresses()
+    _enter(keeps_network=wanted["network"])
+    _cover(wanted)
+    if not wanted["network"]:
+        _raise_loopback(addresses)
+        _name_this_machine(addresses, wanted["uppers"][0])
+        os.environ.update({name: "lo" for name in _INTERFACES if name in os.environ})
+    os.chdir(here)
+    os.execvp(command[0], command)  # noqa: S606 that is what it is for
+
+
+# -- namespaces --------------------------------------------------------------------------------------
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _enter(*, keeps_network: bool) -> None:
+    user, group = os.geteuid(), os.getegid()
+    wanted = _NEWNS | _NEWIPC | (0 if keeps_network else _NEWNET)
+    if _is_admin() and _libc.unshare(wanted) == 0:
+        return
+    _called(_libc.unshare(wanted | _NEWUSER), "unshare")
+    with suppress(OSError):
+        _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def _is_admin() -> bool:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _text("/proc/self/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> _CAP_SYS_ADMIN & 1)
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def _cover(wanted: Mapping[str, Any]) -> None:
+    """Cover all file systems, then lay the free folders on top."""
+    _mount(None, "/", None, _REC | _PRIVATE)
+    is_user_namespace = _text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]
+    mounts = [place for place in _mount_points() if not _is_special(place)]
+    layers = _Layers(wanted["uppers"], mounts, "userxattr" if is_user_namespace else "")
+    free = [(place, os.open(place, os.O_PATH)) for place in sorted(wanted["free"], key=len)]
+    for place in mounts:
+        layers.plan(place)
+    layers.lay()
+    for place, handle in free:
+        _mount(f"/proc/self/fd/{handle}", place, None, _BIND)
+    for place, other in wanted["replace"].items():
+        _mount(other, place, None, _BIND)
+    _mount("tmpfs", _SHARED_MEMORY, "tmpfs", 6, "mode=1777")
+
+
+class _Layers:
+    """The overlays, planned before the first is mounted: what they consist of is opened while it can be seen."""
+
+    def __init__(self, uppers: Sequence[str], mounts: Sequence[str], options: str) -> None:
+        self._uppers = [os.path.realpath(one) for one in uppers]
+        self._mounts = mounts
+        self._options = options
+        self._planned: list[tuple[str, int, str]] = []  # a folder, opened, and the options of its overlay, if any
+
+    def plan(self, place: str) -> None:
+        """Cover a folder; one that holds other file systems, or all that takes changes, is covered folder by folder."""
+        below = f"{place.rstrip('/')}/"
+        outside = [one for one in self._uppers if not f"{one}/".startswith(below)]
+        lower = os.open(place, os.O_PATH)
+        if outside and not any(one.startswith(below) for one in self._mounts):
+            self._planned.append((place, lower, self._overlay(lower, outside[0])))
+            return
+        if place != "/":
+            self._planned.append((place, lower, ""))
+        for entry in sorted(os.scandir(place), key=lambda one: one.name):
+            path = os.path.join(place, entry.name)
+            if entry.is_dir(follow_symlinks=False) and path not in self._mounts and path not in _SPECIAL:
+                with suppress(PermissionError):
+                    self.plan(path)
+
+    def lay(self) -> None:
+        """Mount all of them; what takes no overlay is made read-only."""
+        for place, lower, options in self._planned:
+            if options:
+                with suppress(OSError):
+                    _mount("overlay", place, "overlay", 0, options)
+                    continue
+            _read_only(place, lower)
+
+    def _overlay(self, lower: int, above: str) -> str:
+        """Make the folders that take the changes of a lower one; return the options of the overlay."""
+        folder = os.path.join(above, f"{len(self._planned):03d}")
+        for name in ("upper", "work"):
+            os.makedirs(os.path.join(folder, name), exist_ok=True)
+        upper, state = os.path.join(folder, "upper"), os.fstat(lower)
+        os.chmod(upper, state.st_mode & 0o7777)
+        with suppress(OSError):
+            os.chown(upper, state.st_uid, state.st_gid)
+        work = os.open(os.path.join(folder, "work"), os.O_PATH)
+        handles = {"lowerdir": lower, "upperdir": os.open(upper, os.O_PATH), "workdir": work}
+        return ",".join([*(f"{key}=/proc/self/fd/{fd}" for key, fd in handles.items()), *self._options.split()])
+
+
+def _read_only(place: str, handle: int) -> None:
+    """Leave a folder as it is, for reading only; what is mounted with other options keeps them."""
+    _mount(f"/proc/self/fd/{handle}", place, None, _BIND | _REC)
+    flags = sum(_KEPT_FLAGS.get(name, 0) for name in _options_of(place))
+    _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | flags)
+
+
+def _mount_points() -> list[str]:
+    """Return where file systems are mounted, the outermost first; files that are mounted one by one are left out."""
+    found = [_unescaped(line.split()[4]) for line in _text("/proc/self/mountinfo").splitlines()]
+    return sorted({place for place in found if _is_folder(place)}, key=lambda one: (one.count("/"), one))
+
+
+def _is_folder(place: str) -> bool:
+    return os.path.isdir(place) and os.access(place, os.X_OK)
+
+
+def _options_of(place: str) -> list[str]:
+    lines = [line.split() for line in _text("/proc/self/mountinfo").splitlines()]
+    return [option for one in lines if _unescaped(one[4]) == place for option in one[5].split(",")]
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), path)
+
+
+def _is_special(place: str) -> bool:
+    return any(place == one or place.startswith(f"{one}/") for one in _SPECIAL)
+
+
+# -- network -----------------------------------------------------------------------------------------
+
+
+def _raise_loopback(addresses: Iterable[str]) -> None:
+    """Set the loopback interface up, with the addresses of this machine: ranks may meet at one of them."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING))
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            packed = socket.inet_pton(family, address)
+            body = struct.pack("BBBBI", family, 8 * len(packed), 0, 0, 1)
+            for kind in (_IFA_LOCAL, _IFA_ADDRESS):
+                body += struct.pack("HH", 4 + len(packed), kind) + packed
+            link.send(struct.pack("IHHII", 16 + len(body), _RTM_NEWADDR, _ADDRESS_FLAGS, 1, 0) + body)
+            link.recv(4096)
+
+
+def _name_this_machine(addresses: Sequence[str], folder: str) -> None:
+    """Let the name of this machine lead to its address: no name server can be asked."""
+    name, known = socket.gethostname(), _text("/etc/hosts")
+    if name in known.split() or not os.path.isfile("/etc/hosts"):
+        return
+    hosts = os.path.join(folder, "hosts")
+    _write(hosts, f"{known}\n{addresses[0] if addresses else '127.0.0.1'} {name}\n")
+    _mount(hosts, "/etc/hosts", None, _BIND)
+
+
+# -- system calls ------------------------------------------------------------------------------------
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    given = [None if one is None else os.fsencode(one) for one in (source, target, kind)]
+    data = None if options is None else os.fsencode(options)
+    _called(_libc.mount(*given, ctypes.c_ulong(flags), data), f"mount on {target}")
+
+
+def _called(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except OSError as error:
+        sys.stderr.write(f"paceline: cannot isolate: {error.filename}: {error.strerror}\n")
+        sys.exit(FAILED if error.filename != sys.argv[3] else 127)
