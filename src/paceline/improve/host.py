@@ -1,4 +1,4 @@
-"""How much CPU time have some processes had?"""
+"""How much CPU time have some processes had, and how much memory do they need?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
 def spent(before: Mapping[int, float], after: Mapping[int, float]) -> float:
     """Return the CPU seconds that processes had between two readings; of one that ended meanwhile, nothing is known."""
     return sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in after.items())
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """Return the bytes of memory that some processes need; what several of them share counts once (PSS)."""
+    return sum(_proportional(pid) for pid in pids)
+
+
+def _proportional(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def _of(pid: int) -> float:

@@ -7,7 +7,6 @@ that the next player has the machine. It ends at a step boundary; in the end eve
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import select
@@ -30,7 +29,7 @@ from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
 from paceline.improve.child import ports
 from paceline.improve.gpu_blocks import GpuSampler, GpuState
-from paceline.improve.host import cpu_seconds, spent
+from paceline.improve.host import cpu_seconds, memory_of, spent
 from paceline.improve.interrupts import held_back
 from paceline.improve.isolation import (
     IN_PYTHON,
@@ -41,6 +40,7 @@ from paceline.improve.isolation import (
     shared_memory_of,
 )
 from paceline.improve.kin import kin
+from paceline.improve.link import Link
 from paceline.improve.recipe import Recipe
 from paceline.observe import leftovers
 from paceline.observe.supervise import oom_kills, startable, warden, watched_environment
@@ -70,6 +70,10 @@ class ProgramOver(TrialFailed):
 
 class ProgramFailed(TrialFailed):
     """The program ended by a fault, its own or of what was changed."""
+
+
+class BaselineFailed(ProgramFailed, NotMeasured):
+    """The program without the change failed: nothing is said of the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,37 +107,6 @@ def _each_rank(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return None if total is None else total / len(said)
 
 
-class _Link:
-    """The line to one rank: JSON, one object a line."""
-
-    def __init__(self, link: socket.socket) -> None:
-        self.socket = link
-        self._received = b""
-
-    def tell(self, **entry: Any) -> None:
-        """Say something; who is gone does not hear it, and waiting for the answer will tell."""
-        with suppress(OSError):
-            self.socket.sendall(json.dumps(entry).encode() + b"\n")
-
-    def receive(self) -> bool:
-        """Take what has come; False when nothing will come any more."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except OSError:
-            return False
-        self._received += data
-        return bool(data)
-
-    def heard(self) -> dict[str, Any] | None:
-        """Return the next thing said, or None when it is not complete."""
-        line, end, rest = self._received.partition(b"\n")
-        if not end:
-            return None
-        self._received = rest
-        said: dict[str, Any] = json.loads(line)
-        return said
-
-
 class Player:
     """The program under one recipe."""
 
@@ -148,7 +121,7 @@ class Player:
     ) -> None:
         self.folder = folder
         self._stack = ExitStack()
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._ranks: set[int] = set()
         self._stopped = False
         self._known: list[psutil.Process] = []  # processes that were stopped last; psutil knows if an id was reused
@@ -221,7 +194,7 @@ class Player:
         try:
             while len(self._links) < world:
                 self._await(self._door, deadline)
-                link = _Link(self._door.accept()[0])
+                link = Link(self._door.accept()[0])
                 self._links.append(link)
                 hello = self._hear(link, deadline)
                 self._ranks.add(hello["pid"])
@@ -274,6 +247,20 @@ class Player:
             queued=_each_rank(said, "queued"),
             gpu=gpu,
         )
+
+    @property
+    def last_steps(self) -> int:
+        """Steps that it was let go for last; one if it was not yet."""
+        return self._gone[0] if self._gone is not None else 1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the program has ended by a fault."""
+        return bool(self._process.poll())
+
+    def memory_bytes(self) -> int:
+        """Return the memory that its processes need now; what they share counts once."""
+        return memory_of(self._processes())
 
     def end(self) -> None:
         """End the program at the step boundary at which it stands; its record is whole."""
@@ -338,7 +325,7 @@ class Player:
         self.gpus.heard(said)
         return said
 
-    def _hear(self, link: _Link, deadline: float) -> dict[str, Any]:
+    def _hear(self, link: Link, deadline: float) -> dict[str, Any]:
         while (said := link.heard()) is None:
             self._await(link.socket, deadline)
             if not link.receive():

@@ -22,14 +22,15 @@ from paceline.improve.confirmed import missing, refused, require
 from paceline.improve.contest import Contest, Race, Until
 from paceline.improve.goals import MEMORY, SLOWEST, TIME, Goal
 from paceline.improve.gpu_blocks import GpuMemory, fit_together
-from paceline.improve.judging import Rules, judges_of
 from paceline.improve.isolation import IN_PYTHON, Isolation
+from paceline.improve.judging import Rules, judges_of
 from paceline.improve.model import Check
-from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, RoundLimits, play_alone, play_round
+from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.restarts import RestartedPlayer, restarted_limits
+from paceline.improve.sides import LEAST_ROUND_S, blamed, copies_that_fit, fails_beside_itself, free_bytes, limits_of
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import decided, fewest_pairs, noise_prior, scatter_of, speed_up
 from paceline.improve.trials import (
@@ -54,9 +55,6 @@ _LEARNT_S = 2.4  # of blocks of each
 _TELLING_STEPS = 2  # after which a process has said what it refuses
 _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
-_BLOCKS = 14  # of a program that is soon over
-_ANY = 1 << 30
-_ROUND_S, _LEAST_ROUND_S = 25.0, 5.0
 _STEP_TIMEOUT_S = 300.0
 _PATIENCE_S = 60.0  # with what does not begin
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
@@ -93,6 +91,7 @@ class Workshop:
         self._block_s = LONG_S
         self._total = 0  # steps of the whole program; 0: more than has been made so far
         self._on_gpu, self._at_a_time = False, _COMPARED  # processes that its GPUs have room for
+        self._can_run_twice: bool | None = None  # None: was not tried
         self._raced_beside = False  # whether some rounds had both processes alive at a time
         self.start_s = READY_S  # until the first step of the baseline, at most
 
@@ -122,7 +121,7 @@ class Workshop:
         Raises:
             TrialFailed: It cannot be run.
         """
-        over = False
+        over, needs, free = False, 0, None
         with self._player(recipe, {_PROFILE: "1"}) as player:
             begun = time.monotonic()
             try:
@@ -137,11 +136,12 @@ class Workshop:
                 more = max(min(_WATCHED_STEPS, most), math.ceil(self._budget.watched_s / step_s))
                 block = player.play(more, 60.0 + 30 * more * step_s, pause=False)
                 self._others_watched.append(block.other_cores)
+                needs, free = player.memory_bytes(), free_bytes()
                 player.end()
             except ProgramOver:
                 over = True
             run = read_run(player.folder)
-            self._find_room(player.gpus.memory)
+            self._find_room(player.gpus.memory, needs, free)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
         if over:
@@ -167,9 +167,10 @@ class Workshop:
             found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
-    def _find_room(self, memory: Sequence[GpuMemory]) -> None:
-        """Decide how many processes may use the GPUs at a time, by the memory that one of them uses."""
-        self._on_gpu, self._at_a_time = bool(memory), min(_COMPARED, fit_together(memory))
+    def _find_room(self, memory: Sequence[GpuMemory], needs: int, free: float | None) -> None:
+        """Decide how many copies of the program may live at a time, by the memory that one needs."""
+        on_host = copies_that_fit(needs, None if free is None else free + needs)
+        self._on_gpu, self._at_a_time = bool(memory), min(self._at_a_time, fit_together(memory), on_host)
         self._proofs.at_a_time = min(2, self._at_a_time)
 
     def race(self, contest: Contest, until: Until, earlier: Sequence[Round] = ()) -> Race:
@@ -201,19 +202,29 @@ class Workshop:
         return verdict != "undecided" or not promising or len(rounds) - earlier >= _MOST_ROUNDS
 
     def _round(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
-        """Play a round in one process of each side; in a new one for each block if the GPUs have no room for two."""
-        if self._at_a_time < 2:
-            found = self._restarted(contest, earlier, until)
-        else:
+        """Play a round in one process of each side; in a new one for each block if two cannot live at a time."""
+        if self._at_a_time > 1:
             try:
                 found = self._beside(contest, earlier, until)
             except ProgramFailed as error:
-                if self._on_gpu and _NO_MEMORY in str(error):
-                    self._at_a_time = self._proofs.at_a_time = 1  # the next attempt is made one after the other
-                raise
-            self._raced_beside |= bool(found.pairs)
+                if not self._only_alone(error):
+                    raise
+                found = self._restarted(contest, earlier, until)
+            else:
+                self._raced_beside |= bool(found.pairs)
+        else:
+            found = self._restarted(contest, earlier, until)
         self._others += [pair.other_cores for pair in (*found.warmup, *found.pairs)]
         return found
+
+    def _only_alone(self, error: ProgramFailed) -> bool:
+        """Find out whether copies of the program cannot live at a time: their memory, a port or a card is taken."""
+        full = self._on_gpu and _NO_MEMORY in str(error)
+        if not full and self._can_run_twice is None:
+            self._can_run_twice = not fails_beside_itself(partial(self._player, BASELINE))
+        if full or self._can_run_twice is False:
+            self._at_a_time = self._proofs.at_a_time = 1
+        return self._at_a_time == 1
 
     def _restarted(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
         begin = partial(self._begin, recipe=contest.after, until=until)
@@ -226,20 +237,15 @@ class Workshop:
     def _beside(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
         begun = time.monotonic()
         with self._player(contest.before) as first, self._player(contest.after) as second:
-            first.begin()
-            self._begin(second, contest.after, until)
-            now, until = time.monotonic(), until.later(begun, self.start_s)
-            warmup_s = 2 * contest.warmup_steps * self.step_s
-            limits = RoundLimits(
-                step_s=self.step_s,
-                block_s=self._block_s,
-                most_steps=max(1, self._total // _BLOCKS) if self._total else _ANY,
-                warmup_steps=contest.warmup_steps,
-                budget_s=max(_LEAST_ROUND_S, min(_ROUND_S, until.usual - now)) + warmup_s,
-                most_s=max(_LEAST_ROUND_S, until.promising - now) + warmup_s,
-            )
-            judges = self._judges(contest, earlier)
-            found = self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
+            try:
+                first.begin()
+                self._begin(second, contest.after, until)
+                until = until.later(begun, self.start_s)
+                limits = limits_of(contest, until, step_s=self.step_s, block_s=self._block_s, total=self._total)
+                judges = self._judges(contest, earlier)
+                found = self._played(contest, first, second, partial(play_round, limits=limits, judges=judges))
+            except ProgramFailed as error:
+                raise blamed(error, first, _STEP_TIMEOUT_S) from error
         if found.over:
             self._total = found.steps
         return found
@@ -304,7 +310,7 @@ class Workshop:
             player.begin(min(READY_S, _PATIENCE_S + 20 * self.start_s))
             return
         left_s = until.promising + until.begins_s - time.monotonic()
-        patience_s = max(_LEAST_ROUND_S + 2 * self.start_s, min(READY_S, left_s))
+        patience_s = max(LEAST_ROUND_S + 2 * self.start_s, min(READY_S, left_s))
         try:
             player.begin(patience_s)
         except (ProgramFailed, ProgramOver):

@@ -1,0 +1,97 @@
+"""May two copies of a program live at the same time, and which of them is to blame for an error?
+
+Copies need memory on the host (on GPUs: `gpu_blocks`), and a program that can run twice: no fixed port, no card for one
+process alone. Where that is not so, each block has a process of its own (`restarts`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from paceline.hardware.files import LocalFiles
+from paceline.hardware.memory import available_bytes
+from paceline.improve.contest import Contest, Until
+from paceline.improve.pairing import RoundLimits
+from paceline.improve.trials import BaselineFailed, Player, ProgramFailed, ProgramOver
+
+LEAST_ROUND_S, _ROUND_S = 5.0, 25.0
+_BLOCKS = 14  # of a program that is soon over
+_ANY = 1 << 30
+MOST_COPIES = 3  # that live at the same time, ever
+_OF_FREE = 0.8  # of the free memory, that copies may take
+_ATTEMPTS = 2  # to start a second copy: some programs fail by themselves now and then
+
+
+def limits_of(contest: Contest, until: Until, *, step_s: float, block_s: float, total: int) -> RoundLimits:
+    """Return how a round is cut in which both sides live at the same time.
+
+    Args:
+        contest: The two recipes.
+        until: When the comparison has to end.
+        step_s: Seconds of a step of the baseline, about.
+        block_s: Seconds of a block, about.
+        total: Steps of the whole program; 0 if that is not known.
+    """
+    now, warmup_s = time.monotonic(), 2 * contest.warmup_steps * step_s
+    return RoundLimits(
+        step_s=step_s,
+        block_s=block_s,
+        most_steps=max(1, total // _BLOCKS) if total else _ANY,
+        warmup_steps=contest.warmup_steps,
+        budget_s=max(LEAST_ROUND_S, min(_ROUND_S, until.usual - now)) + warmup_s,
+        most_s=max(LEAST_ROUND_S, until.promising - now) + warmup_s,
+    )
+
+
+def copies_that_fit(copy_bytes: int, free: float | None) -> int:
+    """Return how many copies of a program may live at the same time, at least one.
+
+    Args:
+        copy_bytes: Host memory that one copy needs.
+        free: Host memory in bytes that is free while no copy lives; None: not known.
+    """
+    if free is None or copy_bytes <= 0:
+        return MOST_COPIES
+    return max(1, min(MOST_COPIES, int(_OF_FREE * free // copy_bytes)))
+
+
+def free_bytes() -> float | None:
+    """Return the host memory that could be used now."""
+    return available_bytes(LocalFiles())
+
+
+def fails_beside_itself(started: Callable[[], Player]) -> bool:
+    """Say whether a second copy of the unchanged program fails to begin while a first one lives.
+
+    Args:
+        started: Starts a copy.
+    """
+    with started() as first:
+        first.begin()
+        return not any(_begins(started) for _ in range(_ATTEMPTS))
+
+
+def _begins(started: Callable[[], Player]) -> bool:
+    with started() as player:
+        try:
+            player.begin()
+        except ProgramFailed:
+            return False
+    return True
+
+
+def blamed(error: ProgramFailed, baseline: Player, timeout_s: float) -> ProgramFailed:
+    """Return an error as one of the unchanged program, if that has failed too or does so in its next steps."""
+    failed = error if baseline.has_failed else _fault_of(baseline, timeout_s)
+    return error if failed is None else BaselineFailed(f"not measured: the unchanged program fails too: {failed}")
+
+
+def _fault_of(baseline: Player, timeout_s: float) -> ProgramFailed | None:
+    try:
+        baseline.play(baseline.last_steps, timeout_s)
+    except ProgramFailed as error:
+        return error
+    except ProgramOver:
+        return None
+    return None
