@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy, Size
+from paceline.improve.by_hand import by_hand
 from paceline.improve.gpu_blocks import GpuRange
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.improve.quality import Quality
@@ -36,6 +37,10 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
         "after": _run(tuned.after) if tuned.after is not None else None,
         "unavailable": {"after": why} if (why := not_watched(tuned)) is not None else {},
         "trials": [_trial(trial) for trial in tuned.trials],
+        "by_hand": [
+            {"remedy": one.remedy.id, "finding": one.finding, "change": one.remedy.change, "reason": one.why}
+            for one in by_hand(tuned)
+        ],
         "best": {
             "recipe": tuned.best,
             "speedup": _speedup(tuned.speedup),

@@ -10,6 +10,7 @@ from rich.text import Text
 from paceline import units
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
+from paceline.improve.by_hand import by_hand
 from paceline.improve.model import Trial, Tuned
 from paceline.improve.next_step import busy_text
 from paceline.improve.recipe import in_words
@@ -62,14 +63,15 @@ def _end(tuned: Tuned) -> list[str]:
     lines = [f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"]
     lines += [f"busy: {busy}"] if (busy := busy_text(tuned)) is not None else []
     lines += [f"batch: {line}" for line in (batch_lines(tuned.batch) if tuned.batch is not None else ())]
+    hand = [f"by hand: {one.remedy.id} ({one.finding}): {one.remedy.change}; {one.why}" for one in by_hand(tuned)]
     if not tuned.best:
-        return [*lines, "no gain was proven: the baseline is kept"]
+        return [*lines, "no gain was proven: the baseline is kept", *hand]
     lines.append(f"best: {in_words(tuned.best)}, {gained(tuned)}")
     lines += [safety_line(tuned), *money_lines(tuned)]
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]
     lines += quality_lines(tuned.quality, tuned.price_per_hour) if tuned.quality is not None else ()
     lines.append(f"before: {_phases(tuned.before)}")
-    return [*lines, f"after: {_phases(tuned.after) if tuned.after is not None else not_watched(tuned)}"]
+    return [*lines, f"after: {_phases(tuned.after) if tuned.after is not None else not_watched(tuned)}", *hand]
 
 
 def _phases(diagnosis: Diagnosis) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain import words
+from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
+
+_LEAST = 0.005  # of the time of a step, that starting workers takes on average
 
 PAGE = """
 The loader starts its workers once instead of in every epoch. At the start of each epoch, Paceline draws the random
@@ -39,19 +42,27 @@ shuffled order, because the patched code draws the random number that torch woul
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
-    restart = situation.finding("DATA006")
     loader = situation.loader
-    if restart is None or loader is None or not loader.workers:
+    if loader is None or not loader.workers or loader.settings.get("persistent_workers") or situation.streams:
+        return []
+    restart = situation.finding("DATA006")
+    if restart is None and situation.supply.restart_s < _LEAST * situation.supply.step_s:
         return []
     return [
         Candidate(
             remedy="loader.persistent",
             recipe={"loader": {"persistent_workers": True}},
             safety=words.safety_of_worker_draws(loader),
-            predicted=restart.gain,
-            why=restart.summary,
+            predicted=restart.gain if restart is not None else _predicted(situation),
+            why=restart.summary if restart is not None else "workers are started anew in each epoch",
         )
     ]
+
+
+def _predicted(situation: Situation) -> Gain:
+    """Return the predicted gain if starting workers takes a small part of the time."""
+    supply = situation.supply
+    return Gain(low=1.0, high=supply.step_s / max(supply.step_s - supply.restart_s, 1e-9))
 
 
 REMEDY = Remedy(id="loader.persistent", page=PAGE, candidates=_candidates)

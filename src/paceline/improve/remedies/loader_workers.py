@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain import words
-from paceline.explain.model import Gain
+from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
+_WORTH = 1.02
+_MOST_CROWD = 1.5
 _WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
 
 PAGE = """
@@ -18,7 +20,8 @@ workers. `tune` predicts the step time as the largest of three times: the comput
 by the number of workers, and the CPU time divided by the number of cores. `tune` first tries the smallest number of
 workers whose predicted step time is within 3% of the best. If the loader has no workers yet, `tune` also tries twice
 that number. If the loader already has workers, `tune` also tries twice and half their current number. If the workers
-already use all CPU cores, `tune` only proposes fewer workers.
+already use all CPU cores, `tune` only proposes fewer workers. If more workers compute than there are cores, `tune` also
+tries as many workers as cores, one fewer, and half their number, even if training does not wait for data.
 
 If the training process reads an `IterableDataset`, `tune` proposes one worker, which reads the samples in the same
 order as before. With several workers, each worker would read all samples of an `IterableDataset`, unless the code of
@@ -56,38 +59,61 @@ Write `DataLoader(..., num_workers=8, persistent_workers=True)`.
 
 
 def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if situation.waiting is None or situation.loader is None or situation.loader.threads:
+    loader = situation.loader
+    if loader is None or loader.threads or situation.setting("loader", "cache"):  # the cache is in the training process
         return []
-    if situation.setting("loader", "cache"):  # the cache is in the training process
+    crowd = _crowd(situation, loader)
+    if situation.waiting is None and crowd <= 1:
         return []
-    supply, loader = situation.supply, situation.loader
-    burnt = situation.finding("DATA002") is not None
-    now = loader.workers
-    if situation.streams:
-        allowed = [] if now else [1]
-    elif burnt:
-        allowed = [now // 2] if now >= 2 else []
-    else:
-        best = supply.best_workers()
-        wanted = {best, 2 * now or 2 * best, max(1, now // 2)} - {now, 0}
-        sign = -1 if loader.blocked >= _WAITS else 1  # of two as good: more workers that wait cost nothing
-        promising = [w for w in wanted if supply.gain_with(w).high >= 1.02]
-        allowed = sorted(promising, key=lambda w: (supply.step_with(w), sign * w))
     return [
         Candidate(
             remedy="loader.workers",
             recipe={"loader": {"num_workers": workers} | ({} if situation.streams else {"persistent_workers": True})},
             safety=words.safety_of_workers(loader, workers),
-            predicted=_predicted(situation, workers),
-            why=f"training waits {situation.supply.wait_share:.0%} of its time for data",
+            predicted=_predicted(situation, workers, crowd if workers < loader.workers else 1.0),
+            why=_why(situation, loader),
         )
-        for workers in allowed
+        for workers in _numbers(situation, loader, crowd)
     ]
 
 
-def _predicted(situation: Situation, workers: int) -> Gain:
+def _numbers(situation: Situation, loader: LoaderBreakdown, crowd: float) -> list[int]:
+    """Return the numbers of workers to try, the most promising first."""
+    supply, now, cores = situation.supply, loader.workers, situation.cores
+    if situation.streams:
+        return [] if now else [1]
+    fewer = list(dict.fromkeys(w for w in (cores, cores - 1, now // 2) if 0 < w < now))
+    if situation.finding("DATA002") is not None or situation.waiting is None:
+        return fewer
+    best = supply.best_workers()
+    wanted = {best, 2 * now or 2 * best, max(1, now // 2)} - {now, 0}
+    sign = -1 if loader.blocked >= _WAITS else 1  # of two as good: more workers that wait cost nothing
+    promising = [w for w in wanted if supply.gain_with(w).high >= _WORTH]
+    ordered = sorted(promising, key=lambda w: (supply.step_with(w), sign * w))
+    return list(dict.fromkeys([*ordered, *(fewer if crowd > 1 else ())]))
+
+
+def _crowd(situation: Situation, loader: LoaderBreakdown) -> float:
+    """Return by what factor steps may become faster because fewer workers compete with training for the cores.
+
+    Workers that mostly wait do not compete. Of those that compute, more than the cores switch places with each other
+    and with training; a step cannot become faster than without that part of them.
+    """
+    if loader.blocked >= _WAITS or loader.workers <= situation.cores:
+        return 1.0
+    busy = loader.workers * (loader.on_cpu + loader.runnable) + 1
+    return min(_MOST_CROWD, 1.0 + 0.5 * max(0.0, 1.0 - situation.cores / busy))
+
+
+def _why(situation: Situation, loader: LoaderBreakdown) -> str:
+    if situation.waiting is not None:
+        return f"training waits {situation.supply.wait_share:.0%} of its time for data"
+    return f"{loader.workers} workers and training share {situation.cores} cores"
+
+
+def _predicted(situation: Situation, workers: int, crowd: float) -> Gain:
     gain = situation.supply.gain_with(workers)
-    return Gain(low=gain.low, high=gain.high * situation.supply.warmer)
+    return Gain(low=gain.low if crowd <= 1 else 1.0, high=max(gain.high * situation.supply.warmer, crowd))
 
 
 REMEDY = Remedy(id="loader.workers", page=PAGE, candidates=_candidates)
