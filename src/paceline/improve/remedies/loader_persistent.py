@@ -17,6 +17,9 @@ The loader starts its workers once instead of in every epoch. At the start of ea
 number that torch would draw to start new workers, so the shuffled order stays the same. If the program creates a new
 loader in each epoch, the workers cannot be kept. To keep the workers, create the loader before the epoch loop.
 
+Kept workers have a copy of the dataset. If the program has changed its dataset since they were started, for example
+with `dataset.set_epoch(epoch)`, Paceline starts new workers for the next epoch.
+
 ## Safety class
 
 The safety class is exact if loading samples draws no random numbers. The safety class is resampled if loading samples

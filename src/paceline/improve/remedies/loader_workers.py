@@ -40,6 +40,10 @@ The safety class is semantic if the dataset has its own random number generator,
 that draws the same numbers. The safety class is also semantic if several workers would have to share one random number
 generator.
 
+If the program changes its dataset between epochs, new workers are started for the next epoch. If a loader had no
+workers and the program changes its dataset within an epoch (a curriculum, weights of hard examples), the change has no
+effect on the workers, so Paceline switches the setting off and says so.
+
 ## What it sets
 
 This remedy sets `loader.num_workers` and `loader.persistent_workers = true`. For an `IterableDataset`, it sets only the
