@@ -37,6 +37,8 @@ class Process:
         card.started += 1
         card.processes.append(self)
 
+    has_failed, last_steps = False, 1
+
     def __enter__(self):
         return self
 

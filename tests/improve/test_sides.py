@@ -47,7 +47,7 @@ def test_a_program_with_a_port_of_its_own_is_measured_one_copy_after_the_other(t
     workshop.learn(0.02, None, waits=True)
     workshop.start_s = 5.0
     found = workshop.race(Contest(before=BASELINE, after={"compute": {"num_threads": 2}}), SOON)
-    assert found.speedup.value > 1.5 and found.speedup.count >= 3
+    assert found.speedup.value > 1.5 and found.speedup.count >= 2
 
 
 def test_an_error_of_both_sides_is_not_blamed_on_the_change(tmp_path):

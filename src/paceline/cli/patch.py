@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ class Offer:
     diff: str | None
     why_not: str | None  # set where there is no diff
     suggestions: Sequence[Suggestion] = ()  # at the user's lines; shown, never written
+    checked: str | None = None  # what came of running the patched program; None: it was not run
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -40,6 +42,7 @@ class Offer:
         return {
             "diff": self.diff,
             "diff_reason": self.why_not,
+            "diff_check": self.checked,
             "not_in_diff": left,
             "suggestions": [asdict(one) for one in self.suggestions],
         }
@@ -60,7 +63,13 @@ def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="RECIPE",
         help="Make the patch from this recipe, without running trials.",
     )
-    return diff(write(source(function)))
+    check = click.option(
+        "--no-check",
+        is_flag=True,
+        help="Do not run the patched program. Without it, a patch is only given if the program trains the same "
+        "with the patch and with the recipe.",
+    )
+    return diff(write(source(check(function))))
 
 
 def check(command: Sequence[str], options: dict[str, Any]) -> None:
@@ -93,7 +102,8 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
     recipe = read(options["from_recipe"])
     options = {**options, "diff": options["diff"] or not options["write"]}
     check(command, options)
-    found = offer(command, recipe)
+    with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
+        found = proven(offer(command, recipe), command, recipe, Path(folder), options)
     show(found, options)
     _tell(f"next: {_next(command, found, options)}")
     return 0
@@ -147,6 +157,27 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
     return Offer(patch=patch, diff=diff, why_not=None if diff else reason, suggestions=shown)
 
 
+def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, options: dict[str, Any]) -> Offer:
+    """Return an offer after its patch was run; one that trains otherwise than the recipe is no longer offered.
+
+    Args:
+        found: The offer.
+        command: What starts the program.
+        recipe: What the patch is made from.
+        folder: For the records of the runs; it is removed by the caller.
+        options: Of the command line.
+    """
+    if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
+        return found
+    from paceline.improve.patch_check import check_patch
+
+    _tell("comparing the patched program with the program under the recipe")
+    check = check_patch(command, found.patch, recipe, folder, Path.cwd())
+    if check.differs:
+        return replace(found, patch=None, diff=None, why_not=check.text, checked=check.text)
+    return replace(found, checked=check.text)
+
+
 def show(found: Offer, options: dict[str, Any]) -> None:
     """Print the diff, or apply it, and say what stays in the recipe.
 
@@ -159,6 +190,8 @@ def show(found: Offer, options: dict[str, Any]) -> None:
         click.echo(found.diff, nl=False)
     if found.why_not is not None:
         _tell(f"no patch: {found.why_not}")
+    elif found.checked is not None:
+        _tell(f"patch: {found.checked}")
     _tell_rest(found)
     if options["write"] and found.patch is not None:
         _write(found.patch)

@@ -53,7 +53,7 @@ class Duration(click.ParamType[float]):
     groups={
         "What to try": ("--allow", "--allow-network", "--goal", "--price", "--instance", "--verify-quality"),
         "Limits": ("--budget", "--trials"),
-        "Patch": ("--diff", "--write", "--from"),
+        "Patch": ("--diff", "--write", "--from", "--no-check"),
         "Output": ("--recipe", "--json", "--html", "--open", "--dir", "--keep"),
     },
     exit_codes={
@@ -177,6 +177,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     if fault is not None:
         click.echo(to_toml(tuned.best), nl=False)
     offer = patch.offer(line, tuned.best, tuned.before.findings)
+    offer = patch.proven(offer, line, tuned.best, folder, options)
     _write_reports(tuned, written, steps[0].command or "", offer, options)
     patch.show(offer, options)
     if fault is not None:

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,7 @@ class Isolation:
     by_kernel: bool
     why_not: str = ""  # the kernel does not
     allows_network: bool = False
+    replaced: Mapping[str, str] = field(default_factory=dict)  # files that stand in for others, by kernel only
     services: frozenset[int] = field(default_factory=frozenset)  # ports of this machine where somebody listens
 
     def command(self, command: Sequence[str], folder: Path, place: Path, stack: ExitStack) -> list[str]:
@@ -64,7 +65,7 @@ class Isolation:
         shared = folder.parent / "inductor"
         shared.mkdir(exist_ok=True)
         spec = _spec(folder, place, stack, network=self.allows_network)
-        spec["free"] = [str(folder), str(place), str(shared)]
+        spec["free"], spec["replace"] = [str(folder), str(place), str(shared)], dict(self.replaced)
         return isolation.command_of(spec, command)
 
     def variables(self, folder: Path) -> dict[str, str]:

@@ -167,7 +167,7 @@ class Workshop:
             found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
-    def _find_room(self, memory: Sequence[GpuMemory], needs: int, free: float | None) -> None:
+    def _find_room(self, memory: Sequence[GpuMemory], needs: int = 0, free: float | None = None) -> None:
         """Decide how many copies of the program may live at a time, by the memory that one needs."""
         on_host = copies_that_fit(needs, None if free is None else free + needs)
         self._on_gpu, self._at_a_time = bool(memory), min(self._at_a_time, fit_together(memory), on_host)

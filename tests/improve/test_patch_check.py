@@ -1,0 +1,68 @@
+"""A patch is run before it is offered: one that trains otherwise than the recipe is found."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.improve.isolation import isolation_for
+from paceline.improve.patch_check import check_patch, without
+from paceline.improve.patches.model import Patch
+from paceline.improve.patches.patch import patched
+from paceline.improve.patches.sources import sources_of
+
+SOURCE = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), index % 3
+
+if __name__ == "__main__":
+    torch.manual_seed(7)
+    loader = DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=1)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(100):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+RECIPE = {"loader": {"num_workers": 2, "persistent_workers": True}}
+
+
+@pytest.fixture
+def patch(tmp_path: Path) -> Patch:
+    (tmp_path / "train.py").write_text(SOURCE)
+    if not (found := isolation_for(tmp_path / "trials", tmp_path, allows_network=False)).by_kernel:
+        pytest.skip(found.why_not)
+    return patched(sources_of(["python", "train.py"], tmp_path, {}), RECIPE)
+
+
+def test_a_patch_that_trains_as_the_recipe_does_is_known_as_such(patch, tmp_path):
+    check = check_patch([sys.executable, "train.py"], patch, RECIPE, tmp_path / "trials", tmp_path)
+    assert not check.differs and "trains as the recipe does" in check.text
+    assert (tmp_path / "train.py").read_text() == SOURCE
+
+
+def test_a_patch_that_shuffles_otherwise_from_the_second_epoch_on_is_found(patch, tmp_path):
+    """Kept workers without the number that new ones would draw."""
+    (source,) = patch.after
+    plain = replace(source, text=source.text.replace("KeptWorkers(Numbers()", "DataLoader(Numbers()"))
+    assert plain.text != source.text
+    wrong = replace(patch, after=[plain])
+    check = check_patch([sys.executable, "train.py"], wrong, RECIPE, tmp_path / "trials", tmp_path)
+    assert check.differs and "inputs differ" in check.text
+
+
+def test_what_a_patch_leaves_to_the_recipe_is_left_out():
+    recipe = {"loader": {"threads": 2, "num_workers": 0}, "memory": {"micro_batches": 2}}
+    assert without(recipe, ["loader.threads", "memory.micro_batches"]) == {"loader": {"num_workers": 0}}
