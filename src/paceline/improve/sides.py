@@ -13,9 +13,11 @@ from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 from paceline.improve.contest import Contest, Until
 from paceline.improve.pairing import RoundLimits
-from paceline.improve.trials import BaselineFailed, Player, ProgramFailed, ProgramOver
+from paceline.improve.recipe import Recipe
+from paceline.improve.trials import READY_S, BaselineFailed, Player, ProgramFailed, ProgramOver, TrialFailed
 
 LEAST_ROUND_S, _ROUND_S = 5.0, 25.0
+_PATIENCE_S = 60.0  # with what does not begin
 _BLOCKS = 14  # of a program that is soon over
 _ANY = 1 << 30
 MOST_COPIES = 3  # that live at the same time, ever
@@ -59,6 +61,28 @@ def copies_that_fit(copy_bytes: int, free: float | None) -> int:
 def free_bytes() -> float | None:
     """Return the host memory that could be used now."""
     return available_bytes(LocalFiles())
+
+
+def begin_under(player: Player, recipe: Recipe, until: Until, start_s: float) -> None:
+    """Wait for the first step: compiling may take all the time there is, all else what it took before.
+
+    Args:
+        player: The program under a recipe.
+        recipe: The recipe.
+        until: When the comparison has to end.
+        start_s: Seconds until the first step of the baseline.
+    """
+    if "compile" not in recipe.get("compute", {}):
+        player.begin(min(READY_S, _PATIENCE_S + 20 * start_s))
+        return
+    left_s = until.promising + until.begins_s - time.monotonic()
+    patience_s = max(LEAST_ROUND_S + 2 * start_s, min(READY_S, left_s))
+    try:
+        player.begin(patience_s)
+    except (ProgramFailed, ProgramOver):
+        raise
+    except TrialFailed as error:
+        raise TrialFailed(f"compiling the model took longer than the available {patience_s:.0f} s") from error
 
 
 def fails_beside_itself(started: Callable[[], Player]) -> bool:

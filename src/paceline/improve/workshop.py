@@ -30,7 +30,7 @@ from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.restarts import RestartedPlayer, restarted_limits
-from paceline.improve.sides import LEAST_ROUND_S, blamed, copies_that_fit, fails_beside_itself, free_bytes, limits_of
+from paceline.improve.sides import begin_under, blamed, copies_that_fit, fails_beside_itself, free_bytes, limits_of
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import decided, fewest_pairs, noise_prior, scatter_of, speed_up
 from paceline.improve.trials import (
@@ -45,7 +45,7 @@ from paceline.improve.trials import (
 )
 from paceline.record.layout import FLAG_LOSS
 from paceline.record.read import read_run
-from paceline.record.run import column
+from paceline.record.run import Run, column
 
 _PROFILE = "PACELINE_PROFILE"  # read by the probe
 _WATCHED_STEPS = 40
@@ -56,7 +56,6 @@ _TELLING_STEPS = 2  # after which a process has said what it refuses
 _MOST_ROUNDS = 3
 _MOST_SHORT = 2  # rounds in which the program was over before anything was measured
 _STEP_TIMEOUT_S = 300.0
-_PATIENCE_S = 60.0  # with what does not begin
 _WINDOWS = (12, 100)  # of steps whose gradients are measured
 _NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAllocation say so
 
@@ -227,7 +226,7 @@ class Workshop:
         return self._at_a_time == 1
 
     def _restarted(self, contest: Contest, earlier: Sequence[Round], until: Until) -> Round:
-        begin = partial(self._begin, recipe=contest.after, until=until)
+        begin = partial(begin_under, recipe=contest.after, until=until, start_s=self.start_s)
         limits = restarted_limits(contest, until, step_s=self.step_s, start_s=self.start_s, total=self._total)
         first = RestartedPlayer(partial(self._player, contest.before), lambda one: one.begin(), contest.warmup_steps)
         second = RestartedPlayer(partial(self._player, contest.after), begin, contest.warmup_steps)
@@ -239,7 +238,7 @@ class Workshop:
         with self._player(contest.before) as first, self._player(contest.after) as second:
             try:
                 first.begin()
-                self._begin(second, contest.after, until)
+                begin_under(second, contest.after, until, self.start_s)
                 until = until.later(begun, self.start_s)
                 limits = limits_of(contest, until, step_s=self.step_s, block_s=self._block_s, total=self._total)
                 judges = self._judges(contest, earlier)
@@ -304,20 +303,6 @@ class Workshop:
             verdict="slow" if verdict == "win" and speedup.value * SLOWEST < 1 else verdict,
         )
 
-    def _begin(self, player: Player, recipe: Recipe, until: Until) -> None:
-        """Wait for the first step: compiling may take all the time there is, all else what it took before."""
-        if "compile" not in recipe.get("compute", {}):
-            player.begin(min(READY_S, _PATIENCE_S + 20 * self.start_s))
-            return
-        left_s = until.promising + until.begins_s - time.monotonic()
-        patience_s = max(LEAST_ROUND_S + 2 * self.start_s, min(READY_S, left_s))
-        try:
-            player.begin(patience_s)
-        except (ProgramFailed, ProgramOver):
-            raise
-        except TrialFailed as error:
-            raise TrialFailed(f"compiling the model took longer than the available {patience_s:.0f} s") from error
-
     # -- sizes of a batch ----------------------------------------------------------------------------
 
     def windows(self, recipe: Recipe, most_s: float) -> tuple[list[tuple[float, float]], int]:
@@ -359,13 +344,7 @@ class Workshop:
         with self._player(recipe, {SEED: str(seed)}) as player:
             play_to([player], steps, 60.0 + 10 * steps * self.step_s)
             run = read_run(player.folder)
-        if not run.ranks:
-            raise TrialFailed("no training step was seen")
-        rows = run.ranks[0].steps
-        seen = (rows["flags"] & FLAG_LOSS) > 0
-        if not seen.any():
-            raise TrialFailed("no loss was seen")
-        return Curve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])
+        return _curve_of(run)
 
     # -- proof ---------------------------------------------------------------------------------------
 
@@ -392,3 +371,18 @@ def _begins(player: Player) -> bool:
     except ProgramFailed:
         return False
     return True
+
+
+def _curve_of(run: Run) -> Curve:
+    """Return the losses of a run by time.
+
+    Raises:
+        TrialFailed: No loss was seen.
+    """
+    if not run.ranks:
+        raise TrialFailed("no training step was seen")
+    rows = run.ranks[0].steps
+    seen = (rows["flags"] & FLAG_LOSS) > 0
+    if not seen.any():
+        raise TrialFailed("no loss was seen")
+    return Curve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])
