@@ -292,13 +292,11 @@ class Workshop:
     def _judged(self, contest: Contest, rounds: Sequence[Round]) -> Race:
         fair = [r.fair for r in rounds]
         speedup, saving = self._gained(contest, fair, TIME), self._gained(contest, fair, MEMORY)
-        pairs = [p for each in fair for p in each]
-        cpu = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
         verdict = decided(self._gained(contest, fair), self._goal.worth, self._fewest) or "undecided"
         return Race(
             speedup=speedup,
             saving=saving if saving.count else None,
-            cpu_ratio=cpu[0] / cpu[1] if cpu[1] > 0 else None,
+            cpu_ratio=_cpu_ratio([pair for each in fair for pair in each]),
             rounds=rounds,
             verdict="slow" if verdict == "win" and speedup.value * SLOWEST < 1 else verdict,
         )
@@ -360,8 +358,7 @@ class Workshop:
             TrialFailed: The program cannot be run under one of them.
         """
         span = span_of(self.step_s, self._epoch_steps, self._total or None)
-        fixed_draws = "resampled" in classes
-        return self._proofs.prove(recipe, least_safe(classes), reference, span, fixed_draws=fixed_draws)
+        return self._proofs.prove(recipe, least_safe(classes), reference, span, fixed_draws="resampled" in classes)
 
 
 def _begins(player: Player) -> bool:
@@ -371,6 +368,12 @@ def _begins(player: Player) -> bool:
     except ProgramFailed:
         return False
     return True
+
+
+def _cpu_ratio(pairs: Sequence[Pair]) -> float | None:
+    """Return the CPU seconds of the baseline, as a factor of those of the candidate; None if it used none."""
+    baseline, candidate = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
+    return baseline / candidate if candidate > 0 else None
 
 
 def _curve_of(run: Run) -> Curve:
