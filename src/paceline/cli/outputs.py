@@ -44,7 +44,7 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
     from paceline.record.read import read_run
 
     try:
-        diagnosis = diagnose(read_run(folder))
+        diagnosis = diagnose(read_run(folder, in_stretches=True))
         write(diagnosis, folder, outputs)
     except PacelineError as error:
         click.echo(f"paceline: {error}", err=True)

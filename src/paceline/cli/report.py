@@ -63,7 +63,7 @@ def command(run: str | None, directory: Path | None, everything: bool, **options
     html: Path | None = options.pop("html")
     check_writable(options["json_file"], options["markdown"], html)
     wanted = Outputs(**options, html=(html,) if html else (), to_stdout=True)
-    write(diagnose(read_run(folder)), folder, wanted)
+    write(diagnose(read_run(folder, in_stretches=True)), folder, wanted)
     return 0
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from paceline.explain.device_times import at_the_device
 from paceline.explain.model import HotFunction, Interval, RankBreakdown, TimelinePoint
-from paceline.explain.statistics import median_interval, thin, warmup_length
+from paceline.explain.statistics import Floats, median_interval, thin, warmup_length
 from paceline.record import layout
 from paceline.record.layout import PHASES, SLOTS
 from paceline.record.run import JsonObject, Launch, Rank, Rows, column
@@ -196,6 +196,7 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
     """Break one rank's steady steps down."""
     walls = column(rank.steps, "wall_s")
     rows = steady(rank)
+    of_all = rank.count / len(rank.steps) if len(rank.steps) else 1.0  # where only stretches of a long run were read
     phases = {name: float(values.sum()) for name, values in phase_columns(rank, rows).items()}
     total = sum(phases[name] for name in PHASES)
     samples = column(rows, "samples")
@@ -206,12 +207,12 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
         host=rank.host,
         pid=rank.pid,
         device=rank.device,
-        steps=len(rank.steps),
-        micro_steps=int(rank.steps["micro_steps"].astype(np.int64).sum()),
+        steps=rank.count,
+        micro_steps=round(float(rank.steps["micro_steps"].astype(np.int64).sum()) * of_all),
         warmup=warmup_length(walls),
         step_s=median_interval(column(rows, "wall_s")) or Interval(value=0.0, low=0.0, high=0.0, count=0),
         p95_s=float(np.quantile(column(rows, "wall_s"), 0.95)) if len(rows) else 0.0,
-        seconds={name: phases[name] for name in PHASES},
+        seconds={name: phases[name] * of_all for name in PHASES},
         shares={name: phases[name] / total if total > 0 else 0.0 for name in PHASES},
         samples_per_s=float(known.sum()) / wall if len(known) and wall > 0 else None,
         batch_size=float(np.median(known)) if len(known) else None,
@@ -246,20 +247,32 @@ def timeline(rank: Rank) -> list[TimelinePoint]:
     rows = rank.steps
     columns = phase_columns(rank, rows)
     walls = column(rows, "wall_s")
-    begins = np.concatenate([[0.0], np.cumsum(walls)[:-1]])
+    begins = _begins_s(rank)
     edges = thin(walls, _MOST_POINTS)
     sums = {name: np.add.reduceat(columns[name], edges) for name in PHASES}
     wall_sums = np.add.reduceat(walls, edges)
     slowest = np.maximum.reduceat(walls, edges)
     counts = np.diff(np.append(edges, len(walls)))
+    steps = np.diff(np.append(rows["index"][edges].astype(np.int64), int(rows["index"][-1]) + 1))
     return [
         TimelinePoint(
             step=int(rows["index"][edge]),
             seconds=float(begins[edge]),
-            steps=int(counts[i]),
+            steps=int(steps[i]),
             step_s=float(wall_sums[i] / counts[i]),
             slowest_s=float(slowest[i]),
             shares=[float(sums[name][i] / wall_sums[i]) if wall_sums[i] > 0 else 0.0 for name in PHASES],
         )
         for i, edge in enumerate(edges)
     ]
+
+
+def _begins_s(rank: Rank) -> Floats:
+    """Return when each step began, in seconds since the first one began."""
+    walls = column(rank.steps, "wall_s")
+    if rank.recorded is None:
+        begins: Floats = np.concatenate([[0.0], np.cumsum(walls)[:-1]])
+        return begins
+    ends = rank.steps["end_ns"].astype(np.int64)
+    since: Floats = (ends - ends[0]) / 1e9 - walls + walls[0]
+    return since

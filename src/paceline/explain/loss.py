@@ -7,26 +7,28 @@ import numpy as np
 from paceline.explain.model import LossCurve
 from paceline.explain.statistics import thin
 from paceline.record import layout
-from paceline.record.run import Rank, column
+from paceline.record.read import read_losses
+from paceline.record.run import Rank
 
 _MOST_POINTS = 1500
 
 
 def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
     """Return the loss curve of a rank, or None when no loss was seen."""
-    seen = np.flatnonzero(rank.steps["flags"] & layout.FLAG_LOSS)
+    steps = read_losses(rank)
+    seen = np.flatnonzero(steps["flags"] & layout.FLAG_LOSS)
     if not len(seen):
         return None
-    rows = rank.steps[seen]
-    values = column(rows, "loss")
-    seconds = np.cumsum(column(rank.steps, "wall_s"))[seen]
-    samples = np.cumsum(np.nan_to_num(column(rank.steps, "samples")))[seen]
+    numbers, values = steps["index"][seen], steps["loss"][seen].astype(np.float64)
+    seconds = np.cumsum(steps["wall_s"], dtype=np.float64)[seen]
+    samples = np.cumsum(np.nan_to_num(steps["samples"]), dtype=np.float64)[seen]
+    del steps, seen  # of a long run they are large
     finite = np.isfinite(values)
     ends = max(1, min(20, len(values) // 10))
     good = values[finite]
     picked = thin(values, _MOST_POINTS)
     return LossCurve(
-        steps=[int(i) for i in rows["index"][picked]],
+        steps=[int(i) for i in numbers[picked]],
         values=[float(v) for v in values[picked]],
         seconds=[float(v) for v in seconds[picked]],
         samples=[float(v) for v in samples[picked]],
@@ -34,9 +36,9 @@ def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
         last=float(np.median(good[-ends:])) if finite[-1] else None,
         finite=bool(finite.all()),
         averaged=min(ends, max(1, len(good))),
-        first_bad_step=None if finite.all() else int(rows["index"][np.argmin(finite)]),
+        first_bad_step=None if finite.all() else int(numbers[np.argmin(finite)]),
         target=target,
-        target_reached=_reached(values, rows["index"], seconds, samples, target),
+        target_reached=_reached(values, numbers, seconds, samples, target),
     )
 
 

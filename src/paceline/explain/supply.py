@@ -196,8 +196,8 @@ def restarts_s(rank: RankFacts, batch_s: float) -> Floats:
 
 def waiting_rank(facts: Facts) -> tuple[RankFacts, Supply] | None:
     """Return the rank that waits for data most, with its supply; None when none waits noticeably."""
-    pairs = [(rank, supply_of(facts, rank)) for rank in facts.ranks]
-    rank, supply = max(pairs, key=lambda pair: pair[1].wait_share)
+    rank = max(facts.ranks, key=lambda one: float(one.phases["data_wait"].sum()) / max(one.total_s, 1e-9))
+    supply = supply_of(facts, rank)
     return (rank, supply) if supply.wait_share >= WORTH and supply.wait_s >= TELLABLE_S else None
 
 

@@ -32,15 +32,20 @@ class Lives:
 def lives_of(trained: Sequence[Rank]) -> Lives:
     """Return the ranks among processes that made at least one step."""
     ordered = sorted(trained, key=_started_unix_s)
-    joined = [r for r in ordered if r.meta.get("distributed") or r.world > 1]
+    joined = [r for r in ordered if _is_joined(r)]
     if joined:
-        return _of_job(joined, [r for r in ordered if r not in joined])
+        return _of_job(joined, [r for r in ordered if not _is_joined(r)])
     return _of_processes(ordered) if ordered else Lives(ranks=())
+
+
+def _is_joined(rank: Rank) -> bool:
+    return bool(rank.meta.get("distributed")) or rank.world > 1
 
 
 def trained_s(rank: Rank) -> float:
     """Return the seconds of all steps of a process."""
-    return float(rank.steps["wall_s"].astype(np.float64).sum())
+    walls = rank.steps["wall_s"].astype(np.float64)
+    return float(walls.mean()) * rank.count if len(walls) else 0.0
 
 
 def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> Lives:
@@ -59,10 +64,10 @@ def _told(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
         return []
     first = ranks[0]
     lives = [first, *(r for r in others if r.rank == first.rank)]
-    total = sum(len(r.steps) for r in lives)
+    total = sum(r.count for r in lives)
     return [
         f"rank {first.rank} made {total} steps in {len(lives)} lives (restarts, or jobs one after the other); this "
-        f"report is of the longest, with {len(first.steps)} steps"
+        f"report is of the longest, with {first.count} steps"
     ]
 
 
@@ -90,7 +95,7 @@ def _still_trains(job: dict[int, Rank], beside: Rank) -> bool:
 def _of_processes(ordered: Sequence[Rank]) -> Lives:
     longest = max(ordered, key=trained_s)
     together = [r for r in ordered if r is longest or _shared(longest, r) >= _TOGETHER]
-    beside = tuple(r for r in ordered if r not in together)
+    beside = tuple(r for r in ordered if all(r is not one for one in together))
     ranks = tuple(replace(r, rank=number) for number, r in enumerate(together))
     return Lives(ranks=ranks, beside=beside, problems=_left_out(longest, beside))
 
@@ -106,11 +111,11 @@ def _shared(longest: Rank, other: Rank) -> float:
 def _left_out(longest: Rank, beside: Sequence[Rank]) -> list[str]:
     if not beside:
         return []
-    named = ", ".join(f"process {r.pid} ({len(r.steps)} steps)" for r in beside[:_MOST_NAMED])
+    named = ", ".join(f"process {r.pid} ({r.count} steps)" for r in beside[:_MOST_NAMED])
     more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
     return [
         f"{1 + len(beside)} processes trained, each on its own and not at the same time; this report is of process "
-        f"{longest.pid} ({len(longest.steps)} steps), and leaves out {named}{more}"
+        f"{longest.pid} ({longest.count} steps), and leaves out {named}{more}"
     ]
 
 

@@ -14,6 +14,7 @@ from paceline.errors import NewerSchemaError, RecordError
 from paceline.record import layout
 from paceline.record.lives import lives_of
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
+from paceline.record.stretches import chunks, read_stretches, rows_in, rows_of_each, stretches
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
 
@@ -28,8 +29,12 @@ STEP_TYPE = rows_type(layout.STEP_FIELDS, layout.STEP)
 TICK_TYPE = rows_type(layout.TICK_FIELDS, layout.TICK)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
     """Read a run folder as it stands now.
+
+    Args:
+        folder: The folder of the run.
+        in_stretches: Whether to read only some stretches of the steps of a long run, for a report.
 
     Raises:
         RecordError: The folder is missing or holds no run.
@@ -41,7 +46,7 @@ def read_run(folder: Path) -> Run:
         )
     problems: list[str] = []
     launches = tuple(_launches(folder, problems))
-    ranks = list(_ranks(folder, problems))
+    ranks = list(_ranks(folder, problems, in_stretches=in_stretches))
     if not launches and not ranks:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
     lives = lives_of([rank for rank in ranks if len(rank.steps)])
@@ -168,14 +173,44 @@ def _read_ticks(path: Path, meta: JsonObject, problems: list[str]) -> Rows:
     return whole
 
 
-def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
-    for path in _files(folder / layout.RANKS_DIR, "*"):
+def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows, int | None]:
+    """Read the rows of a process, or stretches of them if there are more than `most`; then also how many there are."""
+    count = rows_in(path, STEP_TYPE)
+    if most is None or count <= most:
+        return _read_rows(path, STEP_TYPE, problems), None
+    try:
+        return read_stretches(path, STEP_TYPE, stretches(count, most)), count
+    except OSError as error:
+        problems.append(f"{path.name} in {path.parent.name} could not be read: {error}")
+        return np.zeros(0, STEP_TYPE), None
+
+
+def read_losses(rank: Rank) -> Rows:
+    """Return the steps of a rank as rows of index, flags, wall_s, samples and loss, all of them."""
+    if rank.recorded is None:
+        return rank.steps
+    names = ["index", "flags", "wall_s", "samples", "loss"]
+    narrow = np.dtype([(name, STEP_TYPE[name]) for name in names])
+    read = np.zeros(rank.recorded, narrow)
+    at = 0
+    for chunk in chunks(rank.folder / layout.STEPS_FILE, STEP_TYPE):
+        steps = chunk[(chunk["flags"] & layout.FLAG_TAIL) == 0][: rank.recorded - at]
+        for name in names:
+            read[name][at : at + len(steps)] = steps[name]
+        at += len(steps)
+    return read[:at]
+
+
+def _ranks(folder: Path, problems: list[str], *, in_stretches: bool) -> Iterator[Rank]:
+    folders = _files(folder / layout.RANKS_DIR, "*")
+    most = rows_of_each(len(folders)) if in_stretches else None
+    for path in folders:
         meta = _json(path / layout.META_FILE, problems)
         if meta is None or not _has_numbers(
             meta, ("pid", "rank", "world", "tick_bytes"), path / layout.META_FILE, problems
         ):
             continue
-        rows = _read_rows(path / layout.STEPS_FILE, STEP_TYPE, problems)
+        rows, count = _read_steps(path / layout.STEPS_FILE, most, problems)
         tail = (rows["flags"] & layout.FLAG_TAIL) != 0
         yield Rank(
             folder=path,
@@ -185,6 +220,7 @@ def _ranks(folder: Path, problems: list[str]) -> Iterator[Rank]:
             world=int(meta.get("world", 1)),
             meta=meta,
             steps=rows[~tail],
+            recorded=None if count is None else count - int(tail.sum()),
             tail=rows[tail],
             ticks=_read_ticks(path / layout.TICKS_FILE, meta, problems),
             notes=tuple(_json_lines(path / layout.NOTES_FILE, problems)) if (path / layout.NOTES_FILE).exists() else (),

@@ -52,6 +52,12 @@ class Rank:
     ticks: Rows
     notes: Sequence[JsonObject] = ()
     summary: JsonObject = field(default_factory=dict)
+    recorded: int | None = None  # steps in the record, where `steps` holds only stretches of them
+
+    @property
+    def count(self) -> int:
+        """How many steps the process made."""
+        return len(self.steps) if self.recorded is None else self.recorded
 
     @property
     def device(self) -> str:

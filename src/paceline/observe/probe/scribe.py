@@ -23,6 +23,7 @@ from paceline.observe.probe.files import Appender, another, make_json, replace_j
 from paceline.observe.probe.footprint import Footprint
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.held_rows import Written
+from paceline.observe.probe.loader_summary import bounded
 from paceline.observe.probe.objectives import Objectives
 from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.rows import pack_step
@@ -325,7 +326,7 @@ class Scribe:
             "syncs": self.sampler.syncs.as_json() if self.sampler.syncs is not None else None,
             "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
-            "loaders": [dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())],
+            "loaders": bounded(dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())),
             "exchange_times": exchanges.as_json(),
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
