@@ -256,7 +256,7 @@ class Loader:
     def _begun(self) -> Position:
         """Return where a loop begins: where a state was, else at the beginning of an epoch."""
         at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the loop before was left
-        if self._yielded == 1 and not self._resumed and not self._at.consumed:
+        if self._yielded == 1 and len(self) > 1 and not self._resumed and not self._at.consumed:
             at = self._at  # next(iter(loader)) was a look at the first batch, and uses up no epoch
         return at if at.consumed else replace(at, lanes=self._own.lanes or self._slice.world)
 
