@@ -11,6 +11,7 @@ from tests.data.making import converted
 from paceline.data.crops import CenterCrop
 from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
+from paceline.data.verify import verify
 from paceline.errors import PacelineError
 
 
@@ -42,5 +43,49 @@ def test_random_damage(sound, tmp_path, seed):
     except PacelineError as error:
         assert str(error)
         return
-    if path.name != "dataset.json":  # what it says of columns and shards is not under a checksum
-        assert found == batches(sound)
+    assert found == batches(sound)
+
+
+def places(sound: ShardedDataset) -> dict[str, tuple[str, int]]:
+    """A byte of every class: file and offset."""
+    shard = sound.contents.shards[1]
+    arrays = sound.index(1).arrays
+    offset, length = int(arrays["image.offset"][2]), int(arrays["image.length"][2])
+    index, told = (sound.folder / shard.index).read_bytes(), (sound.folder / "dataset.json").read_bytes()
+    return {
+        "head of a tar member": (shard.file, offset - 512 + 3),
+        "checksum of a tar head": (shard.file, offset - 512 + 148),
+        "head of a JPEG": (shard.file, offset + 1),
+        "body of a JPEG": (shard.file, offset + length // 2),
+        "last byte of a JPEG": (shard.file, offset + length - 1),
+        "padding": (shard.file, offset + length),
+        "end of the tar": (shard.file, shard.bytes - 9),
+        "labels": (shard.index, index.index(np.array(arrays["label.value"]).tobytes())),
+        "offsets": (shard.index, index.index(np.array(arrays["image.offset"]).tobytes()) + 8),
+        "checksums": (shard.index, index.index(np.array(arrays["image.crc32"]).tobytes())),
+        "names": (shard.index, index.index(arrays["name"].tobytes())),
+        "head of an array": (shard.index, index.index(b"NUMPY") + 12),
+        "list of an archive": (shard.index, len(index) - 12),
+        "blocks": ("blocks.npy", 128 + 8),
+        "head of blocks": ("blocks.npy", 30),
+        "samples of a shard": ("dataset.json", told.index(b'"samples"', told.index(b'"shards"')) + 11),
+        "a class": ("dataset.json", told.index(b"class1")),
+        "a kind of column": ("dataset.json", told.index(b'"image"') + 2),
+        "a checksum": ("dataset.json", told.index(b'"crc32"') + 10),
+    }
+
+
+@pytest.mark.parametrize("which", range(19))
+def test_a_byte_of_every_class_is_found_by_verify_and_never_read_as_another(sound, tmp_path, which):
+    folder = tmp_path / "shards"
+    shutil.copytree(sound.folder, folder)
+    what, (name, place) = list(places(sound).items())[which]
+    data = bytearray((folder / name).read_bytes())
+    data[place] ^= 1
+    (folder / name).write_bytes(data)
+    try:
+        assert verify(ShardedDataset(folder), lambda done, whole: None).problems, what
+        found = batches(ShardedDataset(folder))
+    except PacelineError:
+        return
+    assert found == batches(sound), what

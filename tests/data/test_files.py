@@ -10,7 +10,7 @@ from paceline.data import Loader
 from paceline.data.convert import Options, convert
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.found import classes_from, source_of
-from paceline.data.sources.image_folder import image_folder, left_out_in_words
+from paceline.data.sources.image_folder import image_folder
 from paceline.errors import UsageError
 
 
@@ -55,7 +55,7 @@ def test_a_flat_folder_has_no_labels(tmp_path, suffix, column):
     found = made(source, tmp_path / "shards")
     assert [list(one) for one in found] == [[column]] * 3
     assert suffix == "jpg" or found[2][column] == jpeg(16, 16, 2)
-    assert left_out_in_words(source) == f"1 files of {tmp_path / 'in'} are not converted: 1 .txt"
+    assert source.notes == [f"1 files of {tmp_path / 'in'} are not converted: 1 .txt"]
 
 
 def test_files_that_are_left_out_are_told(tmp_path, capfd):

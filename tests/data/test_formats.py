@@ -212,3 +212,13 @@ def test_samples_that_lack_a_part(tmp_path):
     source = source_of(tmp_path / "a.tar", None)
     last = source.sample(6)
     assert (last["label"], last["json"], last["image"].data) == (None, None, PICTURES[0])
+
+
+def test_single_values_of_hdf5_are_left_out_and_told(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["version"], file["name"] = np.arange(12).reshape(4, 3), 3, "abc"
+    source = source_of(tmp_path / "a.h5", None)
+    assert [column.name for column in source.columns] == ["x"]
+    assert source.notes == [f"single values of {tmp_path / 'a.h5'} are not converted: name, version"]

@@ -15,7 +15,7 @@ from paceline.data.index import DamagedData
 from paceline.data.loader import Loader
 from paceline.data.sources.text import documents, tokenizer_of
 from paceline.data.token_shards import verify_tokens, write_tokens
-from paceline.data.tokens import ByteTokenizer, TokenDataset
+from paceline.data.tokens import ByteTokenizer, Text, TokenDataset
 from paceline.errors import UsageError
 
 TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for number in range(40)]
@@ -23,7 +23,7 @@ TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for 
 
 @pytest.fixture
 def folder(tmp_path):
-    batches = (TEXTS[begin : begin + 5] for begin in range(0, 40, 5))
+    batches = ([Text(one) for one in TEXTS[begin : begin + 5]] for begin in range(0, 40, 5))
     write_tokens(tmp_path / "tokens", batches, ByteTokenizer(), shard_tokens=3000)
     return tmp_path / "tokens"
 
@@ -88,7 +88,9 @@ def test_a_tokenizer_of_hugging_face(tmp_path):
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "<|endoftext|>": 2, "?": 3}, unk_token="?"))
     own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     own.save(str(tmp_path / "tokenizer.json"))
-    write_tokens(tmp_path / "tokens", iter([["a b", "b c"]]), tokenizer_of(str(tmp_path / "tokenizer.json")))
+    write_tokens(
+        tmp_path / "tokens", iter([[Text("a b"), Text("b c")]]), tokenizer_of(str(tmp_path / "tokenizer.json"))
+    )
     assert np.concatenate(shards_of(tmp_path / "tokens")).tolist() == [0, 1, 2, 1, 3, 2]
 
 
@@ -98,7 +100,7 @@ def test_what_is_wrong(folder, tmp_path):
     with pytest.raises(UsageError, match="give 'bytes', or the path of"):
         tokenizer_of("gpt2")
     with pytest.raises(UsageError, match="is not empty"):
-        write_tokens(folder, iter([["a"]]), ByteTokenizer())
+        write_tokens(folder, iter([[Text("a")]]), ByteTokenizer())
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "b"}\n')
     with pytest.raises(UsageError, match="line 2: not JSON with a field"):
         list(documents(tmp_path / "bad.jsonl"))
@@ -112,7 +114,7 @@ def test_what_is_wrong(folder, tmp_path):
 
 
 def many(count: int):
-    yield from ([f"document {number} " * 50] for number in range(count))
+    yield from ([Text(f"document {number} " * 50)] for number in range(count))
 
 
 def cut_short(count: int):
@@ -140,6 +142,95 @@ def test_an_interrupted_conversion_of_text_goes_on_where_it_was(tmp_path):
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "tokens" / path.name).read_bytes() == path.read_bytes()
     assert len(list((tmp_path / "tokens").iterdir())) == len(list((tmp_path / "whole").iterdir()))
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone"])
+def test_a_file_of_tokens_that_is_not_what_was_written_is_made_again(tmp_path, harm):
+    write_tokens(tmp_path / "whole", many(12), ByteTokenizer(), shard_tokens=1500)
+    with pytest.raises(KeyboardInterrupt):
+        write_tokens(tmp_path / "tokens", cut_short(9), ByteTokenizer(), shard_tokens=1500, mark="a")
+    path = tmp_path / "tokens" / "tokens-000001.npy"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.unlink() if harm == "gone" else path.write_bytes(data if harm == "flipped" else data[:-100])
+    write_tokens(tmp_path / "tokens", many(12), ByteTokenizer(), shard_tokens=1500, mark="a")
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "tokens" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_two_conversions_of_text_do_not_meet(tmp_path):
+    from paceline.data.resuming import alone_in
+
+    (tmp_path / "tokens").mkdir()
+    with alone_in(tmp_path / "tokens"), pytest.raises(UsageError, match="another process converts into"):
+        write_tokens(tmp_path / "tokens", many(3), ByteTokenizer())
+
+
+def text_of(folder) -> bytes:
+    tokens = np.concatenate(shards_of(folder))
+    return bytes(tokens[tokens < 256].astype(np.uint8))
+
+
+def test_a_long_document_comes_in_pieces_and_stays_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.data.sources.text._PIECE_BYTES", 1 << 12)
+    lines = [f"line {number}: é and 字\n" + "\n \n" * (number % 3) for number in range(2000)]
+    (tmp_path / "long.txt").write_text("".join(lines), encoding="utf-8")
+    pieces = [text for some in documents(tmp_path / "long.txt", cuts=True) for text in some]
+    assert len(pieces) > 2
+    assert [one.ends for one in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert all(not one.text[0].isspace() and before.text.endswith("\n") for before, one in zip(pieces, pieces[1:]))
+    made = write_tokens(tmp_path / "tokens", iter([pieces]), ByteTokenizer())
+    assert made.documents == 1
+    assert text_of(tmp_path / "tokens").decode() == "".join(lines)
+
+
+def test_pieces_have_the_tokens_of_their_document_or_it_is_not_cut(tmp_path):
+    text = "".join(f"A line, number {number}.\n" for number in range(200))
+
+    def own(pre_tokenizer) -> object:
+        made = tokenizers.Tokenizer(tokenizers.models.BPE())
+        made.pre_tokenizer = pre_tokenizer
+        trainer = tokenizers.trainers.BpeTrainer(special_tokens=["<|endoftext|>"], vocab_size=400, show_progress=False)
+        made.train_from_iterator([text], trainer)
+        made.save(str(tmp_path / "tokenizer.json"))
+        return tokenizer_of(str(tmp_path / "tokenizer.json"))
+
+    assert own(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)).cuts
+    assert not own(tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")).cuts
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt.gz"])
+def test_text_of_every_format(tmp_path, kind):
+    import gzip
+
+    path = tmp_path / f"corpus.{kind}"
+    if kind == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"body": TEXTS, "n": list(range(40))}), path)
+    else:
+        whole = "".join(TEXTS) if kind == "txt.gz" else "".join(json.dumps({"body": one}) + "\n" for one in TEXTS)
+        (gzip.open if kind.endswith("gz") else open)(path, "wb").write(whole.encode())
+    found = [text.text for some in documents(path, field="body") for text in some]
+    assert found == (["".join(TEXTS)] if kind == "txt.gz" else TEXTS)
+    if kind != "txt.gz":
+        with pytest.raises(UsageError, match=r"text-field|a field \"text\""):
+            list(documents(path))
+
+
+def test_text_that_cannot_be_read_is_skipped_and_told(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "one"}\n{"words": 2}\nno\n{"text": 3}\n{"text": "two"}\n')
+    (tmp_path / "in" / "b.txt").write_bytes(b"caf\xe9")
+    convert = [sys.executable, "-m", "paceline", "data", "convert", str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run([*convert, "--tokenizer", "bytes", "--on-error", "skip"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 documents" in done.stdout and "4 skipped" in done.stdout
+    assert all(said in done.stderr for said in ("a.jsonl, line 2", "line 3", "line 4", "b.txt is not UTF-8"))
+    assert text_of(tmp_path / "out") == b"onetwo"
+    done = subprocess.run([*convert, "--tokenizer", "bytes", "--seed", "3"], capture_output=True, text=True)
+    assert done.returncode == 2 and "--seed has no effect on text" in done.stderr
 
 
 def test_damage_of_tokens_is_found_and_named(folder):

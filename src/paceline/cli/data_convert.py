@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from paceline import units
 from paceline.cli.command import Command
+from paceline.cli.data_convert_text import convert_text, is_text
 from paceline.cli.progress import Progress
 from paceline.errors import UsageError
 from paceline.report.words import count
@@ -32,7 +34,16 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
         "paceline data convert corpus.jsonl tokens/ --tokenizer tokenizer.json",
     ),
     groups={
-        "Source": ("--format", "--dataset", "--columns", "--classes-from", "--images", "--tokenizer", "--on-error"),
+        "Source": (
+            "--format",
+            "--dataset",
+            "--columns",
+            "--classes-from",
+            "--images",
+            "--tokenizer",
+            "--text-field",
+            "--on-error",
+        ),
         "Shards": ("--shard-mb", "--seed", "--no-shuffle", "--verbatim"),
         "Limits": ("--processes",),
     },
@@ -66,6 +77,10 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     metavar="bytes|FILE",
     help="Use bytes as tokens, or use the tokenizer in FILE, a tokenizer.json (only for text).",
 )
+@click.option(
+    "--text-field", default="text", show_default=True, metavar="NAME",
+    help="Field of JSON lines, or column of Parquet, that holds the text (only with --tokenizer).",
+)  # fmt: skip
 @click.option(
     "--shard-mb", type=click.FloatRange(0, min_open=True), default=128, show_default=True, metavar="MB",
     help="Size of a shard in MB.",
@@ -101,8 +116,10 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     from paceline.data.convert import Options, convert, cores
     from paceline.data.sources import BadSample
 
-    if options["tokenizer"] is not None or options["kind"] == "text" or _is_text(paths[0]):
-        return _tokens(paths, options["tokenizer"])
+    if is_text(paths, options):
+        if len(paths) != 2:
+            raise UsageError(_paths_message(paths))
+        return convert_text(paths, options, _given())
     asked = Options(
         shard_bytes=int(options["shard_mb"] * (1 << 20)),
         seed=None if options["no_shuffle"] else options["seed"],
@@ -135,7 +152,6 @@ def _warn(source: Source, *, verbatim: bool) -> None:
     from paceline.data.lossless import jpegtran
     from paceline.data.model import shown
     from paceline.data.sources.files import Files
-    from paceline.data.sources.image_folder import left_out_in_words
 
     if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):
         click.echo(
@@ -143,8 +159,8 @@ def _warn(source: Source, *, verbatim: bool) -> None:
             "the whole image for each crop. On Debian and Ubuntu: apt install libjpeg-turbo-progs",
             err=True,
         )
-    if isinstance(source, Files) and (left_out := left_out_in_words(source)) is not None:
-        click.echo(f"paceline: {left_out}", err=True)
+    for text in getattr(source, "notes", ()):
+        click.echo(f"paceline: {text}", err=True)
     if isinstance(source, Files) and (empty := source.empty_classes):
         named = ", ".join(map(shown, empty[:8])) + (", ..." if len(empty) > 8 else "")
         click.echo(
@@ -157,33 +173,10 @@ def _paths_message(paths: tuple[Path, ...]) -> str:
     return f"expected SRC and DEST, not {given}; for example `paceline data convert photos/ shards/`"
 
 
-def _is_text(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in (".txt", ".md", ".jsonl")
-
-
-def _tokens(paths: tuple[Path, ...], tokenizer: str | None) -> int:
-    """Convert text."""
-    from paceline.data.sources.text import documents, fingerprint, tokenizer_of
-    from paceline.data.token_shards import write_tokens
-
-    if len(paths) != 2:
-        raise UsageError(_paths_message(paths))
-    if not paths[0].exists():
-        raise UsageError(f"there is no file or folder {paths[0]}; give the text to convert as SRC")
-    if tokenizer is None:
-        raise UsageError(
-            f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
-        )
-    own = tokenizer_of(tokenizer)
-    with Progress("bytes") as progress:
-        texts = documents(paths[0], progress)
-        made = write_tokens(paths[1], texts, own, mark=fingerprint(paths[0], tokenizer))
-    click.echo(
-        f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
-        f"{made.dtype}, in {count(len(made.shards), 'file')}: {paths[1]}"
-    )
-    click.echo(f"paceline: next: paceline data bench {paths[1]} --length 1024", err=True)
-    return 0
+def _given() -> list[str]:
+    """Return the names of the options that were typed."""
+    context = click.get_current_context()
+    return [name for name in context.params if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
 
 
 def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path]:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.draws import own_draws
+from paceline.data.draws import at_once, batch_getter, own_draws
 from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
 from paceline.data.own_generators import own_generators
@@ -184,6 +184,7 @@ class DatasetBatches:
         self._seed = seed
         self._generators = own_generators(dataset) if seed is not None else []
         self._dataset = dataset
+        self._getter = batch_getter(dataset)
         self._collate = collate
         self._clock = clock
         self._faults = faults
@@ -193,7 +194,9 @@ class DatasetBatches:
         made = []
         seeds = None if self._seed is None else (self._seed, epoch)
         with self._clock.batch() as lap, own_draws(seeds, self._generators) as drawing:
-            for number in ids.tolist():
+            drawing(int(ids[0]))
+            whole = at_once(self._getter, ids.tolist(), skip=self._faults.skip)
+            for number in ids.tolist() if whole is None else ():
                 drawing(number)
                 try:
                     made.append(self._dataset[number])
@@ -202,7 +205,7 @@ class DatasetBatches:
                         raise
                     self._faults.met(f"sample {number}", error)
             lap.mark("transform", len(ids))
-            batch = collated(made, len(ids), self._collate)
+            batch = collated(made if whole is None else whole, len(ids), self._collate)
             lap.mark("collate", len(ids))
         return batch
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,6 +61,12 @@ def contents_in(text: bytes, path: str) -> Contents:
         raise DamagedData(
             f"{path} has schema {found.schema!r}, and this version reads {SCHEMA!r}; a newer Paceline may read it"
         )
+    if found.checksum and found.checksum != _checksum(found):
+        raise DamagedData(
+            f"{path} is damaged: its checksum does not match; copy it again, or convert the data set again"
+        )
+    if sum(shard.samples for shard in found.shards) != found.samples:
+        raise DamagedData(f"{path} is damaged: it says {found.samples:,} samples, and its shards have others")
     outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
     if outside:
         raise DamagedData(f"{path} names shards that are not beside it: {outside[0]!r}; convert the data set again")
@@ -71,10 +79,15 @@ def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
     with made.open("wb") as file:
         np.save(file, blocks)
     os.replace(made, folder / BLOCKS_FILE)
-    text = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+    text = msgspec.json.format(msgspec.json.encode(replace(contents, checksum=_checksum(contents))), indent=1)
     made = folder / f".{CONTENTS_FILE}"
     made.write_bytes(text)
     os.replace(made, folder / CONTENTS_FILE)
+
+
+def _checksum(contents: Contents) -> int:
+    """Return a checksum of all that a `dataset.json` says, never 0."""
+    return zlib.crc32(msgspec.json.encode(replace(contents, checksum=0))) or 1
 
 
 def read_blocks(folder: Path) -> Blocks:

@@ -37,6 +37,48 @@ def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()
     seed_own(own, key)
 
 
+def batch_getter(dataset: Any) -> Callable[[list[int]], Sequence[Any]] | None:
+    """Return what gives the samples of a batch in one call, as a `DataLoader` would call it; None if there is none.
+
+    A `Subset` has such a method even if the data set in it has none: then it is no faster, and samples are made one by
+    one, so that each is seeded by its own number.
+    """
+    found = getattr(dataset, "__getitems__", None)
+    inside = dataset
+    while (
+        found is not None
+        and type(inside).__name__ == "Subset"
+        and type(inside).__module__ == "torch.utils.data.dataset"
+    ):
+        inside = inside.dataset
+        found = found if getattr(inside, "__getitems__", None) is not None else None
+    return found if callable(found) else None
+
+
+def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int], *, skip: bool) -> list[Any] | None:
+    """Return the samples of a batch, made in one call; None if they are to be made one by one.
+
+    Args:
+        get: As `batch_getter` returns it.
+        numbers: Of the samples.
+        skip: Whether a bad sample is left out: which one is bad is found out one by one.
+
+    Raises:
+        ValueError: There are more samples than numbers, or fewer.
+    """
+    if get is None or not numbers:
+        return None
+    try:
+        made = list(get(numbers))
+    except Exception:
+        if skip:
+            return None
+        raise
+    if len(made) != len(numbers):
+        raise ValueError(f"__getitems__ of the data set returned {len(made)} samples for {len(numbers)} numbers")
+    return made
+
+
 @contextmanager
 def own_draws(seeds: tuple[int, int] | None, own: Sequence[Any] = ()) -> Iterator[Callable[[int], None]]:
     """Give what is to be called before each sample is made; afterwards generators are what they were.

@@ -68,6 +68,7 @@ class Contents:
     shards: Sequence[Shard]
     classes: Sequence[str] = ()  # names of the numbers in the column "label", where they have names
     made: Mapping[str, str | int | bool] = field(default_factory=dict)  # of what, by what, and how
+    checksum: int = 0  # of all the rest; 0: not known
     schema: str = SCHEMA
 
     def column(self, name: str) -> Column | None:

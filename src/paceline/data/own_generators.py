@@ -27,9 +27,7 @@ def own_generators(dataset: Any) -> list[Any]:
     Args:
         dataset: Its attributes are followed, also those of the datasets and transforms inside.
     """
-    kinds: tuple[Any, ...] = (np.random.Generator, np.random.RandomState, random.Random)
-    torch = sys.modules.get("torch")
-    kinds += (torch.Generator,) if torch is not None else ()
+    kinds = _kinds()
     seen: set[int] = set()
     found: list[Any] = []
     level = [dataset, *_of_module(dataset)]
@@ -46,6 +44,12 @@ def own_generators(dataset: Any) -> list[Any]:
         level = below
     shared = {id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}  # those of the process
     return [one for one in found if id(one) not in shared]
+
+
+def _kinds() -> tuple[Any, ...]:
+    torch = sys.modules.get("torch")
+    of_torch = (torch.Generator,) if torch is not None else ()
+    return (np.random.Generator, np.random.RandomState, random.Random, *of_torch)
 
 
 def seed_own(generators: Iterable[Any], key: int) -> None:
@@ -107,7 +111,8 @@ def _inside(one: Any) -> Iterator[Any]:
         yield from (cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell))
         yield from one.__defaults__ or ()
         if _is_users(one.__module__):  # the globals of a library may be generators of temporary names and the like
-            yield from (one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__)
+            named = (one.__globals__.get(name) for name in one.__code__.co_names)
+            yield from (value for value in named if isinstance(value, _kinds()))
     elif not isinstance(one, type | types.ModuleType | str | bytes | int | float | np.ndarray) and one is not None:
         yield from getattr(one, "__dict__", {}).values()
 

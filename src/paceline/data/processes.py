@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from paceline.data.batches import ShardedSamples
 from paceline.data.changed import transformed
-from paceline.data.draws import same, seed_generators, states
+from paceline.data.draws import at_once, batch_getter, same, seed_generators, states
 from paceline.data.faults import Bad, Faults, Skipped, collated, why
 from paceline.data.own_generators import own_generators
 from paceline.data.stages import Clock, Lap, Spent
@@ -85,6 +85,8 @@ def _found_out(there: Connection, make: Callable[[int], Any], ids: Numbers) -> N
         with suppress(Exception):  # bad samples are told where they are used
             make(number)
 
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork, and would be waited for
     before = states()
     some = _enough(tried, ids)
     draws = not same(before, states())
@@ -248,7 +250,7 @@ class Seeded:
     def __getitems__(self, numbers: list[int]) -> Samples:
         """Return the samples of a batch; torch asks in this way for all of them at once."""
         lap = Lap()
-        made = [self._made(number) for number in numbers]
+        made = self._at_once(numbers) or [self._made(number) for number in numbers]
         if made and all(isinstance(one, Bad) for one in made):
             made += self._others(numbers)
         lap.mark("transform", len(numbers))
@@ -262,10 +264,21 @@ class Seeded:
                 return good
         return []
 
-    def _made(self, number: int) -> Any:
+    def _at_once(self, numbers: list[int]) -> list[Any] | None:
+        """Return samples that the data set makes in one call, seeded by the first of them."""
+        getter = batch_getter(self._dataset)
+        if getter is None or not numbers:
+            return None
+        self._seed(numbers[0])
+        return at_once(getter, numbers, skip=self._skip)
+
+    def _seed(self, number: int) -> None:
         if self._generators is None:
             self._generators = own_generators(self._dataset)
         seed_generators(self._seeds, number, self._generators)
+
+    def _made(self, number: int) -> Any:
+        self._seed(number)
         if not self._skip:
             return self._dataset[number]
         try:

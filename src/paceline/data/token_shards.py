@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.resuming import LOCK_FILE, alone_in
 from paceline.data.shards import crc32_of
-from paceline.data.tokens import CONTENTS_FILE, TokenContents, Tokenizer, TokenShard, read_tokens
+from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 from paceline.data.verify import Verified
 from paceline.errors import EnvironmentFault, UsageError
 
@@ -30,12 +31,14 @@ class _Done:
 
     mark: str  # of what is converted, and by what
     documents: int = 0
+    pieces: Sequence[int] = ()  # of documents, that were made into tokens at the end of each file
+    ended: Sequence[int] = ()  # the documents that had ended by then
     shards: Sequence[TokenShard] = ()
 
 
 def write_tokens(
     folder: Path,
-    texts: Iterator[Sequence[str]],
+    texts: Iterator[Sequence[Text]],
     tokenizer: Tokenizer,
     shard_tokens: int = SHARD_TOKENS,
     mark: str = "",
@@ -53,26 +56,34 @@ def write_tokens(
         UsageError: There is something already, or there are no texts.
         EnvironmentFault: It cannot be written.
     """
-    done = begun = _begun(folder, mark)
+    _begun(folder, mark)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for done in _worked(folder, begun, texts, tokenizer, shard_tokens):
-            _note(folder / PLAN_FILE, done)
-        if not done.shards:
-            raise UsageError("there is no text to convert")
-        contents = TokenContents(
-            tokens=sum(shard.tokens for shard in done.shards),
-            documents=done.documents,
-            vocabulary=tokenizer.vocabulary,
-            end=tokenizer.end,
-            dtype=str(_dtype(tokenizer)),
-            tokenizer=tokenizer.name,
-            shards=done.shards,
-        )
-        _note(folder / CONTENTS_FILE, contents)
-        (folder / PLAN_FILE).unlink(missing_ok=True)
+        with alone_in(folder):
+            return _written(folder, _sound(folder, _begun(folder, mark)), texts, tokenizer, shard_tokens)
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {folder}: {error.strerror or error}; name another folder") from error
+
+
+def _written(
+    folder: Path, begun: _Done, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int
+) -> TokenContents:
+    done = begun
+    for done in _worked(folder, begun, texts, tokenizer, shard_tokens):
+        _note(folder / PLAN_FILE, done)
+    if not done.shards:
+        raise UsageError("there is no text to convert")
+    contents = TokenContents(
+        tokens=sum(shard.tokens for shard in done.shards),
+        documents=done.documents,
+        vocabulary=tokenizer.vocabulary,
+        end=tokenizer.end,
+        dtype=str(_dtype(tokenizer)),
+        tokenizer=tokenizer.name,
+        shards=done.shards,
+    )
+    _note(folder / CONTENTS_FILE, contents)
+    (folder / PLAN_FILE).unlink(missing_ok=True)
     return contents
 
 
@@ -97,7 +108,11 @@ def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verifie
 def _begun(folder: Path, mark: str) -> _Done:
     """Return how far the conversion is; refuse a folder that holds something else."""
     plan = folder / PLAN_FILE
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists():
+        return _Done(mark=mark)
+    if folder.is_dir() and not any(
+        path.name != LOCK_FILE and not path.name.endswith(".part") for path in folder.iterdir()
+    ):
         return _Done(mark=mark)
     if not plan.is_file():
         raise UsageError(f"{folder} exists and is not empty; name a new folder")
@@ -113,35 +128,72 @@ def _begun(folder: Path, mark: str) -> _Done:
     return found
 
 
+def _sound(folder: Path, done: _Done) -> _Done:
+    """Return how far a conversion is whose files are those that were written, up to the first that is not."""
+    good = 0
+    for shard in done.shards:
+        path = folder / shard.file
+        if not path.is_file() or crc32_of(path) != shard.crc32:
+            break
+        good += 1
+    return replace(
+        done,
+        shards=done.shards[:good],
+        pieces=done.pieces[:good],
+        ended=done.ended[:good],
+        documents=done.ended[good - 1] if good else 0,
+    )
+
+
 def _worked(
-    folder: Path, done: _Done, texts: Iterator[Sequence[str]], tokenizer: Tokenizer, shard_tokens: int
+    folder: Path, done: _Done, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int
 ) -> Iterator[_Done]:
     """Yield how far it is, at the beginning and after each file."""
     yield done
     held: list[NDArray[Any]] = []
-    documents, there, dtype = 0, done.documents, _dtype(tokenizer)
+    pieces, size, documents, there = 0, 0, 0, done.pieces[-1] if done.pieces else 0
     for some in texts:
-        documents += len(some)
-        if documents <= there:
+        pieces += len(some)
+        documents += sum(one.ends for one in some)
+        if pieces <= there:
             continue
-        held += [np.append(np.asarray(ids), tokenizer.end).astype(dtype) for ids in tokenizer.ids(some)]
-        if sum(map(len, held)) >= shard_tokens:
-            done = _more(folder, done, documents, held)
+        held += _tokens(some, tokenizer)
+        size += sum(map(len, held[-len(some) :]))
+        if size >= shard_tokens:
+            done = _more(folder, done, (pieces, documents), held)
             yield done
-            held = []
+            held, size = [], 0
     if held:
-        yield _more(folder, done, documents, held)
+        yield _more(folder, done, (pieces, documents), held)
 
 
-def _more(folder: Path, done: _Done, documents: int, held: Sequence[NDArray[Any]]) -> _Done:
+def _tokens(some: Sequence[Text], tokenizer: Tokenizer) -> list[NDArray[Any]]:
+    """Return the tokens of each text, with the mark of its end."""
+    made = []
+    for one, ids in zip(some, tokenizer.ids([one.text for one in some]), strict=True):
+        tokens = np.empty(len(ids) + one.ends, _dtype(tokenizer))
+        tokens[: len(ids)] = ids
+        tokens[len(ids) :] = tokenizer.end
+        made.append(tokens)
+    return made
+
+
+def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArray[Any]]) -> _Done:
     path = folder / f"tokens-{len(done.shards):06d}.npy"
-    made = path.with_name(f".{path.name}.part")
+    made = path.with_name(f".{path.name}.{os.getpid()}.part")
     tokens = np.concatenate(held)
     with made.open("wb") as file:
         np.save(file, tokens)
+    crc32 = crc32_of(made)
     os.replace(made, path)
-    shard = TokenShard(file=path.name, tokens=len(tokens), crc32=crc32_of(path))
-    return replace(done, documents=documents, shards=(*done.shards, shard))
+    shard = TokenShard(file=path.name, tokens=len(tokens), crc32=crc32)
+    return replace(
+        done,
+        documents=far[1],
+        pieces=(*done.pieces, far[0]),
+        ended=(*done.ended, far[1]),
+        shards=(*done.shards, shard),
+    )
 
 
 def _note(path: Path, what: _Done | TokenContents) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -51,12 +51,20 @@ class TokenContents:
     schema: str = SCHEMA
 
 
+class Text(NamedTuple):
+    """A document, or a piece of one."""
+
+    text: str
+    ends: bool = True  # whether the document ends with it
+
+
 class Tokenizer(Protocol):
     """Makes ids of text."""
 
     name: str
     vocabulary: int
     end: int
+    cuts: bool  # whether lines have the same ids by themselves as in their document
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the ids of each text."""
@@ -65,7 +73,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """Each byte of UTF-8 is a token; 256 ends a document."""
 
-    name, vocabulary, end = "bytes", 257, 256
+    name, vocabulary, end, cuts = "bytes", 257, 256, True
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the bytes of each text."""

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paceline.data.contents import write_contents
+import numpy as np
+
+from paceline.data.contents import blocks_of, write_contents
 from paceline.data.index import DamagedData
 from paceline.data.model import Shard
 from paceline.data.remote.asking import Unfetched
@@ -38,7 +40,20 @@ def verify(dataset: ShardedDataset, progress: Callable[[int, int], None]) -> Ver
             else:
                 good, read = good + 1, read + found
         progress(number + 1, len(dataset.contents.shards))
+    if not problems:
+        problems += _blocks(dataset)
     return Verified(samples=good, bytes=read, problems=tuple(problems))
+
+
+def _blocks(dataset: ShardedDataset) -> list[str]:
+    """Say whether the list of blocks is that of the shards."""
+    contents = dataset.contents
+    columns = [column.name for column in contents.columns if not column.is_number]
+    firsts = np.append(0, np.cumsum([shard.samples for shard in contents.shards])).tolist()
+    cut = [blocks_of(number, firsts[number], dataset.index(number), columns) for number in range(len(contents.shards))]
+    if np.array_equal(np.concatenate(cut), dataset.blocks):
+        return []
+    return [f"the list of blocks of {dataset.address} is damaged; `paceline data verify --repair` rebuilds it"]
 
 
 def _copied(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str | int]:

@@ -32,8 +32,20 @@ class Arrays:
         return type(self), (self.path, self.hdf5)  # files are opened where they are read
 
     @cached_property
+    def _all(self) -> Mapping[str, Any]:
+        return _of_hdf5(self.path) if self.hdf5 else _of_numpy(self.path)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out: single values, which no sample has."""
+        single = [name for name, array in self._all.items() if not array.ndim]
+        return [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else ()
+
+    @cached_property
     def _arrays(self) -> Mapping[str, Any]:
-        own = _of_hdf5(self.path) if self.hdf5 else _of_numpy(self.path)
+        own = {name: array for name, array in self._all.items() if array.ndim}
+        if not own:
+            raise UsageError(f"{self.path} holds single numbers only; an array of samples is needed")
         names = column_names(list(own), lambda name: "label" if name.lower() in _LABELS else name)
         found = {names[name]: array for name, array in own.items()}
         counts = {name: len(array) for name, array in found.items()}
@@ -79,8 +91,6 @@ def _of_numpy(path: Path) -> dict[str, Any]:
         found = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{path} cannot be read as NumPy arrays: {error}") from error
-    if any(array.ndim == 0 for array in found.values()):
-        raise UsageError(f"{path} holds a single number; an array of samples is needed")
     return found
 
 

@@ -44,6 +44,15 @@ class Files:
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What is left out of the folder."""
+        if not self.left_out:
+            return ()
+        kinds = sorted(self.left_out.items(), key=lambda one: -one[1])
+        said = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds[:5])
+        return [f"{sum(self.left_out.values()):,} files of {self.root} are not converted: {said}"]
+
+    @property
     def empty_classes(self) -> Sequence[str]:
         """Classes that no file is of."""
         there = set(self.labels)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from paceline.data.model import Column, shown
+from paceline.data.model import Column
 from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, numbers_of, size_of
 from paceline.errors import UsageError
 
@@ -52,15 +52,6 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
         raise UsageError(f"{root} has no folders of classes, and --classes-from needs them")
     sizes = [size_of(root / file) for file in kept]
     return Files(root, kept, sizes, columns, values, named, dict(left_out))
-
-
-def left_out_in_words(source: Files) -> str | None:
-    """Return which files of a folder are no samples; None if there are none."""
-    if not source.left_out:
-        return None
-    kinds = sorted(source.left_out.items(), key=lambda one: -one[1])
-    said = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds[:5])
-    return f"{sum(source.left_out.values()):,} files of {source.root} are not converted: {said}"
 
 
 def _files(root: Path) -> Iterator[str]:

@@ -1,80 +1,188 @@
-"""Documents: a text file, each file of a folder, or each line of JSON with a field ``text``; and their tokens."""
+"""Documents, a piece at a time: text files, JSON lines and Parquet files; and their tokens."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from paceline.data.tokens import ByteTokenizer, Tokenizer
+from paceline.data.resuming import sampled_content
+from paceline.data.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.errors import EnvironmentFault, UsageError
 
-SUFFIXES = (".txt", ".md", ".jsonl")
-_TOGETHER_BYTES = 1 << 24  # of documents that are made into tokens together
+PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
+SUFFIXES = (*PLAIN, *LINES, *(f"{suffix}.gz" for suffix in (*PLAIN, *LINES)), *TABLES)
+FIELD = "text"
+_TOGETHER_BYTES = 1 << 22  # of documents that are made into tokens together
+_PIECE_BYTES = 1 << 22  # of a long document, where it may be cut
+_ROWS = 1024  # of Parquet, that are read together
+_CUT = ("The first line ends here.\n", "The second line; it begins here, with 1 number.\n")
+
+Bad = Callable[[str], None]  # is told of what cannot be read
 
 
-def documents(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[list[str]]:
+class BadText(ValueError):
+    """A document that cannot be read; the message says why."""
+
+
+def documents(
+    path: Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    field: str = FIELD,
+    cuts: bool = False,
+    bad: Bad | None = None,
+) -> Iterator[list[Text]]:
     """Yield documents, some at a time.
 
     Args:
         path: A file of text, or a folder of such files.
         progress: Called with the bytes that are read, and those of all files.
+        field: Of JSON lines and Parquet, what holds the text.
+        cuts: Whether a long document may come in pieces, between two lines.
+        bad: Is told of what cannot be read, which is left out; None: it ends in an error.
 
     Raises:
-        UsageError: There are none, or one is no text.
+        UsageError: There are none, or one cannot be read.
     """
-    held: list[str] = []
+    files = text_files(path)
+    done, total = 0, sum(file.stat().st_size for file in files)
+    held: list[Text] = []
     size = 0
-    done, total = 0, sum(file.stat().st_size for file in _files(path))
-    for text in (text for file in _files(path) for text in _of_file(file)):
-        held.append(text)
-        size += len(text)
-        done += len(text)  # less than the bytes of the file in JSON and beyond ASCII
-        if size >= _TOGETHER_BYTES:
-            yield held
-            held, size = [], 0
-            progress(min(done, total), total)
+    for file in files:
+        for text in _of_file(file, field, cuts, bad):
+            held.append(text)
+            size += len(text.text)
+            done += len(text.text)  # less than the bytes of the file in JSON and beyond ASCII
+            if size >= _TOGETHER_BYTES:
+                yield held
+                held, size = [], 0
+                progress(min(done, total), total)
     if held:
         yield held
 
 
-def fingerprint(path: Path, tokenizer: str) -> str:
-    """Return a digest of the files of documents, by name and size, and of the tokenizer, by what it is."""
+def fingerprint(path: Path, tokenizer: str, field: str = FIELD) -> str:
+    """Return a digest of the files of documents, by name, size and sampled content, and of the tokenizer."""
     digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
-    for file in _files(path):
+    digest.update(field.encode())
+    for file in text_files(path):
         digest.update(f"{file}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        digest.update(sampled_content(file))
     return digest.hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+def text_files(path: Path) -> list[Path]:
+    """Return the files of text at a path, in order."""
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.name.lower().endswith(SUFFIXES))
 
 
-def _of_file(path: Path) -> Iterator[str]:
+def _of_file(path: Path, field: str, cuts: bool, bad: Bad | None) -> Iterator[Text]:
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(TABLES):
+        found = _of_table(path, field, bad)
+    elif name.endswith(LINES):
+        found = _of_lines(path, field, bad)
+    else:
+        found = _of_plain(path, cuts)
     try:
-        if path.suffix.lower() != ".jsonl":
-            yield path.read_text(encoding="utf-8")
-            return
+        yield from found
+    except BadText as error:
+        if bad is None:
+            raise UsageError(f"{error}; leave out what cannot be read with --on-error skip") from error
+        bad(str(error))
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path.suffix.lower() == ".gz":
+        with gzip.open(path, "rb") as packed:
+            yield packed  # type: ignore[misc]
+    else:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _of_line(path, number, line)
+            yield file
+
+
+def _of_plain(path: Path, cuts: bool) -> Iterator[Text]:
+    """Yield the one document of a file of text; in pieces if it is long and may be cut."""
+    with _opened(path) as file:
+        data = file.read(_PIECE_BYTES if cuts else -1)
+        while more := file.read(_PIECE_BYTES) if cuts else b"":
+            data += more
+            if end := _cut_of(data):
+                yield Text(_decoded(path, data[:end]), ends=False)
+                data = data[end:]
+        yield Text(_decoded(path, data))
+
+
+def _cut_of(data: bytes) -> int:
+    """Return where the last line begins that begins with something else than white space; 0 if none does."""
+    end = data.rfind(b"\n") + 1
+    while end and (end >= len(data) or data[end : end + 1].isspace() or data[end] >= 0x80):
+        end = data.rfind(b"\n", 0, end - 1) + 1
+    return end
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text: {error}") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadText(f"{path} is not UTF-8 text: {error}") from error
 
 
-def _of_line(path: Path, number: int, line: bytes) -> str:
+def _of_lines(path: Path, field: str, bad: Bad | None) -> Iterator[Text]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                if line.strip():
+                    yield Text(_of_line(path, number, line, field))
+            except BadText as error:
+                if bad is None:
+                    raise
+                bad(str(error))
+
+
+def _of_line(path: Path, number: int, line: bytes, field: str) -> str:
     try:
         found = msgspec.json.decode(line)
-        text: Any = found["text"]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise UsageError(f'{path}, line {number}: not JSON with a field "text"') from error
-    return str(text)
+        text: Any = found[field]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise BadText(f'{path}, line {number}: not JSON with a field "{field}"') from error
+    if not isinstance(text, str):
+        raise BadText(f'{path}, line {number}: the field "{field}" is {type(text).__name__}, and not text')
+    return text
+
+
+def _of_table(path: Path, field: str, bad: Bad | None) -> Iterator[Text]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise EnvironmentFault("Parquet files need pyarrow: pip install 'paceline[formats]'") from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            if field not in table.schema_arrow.names:
+                names = ", ".join(table.schema_arrow.names)
+                raise UsageError(f"{path} has no column {field}; name one of {names} with --text-field")
+            row = 0
+            for batch in table.iter_batches(_ROWS, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    row += 1
+                    if isinstance(text, str):
+                        yield Text(text)
+                    elif bad is None:
+                        raise BadText(f"{path}, row {row}: the column {field} has no text")
+                    else:
+                        bad(f"{path}, row {row}: the column {field} has no text")
+    except pyarrow.ArrowException as error:
+        raise UsageError(f"{path} cannot be read as Parquet: {error}") from error
 
 
 class FileTokenizer:
@@ -100,6 +208,12 @@ class FileTokenizer:
         if found is None:
             raise UsageError(f"{path} has no end-of-text token; add one, such as <|endoftext|>")
         self.name, self.vocabulary, self.end = path.name, int(self._own.get_vocab_size()), int(found)
+        parts = [self._ids(part) for part in (*_CUT, "".join(_CUT))]
+        self.cuts = parts[0] + parts[1] == parts[2]
+
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self._own.encode(text, add_special_tokens=False).ids
+        return found
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the ids of each text, without marks of its beginning and end."""

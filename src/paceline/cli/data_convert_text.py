@@ -1,0 +1,73 @@
+"""The part of ``paceline data convert`` that makes tokens of text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline.cli.progress import Progress
+from paceline.errors import UsageError
+from paceline.report.words import count
+
+_SHOWN = 8
+_NOT_OF_TEXT = {
+    "seed": "the loader mixes windows of tokens with shuffle=True",
+    "no_shuffle": "text keeps its order anyway",
+    "verbatim": "this option is about JPEG files",
+    "dataset": "give the text as SRC",
+    "columns": "this option is about --dataset",
+    "images": "this option is about --dataset",
+    "classes_from": "text has no classes",
+}
+
+
+def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
+    """Say whether the source is text: it is named so, or a tokenizer is given."""
+    if options["tokenizer"] is not None or options["kind"] == "text":
+        return True
+    name = paths[0].name.lower().removesuffix(".gz")
+    return paths[0].is_file() and name.endswith((".txt", ".md", ".jsonl", ".ndjson"))
+
+
+def convert_text(paths: tuple[Path, ...], options: Mapping[str, Any], given: Sequence[str]) -> int:
+    """Convert text.
+
+    Args:
+        paths: SRC and DEST.
+        options: Of the command.
+        given: Names of the options that were typed.
+    """
+    from paceline.data.sources.text import documents, fingerprint, tokenizer_of
+    from paceline.data.token_shards import write_tokens
+
+    tokenizer, field = options["tokenizer"], options["text_field"]
+    for name in given:
+        if name in _NOT_OF_TEXT:
+            raise UsageError(f"--{name.replace('_', '-')} has no effect on text: {_NOT_OF_TEXT[name]}; leave it out")
+    if not paths[0].exists():
+        raise UsageError(f"there is no file or folder {paths[0]}; give the text to convert as SRC")
+    if tokenizer is None:
+        raise UsageError(
+            f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
+        )
+    if options["processes"] is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # the threads of a tokenizer.json
+    own, skipped = tokenizer_of(tokenizer), list[str]()
+    bad = skipped.append if options["on_error"] == "skip" else None
+    with Progress("bytes") as progress:
+        texts = documents(paths[0], progress, field=field, cuts=own.cuts, bad=bad)
+        shard_tokens = int(options["shard_mb"] * (1 << 20)) // (2 if own.vocabulary <= 1 << 16 else 4)
+        made = write_tokens(paths[1], texts, own, shard_tokens, fingerprint(paths[0], tokenizer, field))
+    for text in skipped[:_SHOWN]:
+        click.echo(f"paceline: skipped {text}", err=True)
+    left_out = f", {len(skipped):,} skipped" if skipped else ""
+    click.echo(
+        f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
+        f"{made.dtype}, in {count(len(made.shards), 'file')}{left_out}: {paths[1]}"
+    )
+    click.echo(f"paceline: next: paceline data bench {paths[1]} --length 1024", err=True)
+    return 0
