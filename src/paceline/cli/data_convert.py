@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from paceline import units
 from paceline.cli.command import Command
+from paceline.cli.data_convert_stores import local_paths
 from paceline.cli.data_convert_text import convert_text, is_text
 from paceline.cli.progress import Progress
 from paceline.errors import UsageError
@@ -104,22 +105,33 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     metavar="N",
     help="Number of processes that convert samples. Default: the number of CPU cores.",
 )
-@click.argument("paths", nargs=-1, required=True, type=_FOLDER, metavar="SRC DEST")
-def command(paths: tuple[Path, ...], **options: Any) -> int:
+@click.argument("paths", nargs=-1, required=True, metavar="SRC DEST")
+def command(paths: tuple[str, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 
     SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, or
     files in WebDataset, TFRecord, Parquet, HDF5, .npy or text format. DEST is a new folder. To continue an interrupted
     conversion, repeat the command. JPEG files get restart markers, so that the loader decodes only a part of the image
-    for a crop. The pixels stay the same.
+    for a crop. The pixels stay the same. SRC and DEST can also be URLs of an object store, which are copied through
+    this machine.
     """
+    with local_paths(paths) as local:
+        if not local.is_complete:
+            _convert(local.paths, local.shown_dest, options)
+        local.send()
+    return 0
+
+
+def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any]) -> None:
+    """Convert from a path of this machine to another."""
     from paceline.data.convert import Options, convert, cores
     from paceline.data.sources import BadSample
 
     if is_text(paths, options):
         if len(paths) != 2:
             raise UsageError(_paths_message(paths))
-        return convert_text(paths, options, _given())
+        convert_text(paths, shown_dest, options, _given())
+        return
     asked = Options(
         shard_bytes=int(options["shard_mb"] * (1 << 20)),
         seed=None if options["no_shuffle"] else options["seed"],
@@ -142,9 +154,8 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     skipped = f", {len(made.skipped):,} skipped" if made.skipped else ""
     resumed = f", {made.resumed:,} of them converted before the conversion was interrupted" if made.resumed else ""
     shards = count(len(contents.shards), "shard")
-    click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {dest}")
-    click.echo(f"paceline: next: paceline data bench {dest}", err=True)
-    return 0
+    click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {shown_dest}")
+    click.echo(f"paceline: next: paceline data bench {shown_dest}", err=True)
 
 
 def _warn(source: Source, *, verbatim: bool) -> None:

@@ -33,11 +33,12 @@ def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
     return paths[0].is_file() and name.endswith((".txt", ".md", ".jsonl", ".ndjson"))
 
 
-def convert_text(paths: tuple[Path, ...], options: Mapping[str, Any], given: Sequence[str]) -> int:
+def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any], given: Sequence[str]) -> None:
     """Convert text.
 
     Args:
         paths: SRC and DEST.
+        shown_dest: DEST as it was given.
         options: Of the command.
         given: Names of the options that were typed.
     """
@@ -67,7 +68,6 @@ def convert_text(paths: tuple[Path, ...], options: Mapping[str, Any], given: Seq
     left_out = f", {len(skipped):,} skipped" if skipped else ""
     click.echo(
         f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
-        f"{made.dtype}, in {count(len(made.shards), 'file')}{left_out}: {paths[1]}"
+        f"{made.dtype}, in {count(len(made.shards), 'file')}{left_out}: {shown_dest}"
     )
-    click.echo(f"paceline: next: paceline data bench {paths[1]} --length 1024", err=True)
-    return 0
+    click.echo(f"paceline: next: paceline data bench {shown_dest} --length 1024", err=True)

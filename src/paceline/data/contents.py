@@ -61,15 +61,15 @@ def contents_in(text: bytes, path: str) -> Contents:
         raise DamagedData(
             f"{path} has schema {found.schema!r}, and this version reads {SCHEMA!r}; a newer Paceline may read it"
         )
+    outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
+    if outside:
+        raise DamagedData(f"{path} names shards that are not beside it: {outside[0]!r}; convert the data set again")
     if found.checksum and found.checksum != _checksum(found):
         raise DamagedData(
             f"{path} is damaged: its checksum does not match; copy it again, or convert the data set again"
         )
     if sum(shard.samples for shard in found.shards) != found.samples:
         raise DamagedData(f"{path} is damaged: it says {found.samples:,} samples, and its shards have others")
-    outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
-    if outside:
-        raise DamagedData(f"{path} names shards that are not beside it: {outside[0]!r}; convert the data set again")
     return found
 
 

@@ -46,7 +46,7 @@ class ShardedDataset:
             EnvironmentFault: The store does not answer, or a package that speaks with it is not there.
             DamagedData: It cannot be read.
         """
-        self._remote = remote
+        self._given, self._remote = os.fspath(folder), remote
         self._folder = _folder_of(folder, remote)
         self.contents: Contents = self._folder.contents()
         self.blocks: Blocks = self._folder.blocks()
@@ -59,11 +59,11 @@ class ShardedDataset:
         return self.contents.samples
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.address, self._remote)
+        return _opened, (self._given, self._remote)
 
     @property
     def address(self) -> str:
-        """Where it is, as it was given."""
+        """Where it is; of a URL without user and query."""
         return self._folder.address
 
     @property

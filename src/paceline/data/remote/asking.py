@@ -6,26 +6,31 @@ doubles, less a random part: who failed together does not come back together.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from itertools import count
 from threading import Lock
 
 from paceline import units
 from paceline.data.folders import Stop, Stopped
+from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings
 from paceline.data.remote.store import Store
 from paceline.errors import EnvironmentFault, UsageError
 
 _COMMON_BYTES = 8 << 20  # of a request, for which the limit in time stands
 _LONGEST_S = 20.0  # between two tries
+_FIRST_S = 30.0  # for which requests are repeated if the store has given nothing yet: its address may be wrong
+_log = logging.getLogger("paceline.data")
 _FINAL = {*range(400, 500), 501, 505} - {408, 425, 429}  # that do not pass
 _ADVICE = {
     "missing": "was it moved, or copied only in part?",
     "refused": "give credentials in storage_options=, or where the store's own tools find them (AWS_PROFILE, ~/.aws)",
     "wrong": "check the URL and storage_options=",
-    "busy": "check the store and the network, or raise tries= and request_s=",
+    "busy": "check the store and the network, or raise outage_s= and request_s=",
 }
 _NO_USE = (ImportError, TypeError, ValueError, AttributeError, IsADirectoryError)
 
@@ -54,10 +59,11 @@ class Asker:
 
     def __init__(self, store: Store, url: str, settings: RemoteSettings, counts: Counts) -> None:
         self._store = store
-        self._url = url.rstrip("/")
+        self._url = shown_url(url)
         self._settings = settings
         self._counts = counts
         self._lock = Lock()
+        self._told_at: float | None = None  # when it was told that the store does not answer
         self._chance = random.SystemRandom()  # the training's is left alone, and forked processes do not draw alike
 
     def fetched(self, name: str, begin: int | None, end: int | None, stop: Stop) -> bytes:
@@ -68,11 +74,13 @@ class Asker:
             Unfetched: It cannot be fetched for another reason.
             Stopped: Nobody wants it any more.
         """
-        begun, tries = time.monotonic(), self._settings.tries
+        begun = time.monotonic()
         asked = f"{self._url}/{name}" + ("" if begin is None else f", bytes {begin:,} to {end:,}")
-        for number in range(1, tries + 1):
+        for number in count(1):
             try:
-                return self._once(name, begin, end, stop)
+                found = self._once(name, begin, end, stop)
+                self._tell_end()
+                return found
             except Exception as error:
                 kind, said = kind_of(error), self._said(error, begin, end)
                 _let_go(error)
@@ -80,11 +88,41 @@ class Asker:
                 return b""
             if kind == "stopped":
                 raise Stopped
-            if number == tries or kind != "busy":
+            if kind != "busy" or not self._goes_on(number, begun):
                 break
+            self._tell(asked, said)
             stop.wait(self._pause(number))
         often = f"tried {number} times in {units.seconds(time.monotonic() - begun)}; " if number > 1 else ""
         raise (Missing if kind == "missing" else Unfetched)(f"{asked}: {said}; {often}{_ADVICE[kind]}")
+
+    def _goes_on(self, number: int, begun: float) -> bool:
+        """Say whether a request is repeated after so many tries."""
+        if self._settings.tries is not None:
+            return number < self._settings.tries
+        with self._lock:
+            outage_s = self._settings.outage_s if self._counts.bytes else min(_FIRST_S, self._settings.outage_s)
+        return time.monotonic() - begun < outage_s
+
+    def _tell(self, asked: str, said: str) -> None:
+        """Warn that the store does not answer, once for all requests of an outage."""
+        with self._lock:
+            told = self._told_at
+            self._told_at = time.monotonic() if told is None else told
+        if told is None:  # of a store that fails now and then, once is enough
+            _log.warning("%s: %s; the request is repeated for up to %s", asked, said, self._for())
+
+    def _for(self) -> str:
+        tries = self._settings.tries
+        return units.seconds(self._settings.outage_s) if tries is None else f"{tries} tries"
+
+    def _tell_end(self) -> None:
+        """Log that the store answers again, if an outage was told."""
+        if not self._told_at:
+            return
+        with self._lock:
+            told, self._told_at = self._told_at, 0.0
+        if told:
+            _log.info("%s answers again after %s", self._url, units.seconds(time.monotonic() - told))
 
     def _once(self, name: str, begin: int | None, end: int | None, stop: Stop) -> bytes:
         with self._lock:
@@ -120,7 +158,7 @@ class Asker:
         status, message = status_of(error), getattr(error, "message", "") or str(error)
         if status is not None and str(status) not in message:
             message = f"{status} {message}"
-        return message or type(error).__name__
+        return without_secrets(message) or type(error).__name__
 
 
 def kind_of(error: Exception) -> str:

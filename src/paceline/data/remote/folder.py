@@ -23,6 +23,7 @@ from paceline.data.index import ShardIndex, read_index
 from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, Contents, Shard
 from paceline.data.remote.asking import Asker, Counts, Missing, Unfetched
 from paceline.data.remote.cache import Cache
+from paceline.data.remote.secrets import shown_url
 from paceline.data.remote.settings import RemoteSettings, cache_folder
 from paceline.data.remote.store import FsspecStore, Store
 from paceline.errors import EnvironmentFault, UsageError
@@ -47,7 +48,7 @@ class RemoteFolder:
             UsageError: There is no such kind of store.
             EnvironmentFault: A package that speaks with it is not there.
         """
-        self.address = url
+        self.address = shown_url(url)
         self.settings = settings
         self.counts = Counts()
         self.store = store or FsspecStore(url, settings.storage_options)

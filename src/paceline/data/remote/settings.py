@@ -21,7 +21,8 @@ class RemoteSettings:
     cache: str | os.PathLike[str] | Literal[False] | None = None  # a folder of this machine's disk; False: none;
     # None: $PACELINE_CACHE, else $XDG_CACHE_HOME/paceline/shards
     cache_bytes: int | None = None  # that it may have; None: half of what is free there
-    tries: int = 5  # of a request, where the store is busy, broken or silent
+    outage_s: float = 300.0  # for which requests are repeated, where the store is busy, broken or silent
+    tries: int | None = None  # of a request, in place of that time
     request_s: float = 30.0  # that a request of up to 8 MB may take; a larger one longer, in proportion
     wait_s: float = 0.5  # before the second try; twice as long before each further one, up to 20 s, less up to a half
     requests: int = 16  # in flight at a time
@@ -39,9 +40,16 @@ def chosen(settings: Mapping[str, Any]) -> RemoteSettings:
     if wrong:
         raise UsageError(f"a data set in a store has no setting {', '.join(wrong)}; settings: {', '.join(known)}")
     found = RemoteSettings(**settings)
-    if found.tries < 1 or found.requests < 1 or found.request_s <= 0 or found.wait_s < 0:
+    if (
+        (found.tries is not None and found.tries < 1)
+        or found.outage_s < 0
+        or found.requests < 1
+        or found.request_s <= 0
+        or found.wait_s < 0
+    ):
         raise UsageError(
-            f"tries={found.tries}, requests={found.requests}, request_s={found.request_s}, wait_s={found.wait_s}: "
+            f"tries={found.tries}, outage_s={found.outage_s}, requests={found.requests}, "
+            f"request_s={found.request_s}, wait_s={found.wait_s}: "
             "tries and requests must be 1 or more, and times above 0 s"
         )
     if found.cache_bytes is not None and found.cache_bytes < 1:

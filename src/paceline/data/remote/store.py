@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
+from paceline.data.remote.secrets import parted, shown_url, without_secrets
 from paceline.errors import EnvironmentFault, UsageError
 
 
@@ -37,7 +38,7 @@ class FsspecStore:
             UsageError: fsspec knows no such store.
             EnvironmentFault: A package that speaks with it is not there.
         """
-        self._url = url
+        self._url, self._query = parted(url)
         self._options = dict(options)
         self._lock = threading.Lock()
         self._opened: tuple[int, Any, str] | None = None  # process, file system, folder in it
@@ -46,7 +47,7 @@ class FsspecStore:
     def ask(self, name: str, begin: int | None, end: int | None) -> Future[bytes]:
         """Begin to fetch an object, or a part of it."""
         system, folder = self._open()
-        path = f"{folder}/{name}"
+        path = f"{folder}/{name}{self._query}"
         span = {} if begin is None else {"start": begin, "end": end}
         if getattr(system, "async_impl", False):
             return asyncio.run_coroutine_threadsafe(system._cat_file(path, **span), system.loop)
@@ -70,9 +71,12 @@ def _file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
         system, folder = url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise EnvironmentFault(f"{url} cannot be read: {error}; pip install 'paceline[remote]'") from error
+        raise EnvironmentFault(f"{shown_url(url)} cannot be read: {error}; pip install 'paceline[remote]'") from error
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{url} cannot be read: {error}; give a URL and storage_options= that fsspec knows") from error
+        raise UsageError(
+            f"{shown_url(url)} cannot be read: {without_secrets(str(error))}; "
+            "give a URL and storage_options= that fsspec knows"
+        ) from error
     _untie(system)
     return system, str(folder).rstrip("/")
 

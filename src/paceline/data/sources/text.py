@@ -72,7 +72,7 @@ def fingerprint(path: Path, tokenizer: str, field: str = FIELD) -> str:
     digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
     digest.update(field.encode())
     for file in text_files(path):
-        digest.update(f"{file}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
         digest.update(sampled_content(file))
     return digest.hexdigest()
 

@@ -1,0 +1,64 @@
+"""SRC and DEST of ``paceline data convert`` in an object store: copied from and to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.cli.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPaths:
+    """The paths of this machine that a conversion works with."""
+
+    paths: tuple[Path, ...]
+    shown_dest: str  # without secrets
+    url: str | None  # where the result is sent; None: it stays
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the result is there already, from a command that could not send it."""
+        from paceline.data.remote.copies import is_complete
+
+        return self.url is not None and is_complete(self.paths[-1])
+
+    def send(self) -> None:
+        """Copy the result to the store, if that is where it belongs."""
+        from paceline.data.remote.copies import send
+
+        if self.url is not None:
+            with Progress("files") as progress:
+                send(self.paths[-1], self.url, {}, progress)
+
+
+@contextmanager
+def local_paths(given: Sequence[str]) -> Iterator[LocalPaths]:
+    """Copy a source that is in a store, and name a folder for a result that is to be sent to one.
+
+    Args:
+        given: SRC and DEST, or DEST alone.
+    """
+    from paceline.data.folders import is_url
+    from paceline.data.remote.copies import check_empty, fetched, is_complete, staging_folder
+    from paceline.data.remote.secrets import shown_url
+
+    dest = given[-1]
+    url = dest if is_url(dest) else None
+    folder = Path(dest)
+    if url is not None:
+        folder = staging_folder(url)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not is_complete(folder):
+            check_empty(url, {})
+    with ExitStack() as stack:
+        sources = []
+        for one in given[:-1]:
+            if is_url(one):
+                with Progress("files") as progress:
+                    sources.append(stack.enter_context(fetched(one, {}, progress)))
+            else:
+                sources.append(Path(one))
+        yield LocalPaths(paths=(*sources, folder), shown_dest=shown_url(dest) if url else dest, url=url)
