@@ -5,7 +5,9 @@ A copy that was made ahead is recognised by its values: moves to the meta device
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -312,3 +314,22 @@ def test_an_interrupt_while_a_batch_is_made_ahead_loses_none(fake, monkeypatch):
 def test_tensors_of_a_batch_have_positions():
     batch = OrderedDict(pair=Pair(torch.ones(2), "name"), many=[torch.ones(1), (torch.ones(3), 5)], none=None)
     assert [path for path, _ in tensors_in(batch)] == [("pair", 0), ("many", 0), ("many", 1, 0)]
+
+
+def test_after_a_loop_nothing_of_it_is_kept_for_the_garbage_collector(fake):
+    class Marked:
+        """Stands for what a frame of the program refers to, such as batches in pinned memory."""
+
+    def loop():
+        marked = Marked()
+        for x, _ in loader:
+            x.to("meta")
+        return weakref.ref(marked)
+
+    loader = DataLoader(Numbers(), batch_size=2)
+    gc.collect()
+    gc.disable()
+    try:
+        assert [loop()() for _ in range(2)] == [None, None]
+    finally:
+        gc.enable()

@@ -270,3 +270,14 @@ def test_inside_one_of_our_functions_only(monkeypatch):
     leave_inside.set()
     leave_outside.set()
     assert [(e["slot"], e["count"]) for e in sampler.as_json()] == [("produce", 1)]
+
+
+def test_an_instruction_without_a_line_has_the_line_of_its_function():
+    def lineless():
+        frame = sys._getframe()
+        return frame.f_lineno, stack(frame)[0], stacks._walk(frame)[0]
+
+    lineless.__code__ = lineless.__code__.replace(co_linetable=b"")
+    line, called, walked = lineless()
+    assert line is None
+    assert called == walked == (lineless.__code__, lineless.__code__.co_firstlineno)

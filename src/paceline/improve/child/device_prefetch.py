@@ -95,7 +95,12 @@ class Ahead:
         self._handed = None
         batch, handed, error = self._next.pop() if self._next else (fetch(), None, None)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del (
+                    error
+                )  # its traceback holds this frame and those of its callers, and with them the program's batches
         if self._of_loader.is_known:
             try:
                 self._fetch(fetch)

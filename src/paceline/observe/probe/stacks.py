@@ -186,7 +186,8 @@ class Sampler:
 
 
 def _walk(frame: FrameType | None) -> Frames:
-    return [(code, line) for code, line in _chain(frame) if kind_of(code.co_filename) != "ours"]
+    found = [(code, line) for code, line in _chain(frame) if kind_of(code.co_filename) != "ours"]
+    return [(code, line or code.co_firstlineno) for code, line in found]  # an instruction may have no line
 
 
 def _chain(frame: FrameType | None) -> Frames:

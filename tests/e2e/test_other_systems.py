@@ -1,0 +1,137 @@
+"""The verbs that work on macOS and Windows, and what the others say there. What these systems lack is hidden.
+
+Hidden from our own files: ``/proc`` and ``/sys``. Hidden from all: modules and functions that exist on Linux alone, and for
+Windows those of POSIX. The files of these systems, their process tables and their signals are not tested.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import environment
+
+SRC = Path(__file__).parents[2] / "src"
+
+HIDES = '''
+import builtins, io, multiprocessing, os, signal, socket, sys
+
+WINDOWS = os.environ["HIDDEN"] == "windows"
+OURS = os.sep + "paceline" + os.sep
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "resource", "pwd", "grp", "termios", "pty"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+def hidden(function):
+    def call(path, *args, **kwargs):
+        named = os.fspath(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if str(named).startswith(("/proc", "/sys")) and OURS in sys._getframe(1).f_code.co_filename:
+            raise FileNotFoundError(2, "No such file or directory", named)
+        return function(path, *args, **kwargs)
+    return call
+
+LINUX = """sched_getaffinity sched_setaffinity pidfd_open posix_fadvise memfd_create eventfd getrandom setns unshare
+    copy_file_range"""
+POSIX = """fork forkpty register_at_fork killpg getpgid setsid getuid geteuid getgid uname statvfs fstatvfs mkfifo
+    wait3 wait4 waitid getpriority nice chown fchmod getloadavg sched_yield sysconf"""
+SIGNALS = "SIGHUP SIGQUIT SIGUSR1 SIGUSR2 SIGSTOP SIGCONT SIGKILL SIGTSTP SIGCHLD SIGPIPE SIGALRM pthread_sigmask"
+
+import subprocess, threading, tempfile, selectors, random, logging  # the real ones, as this system has them
+for name in (LINUX + POSIX if WINDOWS else LINUX).split():
+    if hasattr(os, name):
+        delattr(os, name)
+if WINDOWS:
+    for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, Missing())
+    for name in SIGNALS.split():
+        if hasattr(signal, name):
+            delattr(signal, name)
+    if hasattr(socket, "AF_UNIX"):
+        del socket.AF_UNIX
+os.open, builtins.open, io.open = hidden(os.open), hidden(builtins.open), hidden(io.open)
+os.listdir, os.scandir, os.stat, os.readlink = map(hidden, (os.listdir, os.scandir, os.stat, os.readlink))
+multiprocessing.set_start_method("spawn")
+'''
+
+TRAINS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 320
+    def __getitem__(self, index):
+        return torch.full((16,), index / 320), index % 3
+
+if __name__ == "__main__":
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        for inputs, target in DataLoader(Numbers(), batch_size=8, num_workers=1):
+            loss = torch.nn.functional.cross_entropy(model(inputs), target)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    print("trained", round(float(loss), 6))
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture(scope="module", params=["macos", "windows"])
+def there(request, tmp_path_factory):
+    """Run a command as on another system."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "hides").mkdir()
+    (folder / "hides" / "sitecustomize.py").write_text(HIDES)
+    (folder / "train.py").write_text(TRAINS)
+
+    def run(*command: str):
+        variables = environment(PYTHONPATH=f"{folder / 'hides'}:{SRC}", HIDDEN=request.param, PACELINE_HISTORY="off")
+        return subprocess.run(
+            [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=200, env=variables
+        )
+
+    run.folder = folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def watched(there):
+    return there("-m", "paceline", "run", "--json", "run.json", "train.py")
+
+
+def test_run_and_report(there, watched):
+    alone = there("train.py")
+    assert (watched.returncode, watched.stdout) == (alone.returncode, alone.stdout) == (3, watched.stdout)
+    assert "watching stopped" not in watched.stderr and "Traceback" not in watched.stderr, watched.stderr
+    told = json.loads((there.folder / "run.json").read_text())
+    assert told["steps"]["count"] == 80
+    report = there("-m", "paceline", "report")
+    assert (report.returncode, "verdict" in report.stderr + report.stdout) == (0, True), report.stderr
+
+
+def test_plan(there):
+    done = there("-m", "paceline", "plan", "--help")
+    assert done.returncode == 0, done.stderr
+    done = there("-m", "paceline", "plan", "--gpus", "8xH100-SXM", "--json", "plan.json", "train.py")
+    assert done.returncode == 0 or "Linux" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_trace(there):
+    done = there("-m", "paceline", "trace", "--help")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", [("tune", "train.py"), ("run", "--layout", "dp=2", "train.py")])
+def test_verbs_that_need_linux_say_so(there, verb):
+    done = there("-m", "paceline", *verb)
+    assert done.returncode == 2, done.stderr
+    assert "Linux" in done.stderr and "Traceback" not in done.stderr, done.stderr
