@@ -26,6 +26,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the emulator was put")
     parser.add_argument("--only", help="words of the names of scenarios, with commas")
-    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--times", type=int, default=2, help="how often each scenario is run (2)")
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time (1)")
     parser.add_argument("--out", type=Path, help="folder of the JSON (default: none is written)")
     options = parser.parse_args()
     if not os.access(options.folder / "fake", os.X_OK):
@@ -284,12 +286,12 @@ def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace
     control = emulator.run(["python", "-c", CONTROL], HERE, {})
     faults = [] if "in a forked child" in control.errors else ["a CUDA call in a forked child goes unnoticed"]
     rows: dict[str, Any] = {"control: a CUDA call in a forked child": {"faults": [faults]}}
-    for name in [*SCENARIOS, *TUNED]:
-        if not any(word in name for word in words):
-            continue
-        rows[name] = found = played(emulator, name, options.times)
-        verdict = f"not done: {found['not_done']}" if "not_done" in found else told(found["faults"])
-        print(f"{name:40} {verdict}", flush=True)
+    names = [name for name in [*SCENARIOS, *TUNED] if any(word in name for word in words)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for name, found in zip(names, pool.map(lambda name: played(emulator, name, options.times), names)):
+            rows[name] = found
+            verdict = f"not done: {found['not_done']}" if "not_done" in found else told(found["faults"])
+            print(f"{name:40} {verdict}", flush=True)
     failed = [name for name, row in rows.items() if any(row.get("faults", []))]
     result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "times": options.times}
     result |= {"not_proven": NOT_PROVEN, "failed": failed, "seconds": round(time.monotonic() - begun)}

@@ -39,9 +39,9 @@ def main() -> None:
     options = parser.parse_args()
     with Engine(options) as engine:
         blocks = torch.nn.Sequential(*(Block() for _ in range(4)))
-        _, optimizer = engine.setup(
-            blocks, lambda model: torch.optim.AdamW(model.parameters()), loss=torch.nn.functional.mse_loss
-        )
+        first, second = ("q_proj", "k_proj", "v_proj", "up_proj"), ("o_proj", "down_proj")
+        blocks.tp_plan = {f"*.{n}": "colwise" for n in first} | {f"*.{n}": "rowwise" for n in second}
+        engine.setup(blocks, lambda model: torch.optim.AdamW(model.parameters()), loss=torch.nn.functional.mse_loss)
         steps = 0
         for inputs, target in engine.loader(DataLoader(Tokens(8 * options.steps), batch_size=8, num_workers=2)):
             assert inputs.is_cuda, inputs.device
