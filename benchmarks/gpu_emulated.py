@@ -26,7 +26,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,25 +281,34 @@ def main() -> int:
 
 
 def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace) -> int:
-    """Play the chosen scenarios and write what was found."""
-    begun, words = time.monotonic(), (options.only or "").split(",")
+    """Play the chosen scenarios. The result is written after each; scenarios of the same day that are not chosen stay."""
+    words = (options.only or "").split(",")
+    names = [name for name in [*SCENARIOS, *TUNED] if any(word in name for word in words)]
     control = emulator.run(["python", "-c", CONTROL], HERE, {})
     faults = [] if "in a forked child" in control.errors else ["a CUDA call in a forked child goes unnoticed"]
-    rows: dict[str, Any] = {"control: a CUDA call in a forked child": {"faults": [faults]}}
-    names = [name for name in [*SCENARIOS, *TUNED] if any(word in name for word in words)]
+    path = options.out / f"gpu-emulated-{time.strftime('%Y-%m-%d')}.json" if options.out else None
+    rows: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path is not None and path.exists() else {}
+    rows["control: a CUDA call in a forked child"] = {"faults": [faults]}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for name, found in zip(names, pool.map(lambda name: played(emulator, name, options.times), names)):
-            rows[name] = found
+        asked = {pool.submit(played, emulator, name, options.times): name for name in names}
+        for done in as_completed(asked):
+            rows[asked[done]] = found = done.result()
             verdict = f"not done: {found['not_done']}" if "not_done" in found else told(found["faults"])
-            print(f"{name:40} {verdict}", flush=True)
-    failed = [name for name, row in rows.items() if any(row.get("faults", []))]
-    result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "times": options.times}
-    result |= {"not_proven": NOT_PROVEN, "failed": failed, "seconds": round(time.monotonic() - begun)}
-    if options.out:
-        path = options.out / f"gpu-emulated-{result['date']}.json"
-        path.write_text(json.dumps({**result, "scenarios": rows}, indent=1) + "\n")
+            print(f"{asked[done]:40} {verdict}", flush=True)
+            failed = write(path, about, rows)
     print(f"gpu-emulated: {len(rows)} scenarios, {len(failed)} failed {failed}")
     return 1 if failed else 0
+
+
+def write(path: Path | None, about: dict[str, Any], rows: dict[str, Any]) -> list[str]:
+    """Write the result; return the scenarios that failed."""
+    failed = [name for name, row in rows.items() if any(row.get("faults", []))]
+    missing = [name for name in [*SCENARIOS, *TUNED] if name not in rows]
+    result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "not_proven": NOT_PROVEN}
+    result |= {"failed": failed, "not_run": missing, "scenarios": rows}
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    return failed
 
 
 def played(emulator: Emulator, name: str, times: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_j
 from paceline.cli.price import by_instance, by_number, price_of
 from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.cli.progress import Progress
+from paceline.core.operating_system import check_system
 from paceline.core.safety import SAFETY_CLASSES
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.improve.interrupts import as_ctrl_c, held_back
@@ -128,6 +129,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     line = command_line(program)
     if options["from_recipe"] is not None:
         return patch.from_recipe(line, options)
+    check_system("paceline tune", "linux")
     patch.check(line, options)
     check_writable(options["json_file"], options["html"], options["recipe"] or _free_name())
     with as_ctrl_c():

@@ -20,6 +20,7 @@ from paceline.cli.files import check_writable
 from paceline.cli.no_training import check_command, discard, ended_before_training
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, stem_of
+from paceline.core.operating_system import check_system
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.improve.child import applied
 from paceline.improve.confirmed import missing
@@ -61,6 +62,9 @@ def watch(request: Request) -> int:
     Raises:
         UsageError: The options are wrong, or the program does not exist; no run is left then.
     """
+    check_system("paceline run", "posix")
+    if request.layout is not None:
+        check_system("paceline run --layout", "linux")
     if _disabled():
         return supervise(command_line(request.program), os.environ).exit_code
     recipe, layout = _recipe_and_layout(request)

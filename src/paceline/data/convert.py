@@ -7,7 +7,6 @@ mixed once, by a seed, so that blocks that are read in one piece hold samples fr
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline import units
+from paceline.core.operating_system import allowed_cores
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.image_modes import NotAnImage, column_mode, image_header
@@ -382,4 +382,4 @@ def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:
 
 def cores() -> int:
     """Return the cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+    return len(allowed_cores())

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from paceline.core.operating_system import allowed_cores
+
 _CHUNK_BYTES = 1 << 13
 
 
@@ -37,7 +39,7 @@ class LocalFiles:
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None where it cannot be read."""
         try:
-            descriptor = os.open(self._root + path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._root + path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError:
             return None
         try:
@@ -56,7 +58,7 @@ class LocalFiles:
 
     def affinity(self) -> frozenset[int]:
         """Return the numbers of the CPU cores that this process may run on."""
-        return frozenset(os.sched_getaffinity(0)) if self._affinity is None else self._affinity
+        return allowed_cores() if self._affinity is None else self._affinity
 
 
 def _read_whole(descriptor: int) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import tempfile
@@ -18,8 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.core.operating_system import check_system
 from paceline.errors import UsageError
 from paceline.observe.supervise import INJECT, startable
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+    resource = None  # type: ignore[assignment]
 
 LIMIT_S = 300.0
 _TOLD_LINES = 3
@@ -44,6 +49,7 @@ def catch(command: Sequence[str], environment: Mapping[str, str], limit_s: float
     Raises:
         UsageError: It did not come to one; what it said last is quoted.
     """
+    check_system("planning for a program", "posix")
     said = []
     for real in (False, True):
         with tempfile.TemporaryDirectory(prefix="paceline-plan-") as folder:

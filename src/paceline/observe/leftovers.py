@@ -21,10 +21,14 @@ _POLL_S = 0.1
 
 
 def processes_of(launch: str) -> dict[int, int]:
-    """Return the processes of a command that we may see, with their parents."""
+    """Return the processes of a command that we may see, with their parents; none on a system without ``/proc``."""
     wanted = f"{VARIABLE}={launch}".encode()
-    found = {}
-    for name in os.listdir("/proc"):
+    found: dict[int, int] = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return found
+    for name in names:
         if name.isdigit() and wanted in _read(f"/proc/{name}/environ").split(b"\0"):
             state, parent = _state(int(name))
             if state not in ("Z", "X", ""):

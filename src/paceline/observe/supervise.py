@@ -24,7 +24,8 @@ from paceline.observe import leftovers
 from paceline.record import layout
 
 INJECT = Path(__file__).parent / "inject"
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_PASSED_ON = tuple(signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
 _SI_KERNEL = 0x80
 _POLL_S = 0.1

@@ -6,7 +6,6 @@ take, and at any time one capture a core.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.core.operating_system import allowed_cores
 from paceline.errors import UsageError
 from paceline.traces.changes import check_kernels
 from paceline.traces.collectives import Matched, matched
@@ -96,7 +96,7 @@ def read_all(
         UsageError: A kernel is asked for that no rank has.
     """
     found: list[_Read] = []
-    for one in _read(files, partial(_packed, wanted=wanted), processes or len(os.sched_getaffinity(0))):
+    for one in _read(files, partial(_packed, wanted=wanted), processes or len(allowed_cores())):
         found.append(one)
         progress(len(found), len(files))
     broken = [one.problem for one in found if one.problem is not None]

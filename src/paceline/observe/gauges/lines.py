@@ -8,7 +8,6 @@ torn is closed first, so that it spoils nothing but itself.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -60,6 +59,10 @@ class LineFile:
 
 
 def _lock(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows
+        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from paceline.hardware.files import HostFiles
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _RELEARN_EVERY = 30  # walks, after which strangers are looked at anew: process numbers get reused
 
 

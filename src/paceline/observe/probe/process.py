@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 _NO_FILE = ("RssAnon:", "RssShmem:")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def thread_times_s(thread_id: int) -> tuple[float, float] | None:

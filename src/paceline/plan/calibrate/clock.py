@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+    resource = None  # type: ignore[assignment]
 
 _LEAST = 5  # repetitions
 _KEPT = 3  # that there must be for a median

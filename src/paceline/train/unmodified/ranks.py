@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import secrets
 import shutil
 import signal
@@ -25,8 +24,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paceline.core.operating_system import allowed_cores
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+    resource = None  # type: ignore[assignment]
+
 RANK = "PACELINE_RANK"  # what a rank is told of its place, as JSON
-_PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+_PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_PASSED_ON = {signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name)}
 _PR_SET_PDEATHSIG = 1
 _SI_KERNEL = 0x80
 _POLL_S = 0.05
@@ -77,7 +84,7 @@ def _start(command: Sequence[str], place: Mapping[str, Any], mask: set[Any]) -> 
 def _of_rank(place: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of one rank: its GPU, its share of the cores, one hash seed, no second tracker."""
     rank, ranks = int(place["rank"]), int(place["ranks"])
-    cores = len(os.sched_getaffinity(0))
+    cores = len(allowed_cores())
     found = {
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS") or str(max(1, cores // ranks)),
         "PYTHONHASHSEED": environment.get("PYTHONHASHSEED") or str(place["seed"] % 2**32),
