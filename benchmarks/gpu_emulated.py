@@ -281,7 +281,7 @@ def main() -> int:
 
 
 def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace) -> int:
-    """Play the chosen scenarios. The result is written after each; scenarios of the same day that are not chosen stay."""
+    """Play the chosen scenarios. The result is written after each; other rows of the same day stay."""
     words = (options.only or "").split(",")
     names = [name for name in [*SCENARIOS, *TUNED] if any(word in name for word in words)]
     control = emulator.run(["python", "-c", CONTROL], HERE, {})

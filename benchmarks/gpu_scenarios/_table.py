@@ -21,7 +21,7 @@ class Scenario:
         ranks: Processes that torchrun starts; 0: it is not started by torchrun.
         variables: Of the environment, for both runs.
         code: The exit code of the program; 128 + N for signal N.
-        device: What the record must name as the device; None: nothing is asked of the record.
+        device: What the record must name as the device; None: the program may end before that is recorded.
         needs: Modules without which the scenario cannot be played.
         same: Whether the program is run without Paceline too, and compared.
     """
@@ -87,7 +87,7 @@ SCENARIOS: dict[str, Scenario] = {
     "loop: no profiler window": _run("loops.py whole", "--no-profile"),
     **{f"processes: {way}": _run(f"forks.py {way}") for way in ("fork", "nested", "pool", "spawn", "forkserver")},
     "processes: fork before CUDA": _run("forks.py before"),
-    **{f"end: {way}": _run(f"ends.py {way}") for way in _ENDS},
+    **{f"end: {way}": _run(f"ends.py {way}", device=None) for way in _ENDS},
     **{f"precision: {way}": _run(f"precision.py {way}") for way in ("bf16", "fp16")},
     **{f"graphs: {way}": _run(f"graphs.py {way}") for way in ("whole", "again", "callables")},
     **{f"profiler: {way}": _run(f"profiled.py {way}") for way in ("legacy", "kineto", "schedule")},
