@@ -20,8 +20,8 @@ from paceline.cli.files import check_writable
 from paceline.cli.no_training import check_command, discard, ended_before_training
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, stem_of
-from paceline.core.operating_system import check_system
 from paceline.errors import EnvironmentFault, UsageError
+from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
 from paceline.improve.confirmed import missing
 from paceline.improve.recipe import Recipe, content_of

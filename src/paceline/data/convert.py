@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline import units
-from paceline.core.operating_system import allowed_cores
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.image_modes import NotAnImage, column_mode, image_header
@@ -32,6 +31,7 @@ from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_pa
 from paceline.data.shards import write_shard
 from paceline.data.sources import BadSample, Source
 from paceline.errors import EnvironmentFault, UsageError
+from paceline.hardware.operating_system import allowed_cores
 
 PLAN_FILE = ".converting.json"
 _JPEG = ("jpg", "jpeg")

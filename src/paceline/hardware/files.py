@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from paceline.core.operating_system import allowed_cores
+from paceline.hardware.operating_system import allowed_cores
 
 _CHUNK_BYTES = 1 << 13
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.operating_system import check_system
 from paceline.errors import UsageError
+from paceline.hardware.operating_system import check_system
 from paceline.observe.supervise import INJECT, startable
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
     resource = None  # type: ignore[assignment]
 
 LIMIT_S = 300.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.core.operating_system import allowed_cores
 from paceline.errors import UsageError
+from paceline.hardware.operating_system import allowed_cores
 from paceline.traces.changes import check_kernels
 from paceline.traces.collectives import Matched, matched
 from paceline.traces.content import NotACapture

@@ -10,7 +10,7 @@ from typing import Any
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
     resource = None  # type: ignore[assignment]
 
 _LEAST = 5  # repetitions

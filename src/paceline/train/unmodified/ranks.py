@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.core.operating_system import allowed_cores
+from paceline.hardware.operating_system import allowed_cores
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `core.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
     resource = None  # type: ignore[assignment]
 
 RANK = "PACELINE_RANK"  # what a rank is told of its place, as JSON
