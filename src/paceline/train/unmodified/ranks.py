@@ -24,8 +24,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.hardware.operating_system import allowed_cores
-
 try:
     import resource
 except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
@@ -84,7 +82,7 @@ def _start(command: Sequence[str], place: Mapping[str, Any], mask: set[Any]) -> 
 def _of_rank(place: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of one rank: its GPU, its share of the cores, one hash seed, no second tracker."""
     rank, ranks = int(place["rank"]), int(place["ranks"])
-    cores = len(allowed_cores())
+    cores = len(os.sched_getaffinity(0))
     found = {
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS") or str(max(1, cores // ranks)),
         "PYTHONHASHSEED": environment.get("PYTHONHASHSEED") or str(place["seed"] % 2**32),
