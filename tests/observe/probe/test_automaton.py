@@ -12,6 +12,7 @@ from tests.observe.probe.moments import (
     GAN_D,
     GAN_G,
     GENERATOR,
+    MODEL,
     MS,
     TEACHER,
     TRAIN,
@@ -216,7 +217,7 @@ def test_gradients_made_by_hand_are_still_applied_in_optimizer_time():
         p.ungraded(3, training=True)
         p.step(5)
     rows = p.end()
-    assert [ms(row) for row in rows] == [{"forward": 7, "optimizer": 5}] * 3
+    assert [ms(row) for row in rows] == [{"forward": 6, "mid": 1, "optimizer": 5}] * 3
 
 
 def test_alternating_phases_with_other_optimizers_count_every_update():
@@ -816,6 +817,22 @@ def test_gradients_of_each_sample_are_one_step():
             p.backward(1)
         p.step(1)
     assert [row.micro_steps for row in p.end()] == [600] * 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_between_the_forwards_of_a_rollout_is_left_to_the_samples(training):
+    """The environment answers between forwards; a policy in eval mode that feeds itself is no evaluation either."""
+    p = Program()
+    p.automaton.rollouts.add(MODEL)
+    for _ in range(3):
+        for _ in range(10):
+            p.ungraded(1, training=training)
+            p.idle(9)
+            assert p.automaton.slot == "mid"
+        p.forward(3)
+        p.backward(4)
+        p.step(1)
+    assert [ms(row) for row in p.end()] == [{"forward": 13, "mid": 90, "backward": 4, "optimizer": 1}] * 3
 
 
 # -- evaluation with gradients on ---------------------------------------------------------------------

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.observe.probe.slices import MODULE, producing_lines
+from paceline.observe.probe.by_hand import parameter_free_lines
+from paceline.observe.probe.slices import MODULE, feeds_itself, producing_lines
 
 
 def sliced(source: str, call: int = 0) -> tuple[set[int], set[int]]:
@@ -323,3 +324,49 @@ def test_a_huge_module_takes_less_than_a_second():
     found = producing_lines(source, MODULE, 4001)
     assert time.process_time() - begun < 3
     assert len(found) == 4000
+
+
+FED = """
+def rollout(policy, env, state):
+    for _ in range(9):
+        action = policy(state)
+        state, reward = env.step(action)
+
+def validation(model, batches):
+    for x in batches:
+        out = model(x)
+        total = out.sum()
+
+def recurrent(model, batches, hidden):
+    for x in batches:
+        out, hidden = model(x, hidden)
+"""
+
+
+@pytest.mark.parametrize("line, fed", [(4, True), (9, False), (14, False)])
+def test_whether_the_output_makes_the_next_input(line, fed):
+    first = {4: 2, 9: 7, 14: 12}[line]
+    assert feeds_itself(FED, first, line) is fed
+
+
+OPTIMIZED = """
+import torch
+weights = {"a": torch.zeros(3)}
+def network(x):
+    return x @ weights["a"]
+optimizer = torch.optim.SGD(weights.values(), lr=0.1)
+for step in range(9):
+    x = read(step)
+    loss = network(x)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_data_of_a_model_without_modules():
+    """The weights are known by the optimizer that gets them; a function that uses them computes."""
+    lines = producing_lines(OPTIMIZED, MODULE, 10)
+    assert {8, 9} <= lines
+    free = parameter_free_lines(OPTIMIZED, MODULE, lines)
+    assert 8 in free
+    assert 9 not in free

@@ -281,3 +281,51 @@ def test_an_instruction_without_a_line_has_the_line_of_its_function():
     line, called, walked = lineless()
     assert line is None
     assert called == walked == (lineless.__code__, lineless.__code__.co_firstlineno)
+
+
+ROLLOUT = """
+    class Env:
+        def step(self, action):
+            look("environment", running=False)
+            return action
+
+    def mix(out):
+        look("mixing", running=True)
+        return out
+
+    env, state = Env(), 1
+    for episode in range(2):
+        losses = []
+        for _ in range(6):
+            action = mix(model(state))
+            state = env.step(action)
+            losses.append(action)
+        backward(losses)
+    """
+
+
+class Rollout(Watched):
+    """Forwards in the middle of which an environment answers."""
+
+    def look(self, what: str, running: bool = False) -> None:
+        self.sampler.count(stack(sys._getframe(1)), "mid", running)
+
+
+def test_an_environment_is_host_code_and_what_computes_with_tensors_is_not(tmp_path):
+    source = textwrap.dedent(ROLLOUT).replace("model(state)", "forward() or state")
+    watched = Rollout(tmp_path, source)
+    found = {h["function"].partition(" ")[0]: (h["slot"], h["side"]) for h in watched.sampler.as_json()}
+    assert found["Env.step"] == ("mid", "host")
+    assert found["mix"] == ("mid", "loss")
+    totals = {(t["slot"], t["side"]): t["count"] for t in watched.sampler.totals_json()}
+    assert totals["mid", "host"] == 12
+    assert totals["mid", "loss"] + totals.get(("mid", "unknown"), 0) == 12
+
+
+def test_without_a_word_of_the_kernel_nothing_is_called_host_code(tmp_path):
+    class Unknown(Rollout):
+        def look(self, what, running=None):
+            self.sampler.count(stack(sys._getframe(1)), "mid", None)
+
+    watched = Unknown(tmp_path, textwrap.dedent(ROLLOUT).replace("model(state)", "forward() or state"))
+    assert not [h for h in watched.sampler.as_json() if h["side"] == "host" and h["function"].startswith("mix")]

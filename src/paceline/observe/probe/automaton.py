@@ -83,6 +83,7 @@ class Automaton(TimeBooking):
         self._unseen = False  # parameters were updated while no optimizer was seen to step
         self._ahead = 0  # batches that were fetched but not used yet
         self._trained: set[int] = set()
+        self.rollouts: set[int] = set()  # modules whose output makes their next input: an environment answers
         self.ungraded_forwards = 0
         self._fetch_begun = 0
         self._handlers: dict[int, Callable[[g.Moment], None]] = {
@@ -142,8 +143,9 @@ class Automaton(TimeBooking):
         if self._possible is not None and self._possible.is_likely:
             return SLOTS[EVALUATION]
         if not self._open:
-            evaluating = self._pending.forwards and self._pending.fetches
-            return SLOTS[EVALUATION if evaluating else self._stage]
+            if self._pending.forwards:
+                return SLOTS[MID if self._pending.is_rollout else EVALUATION]
+            return SLOTS[self._stage]
         top = self._open[-1]
         return SLOTS[top] if top >= 0 else _UNKNOWN[top]
 
@@ -195,7 +197,8 @@ class Automaton(TimeBooking):
         graded, training, module, samples, fresh, synced, _ = moment[2]
         if not graded:
             self.ungraded_forwards += 1
-            self._pending.add_forward(evaluating=not training and module in self._trained)
+            evaluating = not training and module in self._trained and module not in self.rollouts
+            self._pending.add_forward(evaluating=evaluating)
             self._open.append(UNGRADED)
             return
         self._suspect(module, training)

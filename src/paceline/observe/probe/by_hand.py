@@ -7,8 +7,11 @@ from a parameter counts as one. Lines that touch a ``.grad`` update; producing l
 from __future__ import annotations
 
 import ast
+import re
 
-from paceline.observe.probe.slices import Statement, statements_of
+from paceline.observe.probe.slices import Statement, parsed, statements_of
+
+_OPTIMIZER = re.compile(r"\boptim\.\w+$|^(SGD|Adam\w*|RMSprop|Adagrad|Adadelta|LBFGS|NAdam|RAdam|Lion|Muon)$")
 
 
 def updating_lines(source: str, first_line: int) -> frozenset[int]:
@@ -30,17 +33,39 @@ def parameter_free_lines(source: str, first_line: int, lines: frozenset[int]) ->
         lines: The lines to choose from.
     """
     statements = statements_of(source, first_line)
-    tainted = _parameters(statements)
+    tainted = _parameters(statements) | (_optimized(source) if statements else set())
     if not tainted:
         return frozenset()
-    left = [s for _, s in statements]
+    functions = _functions_using(source, tainted)
+    left = statements
     computing: set[int] = set()
-    while users := [s for s in left if not s.uses.isdisjoint(tainted)]:
-        left = [s for s in left if s.uses.isdisjoint(tainted)]
+    while users := [s for node, s in left if _computes(node, s, tainted, functions)]:
+        left = [(node, s) for node, s in left if s not in users]
         for statement in users:
             computing.update(statement.lines)
             tainted |= statement.makes
     return frozenset(lines - computing)
+
+
+def _computes(node: ast.stmt, statement: Statement, tainted: set[str], functions: set[str]) -> bool:
+    if not statement.uses.isdisjoint(tainted):
+        return True
+    calls = (n.func for n in ast.walk(node) if isinstance(n, ast.Call)) if not getattr(node, "body", None) else ()
+    return any(isinstance(called, ast.Name) and called.id in functions for called in calls)
+
+
+def _optimized(source: str) -> set[str]:
+    """Return the names in the first argument of calls that build an optimizer: ``torch.optim.SGD(weights, lr=0.1)``."""
+    calls = (n for n in ast.walk(parsed(source)) if isinstance(n, ast.Call) and n.args)
+    first = (n.args[0] for n in calls if _OPTIMIZER.search(ast.unparse(n.func)))
+    names = (n for argument in first for n in ast.walk(argument) if isinstance(n, ast.Name))
+    return {n.id for n in names if isinstance(n.ctx, ast.Load)}
+
+
+def _functions_using(source: str, names: set[str]) -> set[str]:
+    """Return the functions of a file that use one of these names."""
+    functions = [n for n in ast.walk(parsed(source)) if isinstance(n, ast.FunctionDef)]
+    return {f.name for f in functions if any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(f))}
 
 
 def _parameters(statements: list[tuple[ast.stmt, Statement]]) -> set[str]:

@@ -2,14 +2,15 @@
 
 A forward with gradients makes the batches before it training data. Gradient-free forwards make them evaluation when
 the next batch comes from the same loader, or when they are of a trained model in eval mode; else they are part of
-training (a teacher, a generator's fakes).
+training (a teacher, a generator's fakes, a rollout). What comes between the forwards of a rollout is computing or
+the program's own code, as what comes between a forward and its backward: stack samples tell.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.observe.probe.part import DATA_WAIT, EVALUATION, FORWARD, Part, known_sum
+from paceline.observe.probe.part import DATA_WAIT, EVALUATION, FORWARD, MID, Part, known_sum
 from paceline.record.layout import FLAG_EPOCH
 
 
@@ -52,6 +53,7 @@ class Pending:
 
     __slots__ = (
         "after",
+        "between",
         "evaluating",
         "expecting",
         "fetches",
@@ -72,7 +74,8 @@ class Pending:
         self.trail = 0  # idle between a fetch and the use of its batch
         self.expecting = False  # there are fetches or forwards
         self.forwards = 0  # gradient-free forwards
-        self.ungraded = 0  # in them, and idle between them
+        self.ungraded = 0  # in them
+        self.between = 0  # idle between them
         self.after = 0  # idle after the last of them
         self.evaluating = False  # one of them was of a trained module in eval mode
         self.started = False  # a loader was started
@@ -82,6 +85,17 @@ class Pending:
     def is_sure_evaluation(self) -> bool:
         """Whether a fetch that begins now settles it: an evaluation, or forwards on no batch from a loader."""
         return bool(self.forwards) and (self.evaluating or not self.fetches)
+
+    @property
+    def is_rollout(self) -> bool:
+        """Whether forwards ran on no batch from a loader: a rollout, whose other half is the environment."""
+        return bool(self.forwards) and not self.fetches and not self.evaluating
+
+    @property
+    def _slot_between(self) -> int:
+        if self.evaluating:
+            return EVALUATION
+        return MID if self.is_rollout else FORWARD
 
     def idle(self, passed: int) -> bool:
         """Take idle time if it follows something pending; say whether it was taken."""
@@ -97,7 +111,7 @@ class Pending:
         """A gradient-free forward begins."""
         self.expecting = True
         self.forwards += 1
-        self.ungraded += self.after
+        self.between += self.after
         self.after = 0
         self.evaluating |= evaluating
 
@@ -114,11 +128,13 @@ class Pending:
         """Book all of it into a part: as evaluation, or as the beginning of training on a batch."""
         slots = part.slots
         if evaluation:
-            slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.after
+            slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.between + self.after
         else:
             slots[DATA_WAIT] += self.wait
-            slots[stage] += self.trail + self.after
+            slots[stage] += self.trail
             slots[EVALUATION if self.evaluating else FORWARD] += self.ungraded
+            slots[self._slot_between] += self.between
+            slots[MID if self.is_rollout else stage] += self.after
             part.flags |= FLAG_EPOCH if self.started else 0
         for fetch in self.fetches:
             _book(fetch, part, uses.setdefault(fetch.loader, LoaderUse()), evaluation)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
+from typing import Any
 
 _NO_FILE = ("RssAnon:", "RssShmem:")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -16,6 +19,41 @@ def thread_times_s(thread_id: int) -> tuple[float, float] | None:
         return None
     on_cpu, runnable = text.split()[:2]
     return int(on_cpu) / 1e9, int(runnable) / 1e9
+
+
+class ThreadState:
+    """Whether a thread of this process runs, looked up without giving the interpreter's lock away meanwhile.
+
+    A thread that computes without the lock runs while another thread holds it; one that executes Python code waits.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(512)
+        self._file: int | None = None
+        self._read: Any = None
+        if sys.platform == "linux":
+            self._read = ctypes.PyDLL(None).pread
+            self._read.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
+            self._read.restype = ctypes.c_ssize_t
+
+    def open(self, thread_id: int) -> None:
+        """Begin a look at a thread: what follows until `close` shall not give the lock away."""
+        if self._read is None:
+            return
+        try:
+            self._file = os.open(f"/proc/self/task/{thread_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = None
+
+    def close(self) -> bool | None:
+        """Return whether the thread runs now, or is ready to; None where the kernel does not say."""
+        file, self._file = self._file, None
+        if file is None:
+            return None
+        count = self._read(file, self._buffer, len(self._buffer) - 1, 0)
+        os.close(file)
+        state = self._buffer.raw[: max(0, count)].rpartition(b")")[2].split()
+        return state[0] == b"R" if state else None
 
 
 def thread_ids() -> list[int]:

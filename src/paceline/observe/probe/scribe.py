@@ -65,7 +65,7 @@ class Scribe:
         self._objectives = Objectives(modules.class_name, lambda file: kind_of(file) in ("user", "library"))
         self._open_files()
         self._packed: list[bytes] = []
-        self._looks: list[tuple[int, Frames]] = []  # when, and where the program was
+        self._looks: list[tuple[int, Frames, bool | None]] = []  # when, where the program was, and whether it ran
         self._pending_notes: list[dict[str, Any]] = []
         self.step = 0
         self._described: dict[str, Any] = {}
@@ -80,6 +80,8 @@ class Scribe:
         self.ended = False  # all has been written
         self.abandoned = False  # the folder hangs: nothing is written any more
         self._thread = 0  # that writes
+        self._state = process.ThreadState()
+        self._thread_id = 0  # that trains, as the kernel numbers it
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
         self._profile_file = os.path.join(os.path.dirname(os.path.dirname(folder)), layout.PROFILE_FILE)
         self._asked_ns = 0  # when the profile file was touched, as far as that has been heeded
@@ -143,18 +145,21 @@ class Scribe:
         """Look where the program is; every few turns, do what else is due."""
         if self._window is not None:
             self._window.check()
+        if self._thread_id:
+            self._state.open(self._thread_id)
         frames = self.sampler.look(gate.owner)
-        self._looks.append((time.perf_counter_ns(), frames))
+        runs, looked_ns = self._state.close(), time.perf_counter_ns()
+        self._looks.append((looked_ns, frames, runs))
         if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
             self.work()
 
     def work(self) -> None:
         """Count what was seen since the last time, and write what is due."""
         looks, self._looks = self._looks, []
-        for looked_ns, frames in looks:
+        for looked_ns, frames, runs in looks:
             self.drain(looked_ns)
             if self.step or self.automaton.slot == "startup":  # the first step imports and builds what no other does
-                self.sampler.count(frames, self.automaton.slot)
+                self.sampler.count(frames, self.automaton.slot, runs)
         self.drain(time.perf_counter_ns())
         now = time.monotonic()
         if self._timing is not None:
@@ -198,6 +203,8 @@ class Scribe:
                 follow(moment)
             if moment[1] == g.FORWARD and moment[2][-1]:
                 self.sampler.slices.learn("input", moment[2][-1])
+                if self.sampler.slices.feeds_itself(moment[2][-1]):
+                    self.automaton.rollouts.add(moment[2][2])
             elif moment[1] == g.BACKWARD and moment[3]:
                 self.sampler.slices.learn("loss", moment[3])
             elif moment[1] == g.SAVE and moment[2]:
@@ -281,6 +288,7 @@ class Scribe:
         else:
             self._make_folder(described)
         self._described = described
+        self._thread_id = described["thread_id"]
 
     def _make_folder(self, described: dict[str, Any]) -> None:
         """Begin the record, in a folder that no other process writes to."""

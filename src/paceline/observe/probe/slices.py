@@ -46,6 +46,25 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
     return _closure([s for _, s in statements_of(source, first_line, call_line)], call_line)
 
 
+def feeds_itself(source: str, first_line: int, call_line: int) -> bool:
+    """Say whether other lines of a function make the input of a call from what the call returned before.
+
+    Args:
+        source: The text of the whole file.
+        first_line: ``co_firstlineno`` of the function; `MODULE` for a module.
+        call_line: The line of the call.
+    """
+    statements = [s for _, s in statements_of(source, first_line, call_line)]
+    own = [s for s in statements if call_line in s.lines]
+    made = {name for s in own for name in s.makes}
+    wanted = {name for s in own for name in s.uses} - made
+    others = [s for s in statements if call_line not in s.lines]
+    while makers := [s for s in others if not s.makes.isdisjoint(wanted)]:
+        others = [s for s in others if s.makes.isdisjoint(wanted)]
+        wanted.update(name for s in makers for name in s.uses)
+    return not made.isdisjoint(wanted)
+
+
 def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tuple[ast.stmt, Statement]]:
     """Return the statements of a function with what they make and use; none when the source cannot be read."""
     try:

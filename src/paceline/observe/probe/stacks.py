@@ -4,6 +4,10 @@ Each sample is counted under the slot the thread was in and under its *side*: ``
 forward's input, ``loss`` when it makes the loss of the next backward, ``update`` when it updates parameters by
 hand, ``optimizer`` in a method of an optimizer of the program's own, ``host`` when it does none of these, ``unknown``
 when no source could be read.
+
+Between forwards, functions that the training loop calls may compute with tensors or be code of the program's own, such
+as an environment. Tensors are computed without the interpreter's lock, so that the thread runs while we look at it;
+Python code waits for the lock meanwhile. A function that is seldom seen running is ``host``.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from paceline.observe.probe.by_hand import parameter_free_lines, updating_lines
-from paceline.observe.probe.slices import MODULE, parsed, producing_lines
+from paceline.observe.probe.slices import MODULE, feeds_itself, parsed, producing_lines
 from paceline.observe.probe.syncs import SyncLines
 
 Frames = list[tuple[CodeType, int]]
@@ -25,6 +29,9 @@ Frames = list[tuple[CodeType, int]]
 _STDLIB = tuple({os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))})
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _DEEP = 64
+_COMPUTING = ("loss", "input", "unknown")  # sides that count as computing between a forward and its backward
+_CALLED = "called"  # not decided yet
+_RUNS = 0.3  # share of samples of a function, above which it computes with tensors
 _kinds: dict[str, str] = {}
 
 
@@ -100,6 +107,24 @@ class Slices:
             if kind_of(code.co_filename) == "user":
                 self._savers.add(code)
 
+    def feeds_itself(self, frames: Frames) -> bool:
+        """Say whether the program makes the next input of a forward from its output, as an environment does."""
+        for code, line in frames:
+            if kind_of(code.co_filename) in ("user", "library") and (lines := linecache.getlines(code.co_filename)):
+                first = MODULE if code.co_name == "<module>" else code.co_firstlineno
+                if feeds_itself("".join(lines), first, line):
+                    return True
+        return False
+
+    def is_called(self, frames: Frames) -> bool:
+        """Say whether a stack is in a function, not one of torch's, that a function on the way to a forward calls."""
+        for depth, (code, _) in enumerate(frames):
+            if code in self._calls:
+                return depth > 0
+            if kind_of(code.co_filename) == "torch":
+                return False
+        return False
+
     def side_of(self, frames: Frames, slot: str) -> str:
         """Say what a stack (innermost first) sampled in a slot is working on.
 
@@ -132,6 +157,7 @@ class Sampler:
         self.totals: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[tuple[str, str, CodeType]] = Counter()
         self._lines: dict[CodeType, Counter[int]] = {}
+        self._called: dict[CodeType, list[int]] = {}  # samples in a function between forwards: waiting, and running
         self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
 
     def look(self, thread: int) -> Frames:
@@ -148,17 +174,22 @@ class Sampler:
                 self.count(frames, slot)
                 return
 
-    def count(self, frames: Frames, slot: str) -> None:
-        """Count one stack, innermost first; an empty one is none."""
+    def count(self, frames: Frames, slot: str, running: bool | None = None) -> None:
+        """Count one stack, innermost first; an empty one is none. `running`: the thread ran while it was looked at."""
         if not frames:
             return
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
-        self.totals[slot, side] += 1
-        if self.syncs is not None:
-            self.syncs.count(frames, slot)
         user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "user"), None)
         if user is None:
             user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)
+        undecided = slot == "mid" and side in _COMPUTING and running is not None
+        if user is not None and undecided and self.slices.is_called(frames):
+            self._called.setdefault(user[0], [0, 0])[bool(running)] += 1
+            side = _CALLED
+        if side != _CALLED:
+            self.totals[slot, side] += 1
+        if self.syncs is not None:
+            self.syncs.count(frames, slot)
         if user is None:
             return
         code, line = user
@@ -174,6 +205,7 @@ class Sampler:
         found = []
         for key, count in self._counts.most_common(most):
             slot, side, code = key
+            side = self._side_called(code) if side == _CALLED else side
             line = self._lines[code].most_common(1)[0][0]
             leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
             entry = {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
@@ -182,7 +214,15 @@ class Sampler:
 
     def totals_json(self) -> list[dict[str, Any]]:
         """Return the number of samples by slot and side."""
-        return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(self.totals.items())]
+        totals = self.totals.copy()
+        for code, counts in self._called.items():
+            totals["mid", self._side_called(code)] += sum(counts)
+        return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(totals.items())]
+
+    def _side_called(self, code: CodeType) -> str:
+        """Return the side of a function between forwards: it computes, or it is the program's own code."""
+        waiting, running = self._called[code]
+        return "loss" if running > _RUNS * (waiting + running) else "host"
 
 
 def _walk(frame: FrameType | None) -> Frames:
