@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from typing import Any
@@ -28,6 +27,8 @@ class ThreadState:
     """
 
     def __init__(self) -> None:
+        import ctypes  # not for processes that do not train
+
         self._buffer = ctypes.create_string_buffer(512)
         self._file: int | None = None
         self._read: Any = None
