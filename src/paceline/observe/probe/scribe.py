@@ -40,6 +40,7 @@ _FLUSH_S = 0.4
 _WINDOW_AFTER = 10  # steps after which the profiler window is offered
 _ROWS_TOLD = 3  # steps on a device after which it is known how many optimizers they have
 _USED_BY = 50  # steps after which a device that has not been used will not be
+_WITH_STACK = frozenset((g.FORWARD, g.BACKWARD, g.SAVE))
 _NAN = float("nan")
 _TICKS_S = ((8.0, 0.25), (120.0, 1.0), (float("inf"), 5.0))  # until so long after the start: this interval
 
@@ -201,17 +202,12 @@ class Scribe:
                 count(moment)
             if follow is not None:
                 follow(moment)
-            if moment[1] == g.FORWARD and moment[2][-1]:
-                self.sampler.slices.learn("input", moment[2][-1])
-                if self.sampler.slices.feeds_itself(moment[2][-1]):
-                    self.automaton.rollouts.add(moment[2][2])
-            elif moment[1] == g.BACKWARD and moment[3]:
-                self.sampler.slices.learn("loss", moment[3])
-            elif moment[1] == g.SAVE and moment[2]:
-                self.sampler.slices.learn_saver(moment[2])
+            if moment[1] in _WITH_STACK:
+                _learn(self.sampler, self.automaton, moment)
 
     def _on_row(self, row: StepRow) -> None:
-        flags = row.flags | self._profiled(row)
+        slowed = self._window is not None and self._window.overlaps(row.end_ns - row.wall_ns, row.end_ns)
+        flags = row.flags | (layout.FLAG_PROFILED if slowed else 0)
         loss = _NAN if row.loss is None else row.loss
         written = Written(self.step, row, flags, loss, self._device.allocated_bytes())
         if self._timing is None:
@@ -224,10 +220,6 @@ class Scribe:
 
     def _write(self, written: Written) -> None:
         self._packed.append(pack_step(*written))
-
-    def _profiled(self, row: StepRow) -> int:
-        slowed = self._window is not None and self._window.overlaps(row.end_ns - row.wall_ns, row.end_ns)
-        return layout.FLAG_PROFILED if slowed else 0
 
     def _consider_window(self) -> None:
         """Offer the profiler window once steps have settled. Not between moments: ends and rows are counted apart."""
@@ -357,6 +349,18 @@ class Scribe:
             self.flush()
             self._tick()
             self.write_summary()
+
+
+def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
+    """Take the stack that a moment brings, if it brings one."""
+    if moment[1] == g.FORWARD and moment[2][-1]:
+        sampler.slices.learn("input", moment[2][-1])
+        if sampler.slices.feeds_itself(moment[2][-1]):
+            automaton.rollouts.add(moment[2][2])
+    elif moment[1] == g.BACKWARD and moment[3]:
+        sampler.slices.learn("loss", moment[3])
+    elif moment[1] == g.SAVE and moment[2]:
+        sampler.slices.learn_saver(moment[2])
 
 
 def _nothing() -> None:
