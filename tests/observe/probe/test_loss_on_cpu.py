@@ -41,7 +41,6 @@ def test_with_a_graph_behind_it():
         torch.tensor(3),
         torch.tensor(1j),
         torch.ones((), device="meta"),
-        torch.nn.Parameter(torch.ones(())),
         torch.ones(1).to_sparse(),
         torch._efficientzerotensor(()),
     ],
@@ -84,3 +83,29 @@ def test_a_function_mode_hears_nothing():
     with Mode() as mode:
         assert READ(loss) == 4.0
     assert mode.heard == 0
+
+
+def test_a_subclass_with_memory_of_its_own_is_read_and_hears_nothing():
+    heard = []
+
+    class Tagged(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            heard.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    assert READ(torch.nn.Parameter(torch.tensor(2.5))) == 2.5
+    loss = torch.tensor(2.5).as_subclass(Tagged)
+    heard.clear()
+    assert number_reader(torch)(loss) == 2.5
+    assert heard == []
+
+
+def test_a_subclass_that_hears_of_operators_is_left_alone():
+    class Listening(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            raise AssertionError("it was asked")
+
+    loss = torch.Tensor._make_subclass(Listening, torch.tensor(2.5))
+    assert number_reader(torch)(loss) is None

@@ -77,12 +77,13 @@ class Reader:
 
 
 def number_reader(torch: Any) -> Callable[[Any], float | None]:
-    """Return a function that returns a plain CPU tensor's only number, None for others.
+    """Return a function that returns a CPU tensor's only number, None for others.
 
     It is read from memory: no operator is called that anybody could hear of, or that could wait.
     """
     plain, tracing, modes = torch.Tensor, torch._C._get_tracing_state, torch._C._len_torch_function_stack
     unheard = torch._C.DisableTorchFunction
+    silent = plain.__torch_dispatch__  # of a subclass that hears of no operator and has memory of its own
     readers: dict[Any, Callable[[int], float]] = {
         torch.float32: lambda address: single(address).value,
         torch.float64: lambda address: ctypes.c_double.from_address(address).value,
@@ -92,9 +93,10 @@ def number_reader(torch: Any) -> Callable[[Any], float | None]:
     single = ctypes.c_float.from_address
 
     def number(tensor: Any) -> float | None:
-        if type(tensor) is not plain or tracing() is not None:
+        kind = type(tensor)
+        if tracing() is not None or not isinstance(tensor, plain) or kind.__torch_dispatch__ is not silent:
             return None
-        if modes():
+        if modes() or kind is not plain:
             with unheard():
                 return in_memory(tensor)
         return in_memory(tensor)
