@@ -123,21 +123,6 @@ def computed_weights():
     torch.func.functional_call(model, weights, (X,)).sum().backward()
 
 
-class OtherLengths(nn.Module):
-    """Its output is as long as the longest of its rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(6, 2)
-
-    def forward(self, rows, lengths):
-        return self.inner(rows)[:, None].expand(-1, int(lengths.max()), -1)
-
-
-def other_lengths():
-    OtherLengths()(X, torch.arange(32))
-
-
 class Choosing(nn.Module):
     """Sends rows to blocks."""
 

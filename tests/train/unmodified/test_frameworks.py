@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.train.unmodified.test_unmodified import HERE, NEAR, environment, paceline
 
-STEPS = {"hf_trains.py": 6, "lightning_fits.py": 12}
+STEPS = {"hf_trains.py": 6, "lightning_fits.py": 12, "contrastive_fits.py": 20}
 
 
 def of_one_process(program: str, folder: Path) -> dict[str, list[float]]:

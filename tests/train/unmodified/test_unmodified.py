@@ -22,9 +22,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PACELINE_HISTORY": "off"}
 
 
-def paceline(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def paceline(folder: Path, *arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "paceline", "run", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment(), cwd=folder)
+    return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, env=environment(), cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,6 @@ REFUSED = {
     "step_in_backward": "step after it",
     "hook_on_weight": "clip_grad_value_",
     "computed_weights": "weights that are computed",
-    "other_lengths": "is no part of that for all rows",
 }
 REFUSED_OF_SHARD = {
     "by_hand": "no optimizer has the weights",

@@ -82,7 +82,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
         "foreach": optimizer.defaults.get("foreach"),
         "fused": optimizer.defaults.get("fused"),
         "tensors": len(parameters),
-        "parameters": sum(p.numel() for p in parameters),
+        "parameters": sum(p.numel() for p in parameters if not hasattr(p, "cls_to_become")),  # lazy: no size yet
         "device": parameters[0].device.type if parameters else None,
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
     }

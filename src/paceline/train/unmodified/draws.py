@@ -25,8 +25,13 @@ class Streams:
         self._own: State | None = None
 
     @contextmanager
-    def own(self, wanted: bool = True) -> Iterator[None]:
-        """Draw from the own stream."""
+    def own(self, wanted: bool = True, *, of_torch: bool = False) -> Iterator[None]:
+        """Draw from the own stream.
+
+        Args:
+            wanted: False: draw from the program's stream.
+            of_torch: Draw only torch's numbers from the own stream; those of numpy and Python are for all rows.
+        """
         if not wanted:
             yield
             return
@@ -36,11 +41,13 @@ class Streams:
             self._seed()
         else:
             set_state(torch, self._own)
+        if of_torch:
+            set_state(torch, (*state(torch)[:2], *before[2:]))
         try:
             yield
         finally:
-            self._own = state(torch)
-            set_state(torch, before)
+            self._own = after = state(torch)
+            set_state(torch, (*before[:2], *after[2:]) if of_torch else before)
 
     def _seed(self) -> None:
         """Begin a stream that depends on the program's seed and on the rank."""

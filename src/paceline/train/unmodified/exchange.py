@@ -26,6 +26,7 @@ class Exchange:
         self.groups: tuple[Any, ...] = ()  # of weights, of the model that is called
         self.begun: Callable[[tuple[Any, ...]], None] = lambda groups: None  # asked when a pass comes back to a call
         self._later: Any = None
+        self._beside: Any = None
         self._functions = _functions(self)
 
     def meet(self) -> Any:
@@ -87,6 +88,15 @@ class Exchange:
         if self._later is None:
             self._later = distributed.new_group()
         return distributed.all_reduce(value, group=self._later, async_op=True)
+
+    def gather_later(self, value: Any) -> tuple[Any, Any]:
+        """Begin to gather a CPU tensor of all ranks; returns what can be waited for, and where it is gathered."""
+        distributed = self.meet()
+        if self._beside is None:
+            self._beside = distributed.new_group(backend="gloo")
+        found = value.new_empty(self.spread.ranks * value.numel())
+        gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+        return gather(found, value, group=self._beside, async_op=True), found
 
     def whole(self, part: Any, parts: Sequence[int]) -> Any:
         """Return the rows of all ranks, of this one's; gradients flow back to each rank's own."""

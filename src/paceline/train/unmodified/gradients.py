@@ -39,6 +39,8 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if spread.on_trial:
+            return original(*args, **kwargs)
         spread.backward += 1
         try:
             result = original(*args, **kwargs)
@@ -75,8 +77,6 @@ def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
         shards.check_parts(spread, module)
         return ()  # FSDP2 does it
     trained = [weight for weight in module.parameters() if weight.requires_grad]
-    for weight in trained:
-        _check(spread, module, weight)
     new = [weight for weight in trained if _watched.get(weight) is None]
     if new:
         group = _Group(new)
@@ -88,14 +88,16 @@ def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
     return tuple(dict.fromkeys(group for group in groups if group is not None))
 
 
-def _check(spread: Spread, module: Any, weight: Any) -> None:
+def check(spread: Spread, module: Any) -> None:
     """Refuse weights whose gradients are used before they could be exchanged."""
-    if weight.grad_fn is not None:
-        spread.refuse(
-            f"{type(module).__name__} is called with weights that are computed (torch.func.functional_call), whose "
-            "gradients go on before ranks have exchanged them; write the loop with paceline.train"
-        )
-    hooks.check(spread, weight)
+    for weight in module.parameters():
+        if weight.grad_fn is not None:
+            spread.refuse(
+                f"{type(module).__name__} is called with weights that are computed (torch.func.functional_call), whose "
+                "gradients go on before ranks have exchanged them; write the loop with paceline.train"
+            )
+        if weight.requires_grad:
+            hooks.check(spread, weight)
 
 
 def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, result: Any) -> Any:
@@ -193,7 +195,7 @@ class _Buckets:
 
     def add(self, group: _Group, weight: Any) -> None:
         """Take a gradient that has just been computed."""
-        if self._spread.off:
+        if self._spread.off or self._spread.on_trial:
             return
         if weight.grad.layout is not self._torch.strided:
             self._spread.refuse("a gradient is sparse (Embedding(sparse=True)); leave sparse=True out")

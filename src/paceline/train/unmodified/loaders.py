@@ -11,7 +11,7 @@ import os
 import threading
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.observe.probe import lazy
@@ -21,11 +21,11 @@ from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
 
 
-def patch(spread: Spread, exchange: Exchange) -> None:
-    """Split loaders from now on."""
+def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None]) -> None:
+    """Split loaders from now on; `note_samples` is given a digest of the indices of each batch."""
     from torch.utils.data import dataloader
 
-    reading = _Reading(spread, exchange)
+    reading = _Reading(spread, exchange, note_samples)
     base = dataloader._BaseDataLoaderIter
     _patch_init(spread, base, dataloader)
     _patch_indices(spread, reading, base)
@@ -47,9 +47,19 @@ def _patch_init(spread: Spread, base: Any, dataloader: Any) -> None:
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
             self._paceline_waiting = deque()
             self._paceline_splits = plain and self._auto_collation
-            self._base_seed += spread.rank  # of workers, that draw for other samples
+            if self._paceline_splits:
+                self._base_seed += spread.rank  # of workers, that draw for other samples
 
     base.__init__ = __init__
+    reset = base._reset
+
+    @functools.wraps(reset)
+    def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "_paceline_waiting" in vars(self):  # kept workers begin anew: what was asked for is dropped
+            self._paceline_waiting.clear()
+        reset(self, *args, **kwargs)
+
+    base._reset = _reset
 
 
 def _check(spread: Spread, loader: Any, dataloader: Any) -> None:
@@ -123,8 +133,8 @@ def _patch_fetch(reading: _Reading, fetcher: Any) -> None:
 class _Reading:
     """Batches, read in parts."""
 
-    def __init__(self, spread: Spread, exchange: Exchange) -> None:
-        self._spread, self._exchange = spread, exchange
+    def __init__(self, spread: Spread, exchange: Exchange, note_samples: Callable[[int], None]) -> None:
+        self._spread, self._exchange, self._note_samples = spread, exchange, note_samples
         self._streams = draws.Streams(spread)
         self._of_a_part = False  # what is read next, where it is read in this process
 
@@ -143,6 +153,7 @@ class _Reading:
                 "of its own; "
                 "draw them from torch, numpy or random, or seed them with a number"
             )
+        self._note_samples(number)
         splits = iterator._paceline_splits and isinstance(index, list | tuple) and len(index) >= spread.ranks
         iterator._paceline_waiting.append(len(index) if splits else 0)
         self._of_a_part = splits

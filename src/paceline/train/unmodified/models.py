@@ -8,30 +8,72 @@ would. How outputs go together is not guessed, but found out by a call with all 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.train.unmodified import checked, draws, gradients, shards
+from paceline.train.unmodified import draws, drift, gradients, shards
+from paceline.train.unmodified.call import Call, digest, rows_of
+from paceline.train.unmodified.comparison import compare
 from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.joins import Way, together, weighs_nothing
+from paceline.train.unmodified.later import resolved
 from paceline.train.unmodified.rows import sizes
 from paceline.train.unmodified.state import Spread
 
 _LOOKS = 8  # first calls, in which ranks see whether they were given the same; then every so many
 _LOOK_EVERY = 64
+_COMPARED_EVERY = 500  # calls of one kind, after the first two
+_MOST_NUMBERS = 8  # that a model is given as arguments and is compared with at once
+_NUMBERS_EVERY = 32  # calls, after which it is compared with a new one
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
     """Split calls of models from now on."""
     torch, calls = spread.torch, _Calls(spread, exchange)
-    original, compiling = torch.nn.Module.__call__, torch.compiler.is_compiling
+    from torch.nn.utils.parametrize import ParametrizationList
+
+    original, compiling, tracing = torch.nn.Module.__call__, torch.compiler.is_compiling, torch.jit.is_tracing
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if spread.nested or compiling() or not spread.acts() or next(self.parameters(), None) is None:
+        if spread.nested or compiling() or tracing() or not spread.acts() or next(self.parameters(), None) is None:
+            return original(self, *args, **kwargs)
+        if isinstance(self, ParametrizationList):  # computes a weight from others, of no rows
             return original(self, *args, **kwargs)
         return calls.call(self, functools.partial(original, self), args, kwargs)
 
     torch.nn.Module.__call__ = __call__
+
+
+class _Ways:
+    """What comparisons of one model have found, by the kind of call."""
+
+    def __init__(self) -> None:
+        self._ways: dict[Any, dict[Any, Way]] = {}
+        self._calls: dict[Any, int] = {}  # since the last comparison of a kind
+
+    def find(self, called: Call, look: Callable[[Way | None], Way]) -> Way:
+        """Return how a call is split; `look` compares where that is due.
+
+        Python numbers that a model is given belong to the kind of a call. A model that is given ever new ones (a step,
+        say) is compared again after some calls only.
+        """
+        kind, numbers = called.kind(), called.numbers()
+        known = self._ways.setdefault(kind, {})
+        self._calls[kind] = self._calls.get(kind, 0) + 1
+        way = known.get(numbers)
+        if way is None and len(known) >= _MOST_NUMBERS and self._calls[kind] < _NUMBERS_EVERY:
+            way = next(reversed(known.values()))
+        if way is not None:
+            way.calls += 1
+            if way.settled and way.calls != 1 and way.calls % _COMPARED_EVERY:
+                return way
+        found = look(way)
+        found.calls = way.calls if way is not None else 0
+        known[numbers], self._calls[kind] = found, 0
+        return found
 
 
 class _Calls:
@@ -40,33 +82,48 @@ class _Calls:
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
         self._streams = draws.Streams(spread)
-        self._ways: WeakKeyDictionary[Any, dict[Any, checked.Way]] = WeakKeyDictionary()
+        self._ways: WeakKeyDictionary[Any, _Ways] = WeakKeyDictionary()
         self._calls = 0
 
     def call(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         """Call a model; each rank with its rows."""
         leaves, spec = self._torch.utils._pytree.tree_flatten((args, kwargs))
-        rows = checked.rows_of(self._torch, leaves)
+        leaves = [resolved(leaf) for leaf in leaves]
+        rows = rows_of(self._torch, leaves)
         trains = module.training and self._torch.is_grad_enabled()
         if trains:
             self._begin_training(module, rows)
         if rows is None or rows < self._spread.ranks:
             return self._whole(forward, args, kwargs)
         self._see_that_ranks_agree(leaves)
-        called = checked.Call(self._spread, module, forward, leaves, spec, rows)
-        ways = self._ways.setdefault(module, {})
-        kind = called.kind()
-        if kind not in ways or not ways[kind].settled:
-            if not ways:
-                self._begin_alike(module)
-            ways[kind] = checked.look(called, ways.get(kind), trains=trains)
+        if _is_lazy(self._torch, module):
+            self._make_weights(forward, args, kwargs)
+        if module not in self._ways:
+            self._begin_alike(module)
+        called = Call.of(self._spread, module, forward, (leaves, spec), rows)
+        if self._torch.is_grad_enabled():
+            gradients.check(self._spread, module)
+        way = self._ways.setdefault(module, _Ways()).find(called, functools.partial(self._look, called, trains))
         if self._torch.is_grad_enabled():  # a model may be trained in evaluation mode too
             shards.split(self._spread, self._exchange, module, trains=trains)
             self._exchange.groups = gradients.watch(self._spread, module)
-        if not ways[kind].splits or checked.weighs_nothing(called, ways[kind]):
+        if not way.splits or weighs_nothing(called, way):
             return self._whole(forward, args, kwargs)
         self._spread.calls += trains
-        return self._in_parts(called, ways[kind], trains)
+        return self._in_parts(replace(called, is_cut=way.is_cut), way)
+
+    def _look(self, called: Call, trains: bool, before: Way | None) -> Way:
+        if before is not None and not before.splits:
+            return before
+        if before is not None:
+            drift.check_weights(self._spread, self._exchange, called.module)
+        found = compare(self._exchange, called, before, trains=trains)
+        if before is not None and before.settled and not found.splits:
+            self._spread.refuse(
+                f"{called.name} was called in parts, and its rows depend on each other now; call it in evaluation with "
+                "whole batches from the first call on, or write the loop with paceline.train"
+            )
+        return found
 
     def _begin_training(self, module: Any, rows: int | None) -> None:
         """Refuse what cannot be split at all."""
@@ -88,41 +145,56 @@ class _Calls:
         values = [*module.parameters(), *module.buffers()]
         if any(hasattr(value, "full_tensor") for value in values):
             return
-        if not self._exchange.agree([checked.digest(self._torch, value) for value in values]):
+        if not self._exchange.agree([digest(self._torch, value) for value in values]):
             with self._torch.no_grad():
                 for value in values:
                     self._exchange.meet().broadcast(value.data, 0)
+
+    def _make_weights(self, forward: Any, args: Any, kwargs: Any) -> None:
+        """Call a model of lazy modules once, with all rows, so that their weights are made."""
+        with self._torch.no_grad(), self._spread.inside(split=False):
+            forward(*args, **kwargs)
 
     def _whole(self, forward: Any, args: Any, kwargs: Any) -> Any:
         """Call a model with all rows on each rank, where there are fewer than ranks."""
         with self._spread.inside(split=False):
             return forward(*args, **kwargs)
 
-    def _in_parts(self, called: checked.Call, way: checked.Way, trains: bool) -> Any:
-        spread, exchange = self._spread, self._exchange
-        parts = sizes(called.rows, spread.ranks)
-        own = [self._own(called, leaf) for leaf in called.leaves]
-        args, kwargs = self._torch.utils._pytree.tree_unflatten(own, called.spec)
-        with spread.inside(split=True), self._streams.own(way.draws):
+    def _in_parts(self, called: Call, way: Way) -> Any:
+        own = [self._own(called, place, way) for place in range(len(called.leaves))]
+        args, kwargs = called.with_leaves(own)
+        with self._spread.inside(split=True), self._streams.own(way.draws, of_torch=True):
             result = called.forward(*args, **kwargs)
-        if trains and way.buffers_to_compare:
-            way.buffers_to_compare = False
-            checked.compare_buffers(spread, exchange, called.module)
-        return checked.together(exchange, called, way, parts, result)
+        for place in way.changes:
+            self._join_input(called, place, own[place])
+        return together(self._exchange, called, way, result)
 
-    def _own(self, called: checked.Call, leaf: Any) -> Any:
-        if called.is_of_rows(leaf):
-            return self._exchange.own_rows(leaf, self._spread.ranks)
+    def _own(self, called: Call, place: int, way: Way) -> Any:
+        leaf = called.leaves[place]
+        if called.is_cut[place]:
+            rows = self._exchange.own_rows(leaf, self._spread.ranks)
+            return rows.clone() if place in way.changes else rows
         return self._exchange.shared(leaf) if isinstance(leaf, self._torch.Tensor) else leaf
+
+    def _join_input(self, called: Call, place: int, own: Any) -> None:
+        """Give all ranks the rows of an input that others have changed in place."""
+        if called.is_cut[place]:
+            with self._torch.no_grad():
+                rows = self._exchange.all_rows(own, sizes(called.rows, self._spread.ranks))
+                called.leaves[place].copy_(rows)
 
     def _see_that_ranks_agree(self, leaves: Any) -> None:
         self._calls += 1
         if self._calls > _LOOKS and self._calls % _LOOK_EVERY:
             return
-        numbers = [checked.digest(self._torch, leaf) for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
+        numbers = [digest(self._torch, leaf) for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if not self._exchange.agree([len(numbers), *numbers]):
             self._spread.refuse(
                 "the ranks have different inputs for one call of the model: something is drawn that is not seeded, "
-                "such as "
-                "by the time, the process or os.urandom; seed it with a number"
+                "such as by the time, the process or os.urandom; seed it with a number"
             )
+
+
+def _is_lazy(torch: Any, module: Any) -> bool:
+    kind = torch.nn.parameter.UninitializedTensorMixin
+    return any(isinstance(value, kind) for value in (*module.parameters(), *module.buffers()))

@@ -55,6 +55,11 @@ def is_split(module: Any) -> bool:
     return module in _models
 
 
+def is_part(module: Any) -> bool:
+    """Return whether a module is in a model that is split."""
+    return module in _parts
+
+
 def check_parts(spread: Spread, module: Any) -> None:
     """Refuse weights that a model has got after it was split, and hooks on those that it has."""
     for weight in module.parameters():
@@ -170,6 +175,11 @@ def drop_unused(exchange: Any) -> None:
     for place, weight in _without:
         if not used[place]:
             weight.grad = None
+    forget_used()
+
+
+def forget_used() -> None:
+    """Forget which weights a backward pass has used."""
     _used.clear()
     _without.clear()
 

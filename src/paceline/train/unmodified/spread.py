@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import os
 import random
 import sys
@@ -13,8 +14,9 @@ from typing import Any
 
 from paceline.observe.probe import lazy
 from paceline.train.unmodified import batch_norm, frameworks, gradients, loaders, models, norms, shards
+from paceline.train.unmodified.drift import Drift
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Refusal, Spread
 
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "Socket closed", "NCCL", "gloo")
 _WAIT_S = 10.0  # for the launcher to end a rank that has lost another
@@ -25,7 +27,7 @@ def begin(torch: Any, place: Any) -> None:
     spread = Spread(torch, place)
     exchange = Exchange(spread)
     torch.manual_seed(spread.seed)
-    lazy.install({"numpy": lambda numpy: numpy.random.seed(spread.seed % 2**32)})
+    lazy.install({"numpy": lambda numpy: _seed_numpy(spread, numpy)})
     random.seed(spread.seed)
     _end_as_one(spread)
     _refuse_own_groups(spread, exchange)
@@ -33,11 +35,25 @@ def begin(torch: Any, place: Any) -> None:
     gradients.patch(spread, exchange)
     batch_norm.patch(spread, exchange)
     norms.patch(spread)
-    loaders.patch(spread, exchange)
+    drift = Drift(spread, exchange)
+    drift.patch()
+    loaders.patch(spread, exchange, drift.note_samples)
     shards.patch(spread)
     models.patch(spread, exchange)
     frameworks.patch(spread)
-    atexit.register(_at_exit, spread, exchange)
+    atexit.register(_at_exit, spread, exchange, drift)
+
+
+def _seed_numpy(spread: Spread, numpy: Any) -> None:
+    """Have all ranks draw the same from generators of numpy that the program does not seed."""
+    numpy.random.seed(spread.seed % 2**32)
+    original, made = numpy.random.default_rng, itertools.count()
+
+    @functools.wraps(original)
+    def default_rng(seed: Any = None) -> Any:
+        return original([spread.seed, next(made)] if seed is None else seed)
+
+    numpy.random.default_rng = default_rng
 
 
 def _end_as_one(spread: Spread) -> None:
@@ -45,6 +61,7 @@ def _end_as_one(spread: Spread) -> None:
     earlier = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        spread.failed = True
         if isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST):
             time.sleep(_WAIT_S)
         earlier(kind, error, trace)
@@ -85,9 +102,15 @@ def _hide_our_group(spread: Spread) -> None:
     distributed.is_initialized = is_initialized  # torch's own modules ask in distributed_c10d for the most part
 
 
-def _at_exit(spread: Spread, exchange: Exchange) -> None:
+def _at_exit(spread: Spread, exchange: Exchange, drift: Drift) -> None:
     if os.getpid() != exchange.pid:
         return
+    if not (spread.refused or spread.failed or spread.off):
+        try:
+            drift.end()
+        except Refusal as refusal:
+            sys.stdout.flush()
+            os._exit(refusal.code)  # an exit handler cannot change the exit code otherwise
     if not (spread.off or spread.refused or spread.calls):
         spread.tell("no model was called to train, so nothing was split: each rank ran the whole program")
     exchange.part()

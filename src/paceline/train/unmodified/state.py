@@ -39,9 +39,11 @@ class Spread:
         self.folder, self.seed, self.port = str(place["folder"]), int(place["seed"]), int(place["port"])
         self.devices: str | None = place["devices"]  # CUDA_VISIBLE_DEVICES as the program would have had it
         self.off = self.nested = self.split = self.last_split = False
-        self.refused = False
+        self.refused = self.failed = False
         self.reading = False  # a batch is made: a model that does so has other rows on each rank
         self.backward = 0
+        self.loss_only = False  # of what a model returns, nothing but the loss is used
+        self.on_trial = 0  # calls of a model are made to be compared
         self.calls = 0  # of models that train, in parts
         self._pid = os.getpid()
 
@@ -67,6 +69,10 @@ class Spread:
     def has_part(self) -> bool:
         """Whether what a module sees now is a part of the rows: also where backward computes a block again."""
         return self.split or (self.backward > 0 and self.last_split)
+
+    def trial_over(self) -> None:
+        """Note the end of calls that are made to be compared."""
+        self.on_trial -= 1
 
     def tell(self, what: str) -> None:
         """Note something for the end of the run."""

@@ -1,0 +1,359 @@
+"""Does a model give the same when each rank has a part of the rows? Found out by trial calls with all rows and a part.
+
+Both calls are made in the model's own mode, with gradients, and with the same random numbers for the same rows. What is
+compared: outputs, element by element; gradients of weights and inputs; and all else that the call changed (attributes,
+buffers, containers, Python values). Each rank calls the model with its own part; where models exchange statistics
+(BatchNorm), they do so as in training. Costs: one call with all rows and two with a part, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.train.unmodified import replay, shares, trial_call
+from paceline.train.unmodified.call import Call, is_plain
+from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
+from paceline.train.unmodified.rows import sizes, times
+from paceline.train.unmodified.snapshot import values_differ
+from paceline.train.unmodified.tolerance import Tolerance
+from paceline.train.unmodified.trial_call import Trial, TrialCalls
+
+_NUMBER = "a number"
+_NEAR = 1e-5  # of Python numbers
+_NOT_LINEAR = 0.02  # of a gradient
+
+
+@dataclass
+class Found:
+    """What one rank has found out about results.
+
+    Attributes:
+        why: What differs; empty where nothing does.
+        joins: How each result goes together.
+        numbers: For each number what it is for all rows, for this part, and how much rounding moves it.
+    """
+
+    why: str = ""
+    can_replay: bool = True
+    joins: dict[Any, str] = field(default_factory=dict)
+    numbers: dict[Any, tuple[float, float, float]] = field(default_factory=dict)
+
+
+def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool) -> Way:
+    """Find out how the results of parts go together; a model that trains and cannot be split is refused."""
+    spread, torch = call.spread, call.spread.torch
+    strange = next((leaf for leaf in call.leaves if not is_plain(torch, leaf)), None)
+    if strange is not None:
+        return _cannot(
+            call, trains, f"it is given a {type(strange).__name__}, in which rows may be that cannot be reached"
+        )
+    tried = [False, True] if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else [False]
+    for autocast in tried:
+        with trial_call.apart(torch, spread, autocast=autocast), trial_call.zeros_filled(torch, call.module):
+            calls = TrialCalls(call)
+            try:
+                found = _Comparison(exchange, calls, before).way()
+            except replay.CannotReplay as error:
+                found = f"its random numbers cannot be given to parts of the rows ({error})"
+            finally:
+                calls.end()
+        if isinstance(found, Way):
+            return found
+        if found is None and autocast is tried[-1]:
+            return Way(splits=False)  # the call itself fails, and the program is to see that
+    return _cannot(call, trains, str(found))
+
+
+def _cannot(call: Call, trains: bool, why: str) -> Way:
+    if trains:
+        call.spread.refuse(
+            f"{call.name} cannot be given parts of a batch: {why}. Rows must be the first dimension of its inputs and "
+            "outputs and not depend on each other; else write the loop with paceline.train"
+        )
+    call.spread.tell(f"{call.name} is called with whole batches on each rank in evaluation: {why}")
+    return Way(splits=False)
+
+
+class _Comparison:
+    """A call with all rows against calls with a part of them."""
+
+    def __init__(self, exchange: Exchange, calls: TrialCalls, before: Way | None) -> None:
+        self._exchange, self._calls, self._before = exchange, calls, before
+        self._call, self._spread, self._torch = calls.call, calls.call.spread, calls.call.spread.torch
+        self._drawn = replay.Drawn()
+
+    def way(self) -> Way | str | None:
+        """Return how results go together, what is against it, or None where the call with all rows fails."""
+        found = self._with_all_rows(replay.recording(self._torch, self._drawn, self._call.rows))
+        if not isinstance(found, Trial):
+            return found
+        way, can_replay = self._by_parts(found, constant=False)
+        if not can_replay:
+            constant = replay.constant(self._torch, self._drawn)
+            found = self._with_all_rows(constant)
+            if not isinstance(found, Trial):
+                return found
+            way, _ = self._by_parts(found, constant=True)
+        return way
+
+    def _with_all_rows(self, mode: Any) -> Trial | str | None:
+        try:
+            whole = self._calls.forward(self._call, None, mode)
+        except replay.CannotReplay:
+            raise
+        except Exception:
+            return None
+        if whole.rewrites:
+            return "it changes the containers that it is given"
+        if self._calls.graded:
+            if self._calls.strange_weights(whole):
+                return (
+                    "it uses a weight that is none of its parameters; register it (self.name = torch.nn.Parameter(…))"
+                )
+            if self._drawn.own_generator:
+                return "it draws random numbers for rows from a torch.Generator of its own, alike on all ranks"
+            if any(whole.inputs[place] is not None for place in whole.changes):
+                return "it changes an input in place through which gradients flow"
+            sources = [(value, self._source(name, value)) for name, value in self._results(whole)]
+            self._calls.backward(whole, sources, 1.0, split=False)
+        return whole
+
+    def _by_parts(self, whole: Trial, *, constant: bool) -> tuple[Way | str, bool]:
+        first = ""
+        for call in self._call.ways_to_cut():
+            for row_major in (True,) if constant or not self._drawn.by_rows else (True, False):
+                found, can_replay = self._by_part(whole, call, constant, row_major)
+                if isinstance(found, Way):
+                    return found, True
+                first = first or found
+                if not can_replay and not constant:
+                    return found, False
+        return first, True
+
+    def _by_part(self, whole: Trial, call: Call, constant: bool, row_major: bool) -> tuple[Way | str, bool]:
+        """Compare with a call in which certain inputs are cut."""
+        low, part = self._drawn.low_precision, call.bounds()
+        found = Found()
+        own = moved = whole
+        try:
+            own = self._calls.forward(call, part, self._mode(constant, part, row_major))
+            moved = self._calls.forward(call, part, self._mode(constant, part, row_major), 1 << 16 if low else 1)
+            found = self._results_of_part(call, whole, own, moved)
+        except replay.CannotReplay as error:
+            found.why, found.can_replay = str(error), False
+        except Exception as error:
+            found.why = f"with a part of the rows it fails ({type(error).__name__}: {str(error)[:200]})"
+        way = self._agreed(call, found, whole, own)
+        if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
+            return way, not isinstance(way, str) or self._can_replay
+        why = self._gradients(call, way, whole, own, moved)
+        return why or way, True
+
+    def _mode(self, constant: bool, part: tuple[int, int], row_major: bool) -> Any:
+        if constant:
+            return replay.constant(self._torch, self._drawn)
+        if not self._drawn.draws:
+            return nullcontext()
+        return replay.replaying(self._torch, self._drawn, self._call.rows, part, row_major=row_major)
+
+    def _results(self, trial: Trial) -> list[tuple[Any, Any]]:
+        """Return all tensors that a call gave, by their place among outputs or their name."""
+        named = [*enumerate(trial.leaves), *sorted(trial.state.items())]
+        return [(name, value) for name, value in named if isinstance(value, self._torch.Tensor)]
+
+    def _source(self, name: Any, value: Any) -> Any:
+        number = name if isinstance(name, int) else sum(str(name).encode())
+        return trial_call.source_gradient(self._torch, value, number)
+
+    def _results_of_part(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> Found:
+        """Compare what calls returned, and what they left behind."""
+        if own.spec != whole.spec:
+            return Found("its outputs have another structure for a part of the rows")
+        found, tolerance = Found(), Tolerance(self._drawn.low_precision)
+        for place, value in enumerate(whole.leaves):
+            given = (value, own.leaves[place], moved.leaves[place])
+            if not self._note(call, found, tolerance, place, given):
+                shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
+                found.why = f"its output {place} ({shape}) for a part of the rows is no part of that for all rows"
+                return found
+        if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
+            return Found("it returns nothing in which a tensor of rows is found")
+        return self._state(call, found, tolerance, (whole, own, moved))
+
+    def _state(self, call: Call, found: Found, tolerance: Tolerance, trials: tuple[Trial, Trial, Trial]) -> Found:
+        whole, own, moved = trials
+        for name in sorted({*whole.state, *own.state}):
+            missing = [trial for trial in trials if name not in trial.state]
+            given = tuple(trial.state.get(name) for trial in trials)
+            if missing or not self._note(call, found, tolerance, name, given):
+                found.why = f"{name} is computed from the rows of a batch, of which each rank has a part"
+            elif found.joins.get(name, OWN) != OWN and name not in own.lasting:
+                found.why = f"{name} is computed from the rows of a batch, and cannot be put together"
+            if found.why:
+                break
+        return found
+
+    def _note(self, call: Call, found: Found, tolerance: Tolerance, place: Any, given: Any) -> bool:
+        """Note how one result goes together. Returns whether it does."""
+        torch, (whole, own, moved) = self._torch, given
+        if not isinstance(whole, torch.Tensor):
+            found.joins[place] = OWN
+            return not values_differ(whole, own, _NEAR)
+        if not all(isinstance(each, torch.Tensor) for each in given):
+            return False
+        if not whole.dim() and whole.is_floating_point() and not own.dim():
+            found.joins[place] = _NUMBER
+            one, two, three = (float(each.detach()) for each in given)
+            found.numbers[place] = (one, two, abs(three - two))
+            return True
+        join = _join(torch, call, tolerance, whole, own, moved)
+        found.joins[place] = join or OWN
+        return join is not None
+
+    def _agreed(self, call: Call, found: Found, whole: Trial, own: Trial) -> Way | str:
+        """Return what all ranks have found out together."""
+        every = self._exchange.objects(found)
+        self._can_replay = all(each.can_replay for each in every)
+        why = next((each.why for each in every if each.why), "")
+        if why:
+            return why
+        other = next((place for place in found.joins if any(e.joins[place] != found.joins[place] for e in every)), None)
+        if other is not None:
+            return f"its result {other} goes together in another way on each rank"
+        way = Way(is_cut=call.is_cut, draws=bool(self._drawn.draws), draws_for_all=self._drawn.for_all)
+        way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
+        for place in found.numbers:
+            if not self._weigh(call, way, found, every, place):
+                return f"its {_what(place)} ({_NUMBER}) for a part of the rows is no part of that for all rows"
+        way.joins = [found.joins[place] for place in range(len(whole.leaves))]
+        named = [(name, join) for name, join in found.joins.items() if not isinstance(name, int)]
+        unset = [name for name, join in named if join != OWN and name not in own.lasting]
+        if unset:
+            return f"{unset[0]} is computed from the rows of a batch, and cannot be put together"
+        way.slots = [(own.places[name], join) for name, join in named if join != OWN]
+        return way
+
+    def _weigh(self, call: Call, way: Way, found: Found, every: Sequence[Found], place: Any) -> bool:
+        """Find the rule by which ranks weigh in a number: the one that has been nearest in all comparisons."""
+        whole, own, _ = found.numbers[place]
+        parts = [each.numbers[place][1] for each in every]
+        noise = max(each.numbers[place][2] for each in every)
+        near, dealt = Tolerance(self._drawn.low_precision).number(whole, noise), call.shares()
+        if not isinstance(place, int) and all(abs(part - whole) <= near * abs(whole) for part in parts):
+            found.joins[place] = OWN
+            return True
+        earlier = self._before.off.get(place, {}) if self._before else {}
+        errors = shares.errors(dealt, whole, parts, near)
+        off = {name: value + earlier.get(name, 0.0) for name, value in errors.items()}
+        if not off:
+            return False
+        way.off[place] = off
+        way.settled = way.settled and shares.settled(dealt, off, way.looks)
+        found.joins[place] = min(off, key=lambda name: off[name])
+        return True
+
+    def _gradients(self, call: Call, way: Way, whole: Trial, own: Trial, moved: Trial) -> str:
+        """Compare gradients. Returns what differs, or nothing."""
+        low = self._drawn.low_precision
+        for trial, scale in ((own, 1.0), (moved, trial_call.scale_of(low_precision=low))):
+            self._calls.backward(trial, self._sources_of_part(call, way, trial), scale, split=True)
+        why = self._of_weights(whole, own, moved) or self._of_inputs(call, whole, own, moved)
+        late = sorted(name for name in {*whole.late, *own.late} if self._is_other(whole, own, name))
+        if late and not why:
+            why = f"its backward pass computes {late[0]} from the rows of a batch, of which each rank has a part"
+        return next((each for each in self._exchange.objects(why) if each), "")
+
+    def _is_other(self, whole: Trial, own: Trial, name: str) -> bool:
+        one, other = whole.late.get(name), own.late.get(name)
+        if name not in whole.late or name not in own.late:
+            return True
+        if isinstance(one, self._torch.Tensor) and isinstance(other, self._torch.Tensor):
+            return not Tolerance(self._drawn.low_precision).near(self._torch, other, one, other)
+        return values_differ(one, other, _NEAR)
+
+    def _sources_of_part(self, call: Call, way: Way, trial: Trial) -> list[tuple[Any, Any]]:
+        """Return outputs of a part and their gradients, as `exchange` sends them back."""
+        ranks, rank, joins = self._spread.ranks, self._spread.rank, _joins_by_place(way)
+        found = []
+        for place, value in self._results(trial):
+            join = joins.get(place, OWN)
+            if join == ROWS:
+                by = times(sizes(call.rows, ranks), call.bounds()[1] - call.bounds()[0], value.shape[0]) or 1
+                low, high = (by * bound for bound in call.bounds())
+                whole = self._source(place, value.new_empty((by * call.rows, *value.shape[1:])))
+                found.append((value, whole[low:high] * ranks))
+            elif join == OWN:
+                found.append((value, self._source(place, value)))
+            else:
+                share = shares.weights(call.shares())[join][rank]
+                found.append((value, self._source(place, value) * share * ranks))
+        return found
+
+    def _of_weights(self, whole: Trial, own: Trial, moved: Trial) -> str:
+        """Compare gradients of weights, as they are after ranks have exchanged them."""
+        torch, tolerance = self._torch, Tolerance(self._drawn.low_precision)
+        names = [name for name, weight in self._call.module.named_parameters() if weight.requires_grad]
+        largest = max(
+            (float(each.abs().max()) for each in whole.gradients if each is not None and each.numel()), default=0
+        )
+        for name, weight, expected, one, two in zip(
+            names, self._calls.weights, whole.gradients, own.gradients, moved.gradients, strict=True
+        ):
+            zero = torch.zeros_like(getattr(weight, "_local_tensor", weight))
+            both = torch.stack([zero if each is None else each.to(zero.dtype) for each in (one, two)])
+            if not hasattr(weight, "_local_tensor"):
+                both = self._exchange.sum_(both) / self._spread.ranks
+            expected = zero if expected is None else expected
+            why = self._of_one(tolerance, expected, both[0], both[1], largest)
+            if why:
+                return f"the gradient of {name} {why}"
+        return ""
+
+    def _of_one(self, tolerance: Tolerance, expected: Any, found: Any, moved: Any, largest: float) -> str:
+        norm, apart = float(found.norm()), float((found - moved).norm())
+        rounding = 1e-5 * largest * found.numel() ** 0.5
+        if not tolerance.low_precision and apart > _NOT_LINEAR * norm + rounding:
+            return "does not grow with the gradients of its outputs: something limits gradients within the model"
+        if tolerance.near_gradient(self._torch, found, expected, moved, largest):
+            return ""
+        return "for parts of the rows does not add up to that for all rows"
+
+    def _of_inputs(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> str:
+        tolerance, ranks, (low, high) = Tolerance(self._drawn.low_precision), self._spread.ranks, call.bounds()
+        for place, expected in enumerate(whole.of_inputs):
+            one, two = own.of_inputs[place], moved.of_inputs[place]
+            if expected is None or one is None or two is None:
+                if expected is not one:
+                    return f"its input {place} has a gradient for some rows only"
+                continue
+            if call.is_cut[place]:
+                expected, one, two = expected[low:high], one / ranks, two / ranks
+            else:
+                one, two = self._exchange.sum_(self._torch.stack([one, two])) / ranks
+            largest = float(expected.abs().max()) if expected.numel() else 0.0
+            if not tolerance.near_gradient(self._torch, one, expected, two, largest):
+                return f"the gradient of its input {place} for a part of the rows is no part of that for all rows"
+        return ""
+
+
+def _joins_by_place(way: Way) -> dict[Any, str]:
+    return {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
+
+
+def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, moved: Any) -> str | None:
+    """Return how a tensor goes together; None where it does not."""
+    if own.shape == whole.shape and tolerance.near(torch, own, whole, moved):
+        return OWN
+    low, high = call.bounds()
+    by = times(sizes(call.rows, call.spread.ranks), call.rows, whole.shape[0]) if whole.dim() else None
+    if by is None or own.shape != (by * (high - low), *whole.shape[1:]):
+        return None
+    return ROWS if tolerance.near(torch, own, whole[by * low : by * high], moved) else None
+
+
+def _what(place: Any) -> str:
+    return f"output {place}" if isinstance(place, int) else str(place)

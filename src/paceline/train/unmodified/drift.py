@@ -1,0 +1,170 @@
+"""Do all ranks still train the same model? Compared after the first two optimizer steps, and after every 64.
+
+Each rank sends a digest of its weights, of the settings of its optimizers and of the samples it was given. A digest of
+a tensor is the sum of its bits, taken as 32-bit numbers: equal tensors have equal sums. Digests are sent in the
+background, and are compared when the next ones are sent, or at the end of the program.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.state import Spread
+
+_EVERY = 64
+_FIRST = 2  # steps of each optimizer
+_MOST_NEW = 64  # optimizers at a time
+_WAIT_AT_END = timedelta(seconds=10)
+
+
+@dataclass
+class _Sent:
+    """Digests on their way.
+
+    Attributes:
+        step: After which they were taken.
+        names: Returns what each digest is of.
+        own: This rank's digests.
+        every: What all ranks have sent.
+        work: Can be waited for.
+    """
+
+    step: int
+    names: Callable[[], Sequence[str]]
+    own: Any
+    every: Any
+    work: Any
+
+
+class Drift:
+    """Compares the ranks now and then.
+
+    Args:
+        spread: This rank.
+        exchange: The other ranks.
+    """
+
+    def __init__(self, spread: Spread, exchange: Exchange) -> None:
+        self._spread, self._exchange, self._torch = spread, exchange, spread.torch
+        self._steps = 0
+        self._of_each: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._samples = 0
+        self._sent: _Sent | None = None
+        self._last: weakref.ref[Any] | None = None
+
+    def patch(self) -> None:
+        """Act after each step of an optimizer."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda optimizer, *given: self.step(optimizer))
+
+    def note_samples(self, number: int) -> None:
+        """Add a digest of the samples of a batch."""
+        self._samples = zlib.crc32(number.to_bytes(4, "little"), self._samples)
+
+    def step(self, optimizer: Any) -> None:
+        """Count a step, and compare where that is due."""
+        if self._spread.off or not self._spread.calls:
+            return
+        self._steps += 1
+        own = self._of_each[optimizer] = self._of_each.get(optimizer, 0) + 1
+        self._last = weakref.ref(optimizer)
+        is_new = own <= _FIRST and len(self._of_each) <= _MOST_NEW
+        if is_new or self._steps % _EVERY == 0:
+            self.finish()
+            self._send(optimizer)
+            if is_new:
+                self.finish()
+
+    def end(self) -> None:
+        """Compare once more at the end of the program, if the other ranks come to it soon."""
+        optimizer = self._last() if self._last is not None else None
+        with suppress(RuntimeError):  # of ranks that are gone, or late
+            self.finish(_WAIT_AT_END)
+            if optimizer is not None:
+                self._send(optimizer)
+                self.finish(_WAIT_AT_END)
+
+    def finish(self, *wait: timedelta) -> None:
+        """Compare digests that were sent."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        sent.work.wait(*wait)
+        every = sent.every.view(self._spread.ranks, -1)
+        same = (every == sent.own).all(0)
+        if bool(same.all()):
+            return
+        place = int((~same).nonzero()[0])
+        values = every[:, place].tolist()
+        other = next(rank for rank, value in enumerate(values) if value != values[0])
+        self._spread.refuse(
+            f"after {sent.step} optimizer steps, {sent.names()[place]} is not the same on rank {other} as on rank 0; "
+            "something is drawn or read that differs between processes, such as unseeded random numbers, the time, or "
+            "settings that another program hands out"
+        )
+
+    def _send(self, optimizer: Any) -> None:
+        torch, numbers = self._torch, [self._samples]
+        numbers += [_of_settings(group) for group in optimizer.param_groups]
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        whole = [weight for weight in weights if not hasattr(weight, "_local_tensor")]
+        own = torch.tensor(numbers, dtype=torch.int64)
+        if whole:
+            own = torch.cat([own, *_digests(torch, whole)])
+        work, every = self._exchange.gather_later(own)
+        self._sent = _Sent(self._steps, lambda: _names(optimizer, whole), own, every, work)
+
+
+def check_weights(spread: Spread, exchange: Exchange, module: Any) -> None:
+    """Refuse a model whose weights are not the same on all ranks."""
+    named = [(name, weight) for name, weight in module.named_parameters() if not hasattr(weight, "_local_tensor")]
+    if not named:
+        return
+    own = [int(_digests(spread.torch, [weight])[0]) for _, weight in named]
+    every = exchange.objects(own)
+    other = next((place for place, value in enumerate(own) if any(each[place] != value for each in every)), None)
+    if other is not None:
+        spread.refuse(
+            f"the weight {named[other][0]} of {type(module).__name__} is not the same on all ranks; something is drawn "
+            "that differs between processes, such as unseeded random numbers; seed it with a number"
+        )
+
+
+def _digests(torch: Any, weights: Sequence[Any]) -> list[Any]:
+    kinds = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+    found: dict[Any, list[Any]] = {}
+    for weight in weights:
+        bits = weight.detach().view(kinds[weight.element_size()]) if weight.element_size() in kinds else weight.detach()
+        found.setdefault(weight.device, []).append(bits.sum(dtype=torch.int64))
+    return [torch.stack(sums).cpu() for sums in found.values()]
+
+
+def _of_settings(group: Any) -> int:
+    """Return a digest of what an optimizer is told for a group of weights."""
+    settings = sorted((key, value) for key, value in group.items() if key != "params")
+    plain = [(key, float(value) if hasattr(value, "item") else value) for key, value in settings]
+    return zlib.crc32(repr(plain).encode())
+
+
+def _names(optimizer: Any, weights: Sequence[Any]) -> list[str]:
+    """Return what each digest is of, for a message."""
+    kind = type(optimizer).__name__
+    groups = [f"group {place} of {kind} ({_said(group)})" for place, group in enumerate(optimizer.param_groups)]
+    by_device: dict[Any, list[str]] = {}
+    for place, weight in enumerate(weights):
+        shape = "x".join(map(str, weight.shape)) or "a number"
+        by_device.setdefault(weight.device, []).append(f"weight {place} of {kind} ({shape})")
+    return ["the samples that were read", *groups, *(name for names in by_device.values() for name in names)]
+
+
+def _said(group: Any) -> str:
+    rate = group.get("lr")
+    return "its settings" if rate is None else f"learning rate {float(rate):g} on this rank"

@@ -1,0 +1,134 @@
+"""Random numbers of a call with all rows, given again to a call with a part of them, row by row.
+
+torch tags its operators that draw. While a call with all rows runs, what they return is recorded; a call with a part
+of the rows is given the rows of that part. What has the same shape in both calls is given as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class CannotReplay(Exception):
+    """The part draws something that is no part of what was drawn for all rows."""
+
+
+@dataclass
+class Drawn:
+    """What a call has drawn.
+
+    Attributes:
+        draws: The name of each operator, and what it returned.
+        by_rows: Whether a draw has one number or more for each row.
+        for_all: Whether a draw is one for all rows.
+        low_precision: Whether the call computes in a 16-bit format.
+    """
+
+    draws: list[tuple[str, list[Any]]] = field(default_factory=list)
+    by_rows: bool = False
+    for_all: bool = False
+    own_generator: bool = False
+    low_precision: bool = False
+
+
+def recording(torch: Any, drawn: Drawn, rows: int) -> Any:
+    """Return a context in which draws of a call with all rows are recorded."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recording(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            result = func(*args, **kwargs)
+            found = _tensors(torch, result)
+            drawn.low_precision |= any(each.is_floating_point() and each.element_size() < 4 for each in found)
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                drawn.draws.append((str(func), [each.detach().clone() for each in found]))
+                has_rows = any(size and size % rows == 0 for each in found for size in each.shape)
+                drawn.by_rows |= has_rows
+                drawn.for_all |= not has_rows
+                drawn.own_generator |= has_rows and kwargs.get("generator") is not None
+            return result
+
+    return Recording()
+
+
+def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row_major: bool = True) -> Any:
+    """Return a context in which a call with a part of the rows is given its part of the draws.
+
+    Args:
+        torch: The torch module.
+        drawn: What the call with all rows has drawn.
+        rows: Of the whole batch.
+        part: The first row of the part, and the one behind it.
+        row_major: Where rows are folded into a dimension with another one, whether rows vary more slowly.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    left = iter(list(drawn.draws))
+
+    class Replaying(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if torch.Tag.nondeterministic_seeded not in func.tags:
+                return result
+            name, recorded = next(left, ("nothing", []))
+            if name != str(func):
+                raise CannotReplay(f"a part of the rows draws by {func}, and all rows by {name}")
+            for old, new in zip(recorded, _tensors(torch, result), strict=True):
+                new.copy_(_part_of(old, new.shape, rows, part, row_major))
+            if "native_dropout" in name:  # its output depends on what it is given
+                result[0].copy_(args[0] * result[1] / (1 - args[1]))
+            return result
+
+    return Replaying()
+
+
+def constant(torch: Any, drawn: Drawn) -> Any:
+    """Return a context in which draws are replaced by constants, for parts that draw otherwise than all rows."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Constant(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            found = _tensors(torch, result)
+            drawn.low_precision |= any(each.is_floating_point() and each.element_size() < 4 for each in found)
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                drawn.by_rows = True
+                _fill(str(func), found, args)
+            return result
+
+    return Constant()
+
+
+def _fill(name: str, found: Sequence[Any], args: Sequence[Any]) -> None:
+    if "native_dropout" in name:
+        found[0].copy_(args[0])
+        found[1].fill_(True)
+        return
+    for each in found:
+        if not each.is_floating_point():
+            raise CannotReplay(f"whole numbers drawn by {name} cannot be replaced by a constant")
+        each.fill_(float(args[1]) if "bernoulli" in name and len(args) > 1 and not hasattr(args[1], "shape") else 0.5)
+
+
+def _tensors(torch: Any, result: Any) -> list[Any]:
+    several = result if isinstance(result, tuple | list) else (result,)
+    return [each for each in several if isinstance(each, torch.Tensor)]
+
+
+def _part_of(old: Any, shape: Any, rows: int, part: tuple[int, int], row_major: bool) -> Any:
+    """Return the rows of a part, of what was drawn for all rows."""
+    if old.shape == shape:
+        return old
+    low, high = part
+    others = [place for place, (one, two) in enumerate(zip(old.shape, shape, strict=False)) if one != two]
+    if len(others) != 1 or old.dim() != len(shape):
+        raise CannotReplay(f"a part of the rows draws {tuple(shape)}, and all rows {tuple(old.shape)}")
+    (dim,) = others
+    times, rest = divmod(old.shape[dim], rows)
+    if rest or shape[dim] != times * (high - low):
+        raise CannotReplay(f"a part of the rows draws {tuple(shape)}, and all rows {tuple(old.shape)}")
+    folded = old.unflatten(dim, (rows, times) if row_major else (times, rows))
+    return folded.narrow(dim if row_major else dim + 1, low, high - low).flatten(dim, dim + 1)

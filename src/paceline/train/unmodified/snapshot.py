@@ -1,0 +1,351 @@
+"""What a call of a model can leave behind besides what it returns: attributes, buffers, containers, Python values.
+
+A snapshot lists all values that a model can reach: attributes of its modules, containers, closures and globals of the
+program's own functions and hooks, and objects of the program's own classes. After a call it tells which values the
+call changed, and it can restore all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from paceline.train.unmodified import shards
+from paceline.train.unmodified.later import Later
+
+_MOST_VALUES = 200_000
+_LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
+_OF_TORCH = ("training", "_is_full_backward_hook", "_non_persistent_buffers_set", "_is_hf_initialized")
+
+_OF_FSDP = ("_flat_weights", "_flat_weight_refs")  # lists of weights, which FSDP2 gathers and splits
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value is kept.
+
+    Attributes:
+        name: How a message names it, such as ``Model.block.mean``.
+        container: A dictionary, list, deque, cell, class, or the attributes of an object.
+        key: Of the value in its container.
+        end: The place in a list, counted from its end.
+    """
+
+    name: str
+    container: Any
+    key: Any
+    end: int = 0
+
+    def get(self) -> Any:
+        """Return the value that is there now.
+
+        Raises:
+            LookupError: There is none.
+        """
+        return _get(self.container, self.key)
+
+    def at_end(self) -> Place:
+        """Return the place as far from the end of a list as this one was; a list may grow with each call."""
+        if isinstance(self.container, list | deque):
+            return Place(self.name, self.container, len(self.container) + self.end)
+        return self
+
+    def set(self, value: Any) -> None:
+        """Put a value there."""
+        if isinstance(self.container, types.CellType):
+            self.container.cell_contents = value
+        elif isinstance(self.container, type):
+            setattr(self.container, self.key, value)
+        else:
+            self.container[self.key] = value
+
+
+class Snapshot:
+    """Values that a model can reach, as they are now.
+
+    Args:
+        torch: The torch module.
+        module: The model.
+        given: Further objects that a call is given.
+    """
+
+    def __init__(self, torch: Any, module: Any, given: Sequence[Any] = ()) -> None:
+        self._torch = torch
+        named = [(type(module).__name__, module), *((f"argument {place}", each) for place, each in enumerate(given))]
+        self._roots = [(name, node) for name, node in named if _is_node(torch, node)]
+        self._contents: list[tuple[Any, Any]] = []
+        self._values = {place.name: _Value(torch, place) for place in self._walk(self._contents)}
+        self._kept = {id(container) for container, _ in self._contents if container is not None}
+        self._kept |= {id(place.container) for _, content in self._contents if _ is None for place, _ in content}
+
+    def changed(self) -> dict[str, Place]:
+        """Return the places whose value is new or another one since the snapshot, by name."""
+        found = {}
+        for place in self._walk(None):
+            known = self._values.get(place.name)
+            if known is None or known.differs(place.get()):
+                found[place.name] = place
+        return found
+
+    def lasts(self, place: Place) -> bool:
+        """Return whether a place is in a container that was there before the call, and holds an object that was not."""
+        known = self._values.get(place.name)
+        return id(place.container) in self._kept and (known is None or place.get() is not known.value)
+
+    def restore(self) -> None:
+        """Put all values back."""
+        for container, content in self._contents:
+            _put_back(container, content)
+        for value in self._values.values():
+            value.restore()
+
+    def _walk(self, contents: list[tuple[Any, Any]] | None) -> Iterator[Place]:
+        seen: set[int] = set()
+        waiting: deque[tuple[str, Any]] = deque(self._roots)
+        count = 0
+        while waiting and count < _MOST_VALUES:
+            name, node = waiting.popleft()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            for place in _places(self._torch, name, node, contents):
+                try:
+                    value = place.get()
+                except LookupError:
+                    continue
+                count += 1
+                if _is_value(self._torch, value):
+                    yield place
+                elif _is_node(self._torch, value):
+                    waiting.append((place.name, value))
+
+
+class _Value:
+    """One value of a snapshot, with a copy where it can be changed in place."""
+
+    def __init__(self, torch: Any, place: Place) -> None:
+        self._torch, self.value = torch, place.get()
+        self._copy = _copy(torch, self.value)
+
+    def differs(self, now: Any) -> bool:
+        """Whether another value, or a changed one, is there now."""
+        if isinstance(self.value, self._torch.Tensor):
+            # Its version does not tell: operators that update statistics leave it as it is.
+            return now is not self.value or not _equal(self._torch, now, self._copy)
+        if type(now) is not type(self.value):
+            return True
+        return values_differ(self._copy, _copy(self._torch, now))
+
+    def restore(self) -> None:
+        """Put the content of the value back."""
+        value = self.value
+        if isinstance(value, self._torch.Tensor):
+            if self._copy is not None and self.differs(value):
+                with self._torch.no_grad():
+                    value.data.copy_(self._copy)
+        elif isinstance(value, self._torch.Generator):
+            value.set_state(self._copy)
+        elif isinstance(value, random.Random):
+            value.setstate(self._copy)
+        elif _is_of_numpy(value, "Generator"):
+            value.bit_generator.state = self._copy
+        elif _is_of_numpy(value, "ndarray"):
+            value[...] = self._copy
+        elif isinstance(value, set):
+            value.clear()
+            value.update(self._copy)
+
+
+def _copy(torch: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return None if hasattr(value, "_local_tensor") else value.detach().clone()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if _is_of_numpy(value, "Generator"):
+        return value.bit_generator.state
+    if _is_of_numpy(value, "ndarray"):
+        return value.copy()
+    return set(value) if isinstance(value, set) else value
+
+
+def values_differ(one: Any, other: Any, near: float = 0.0) -> bool:
+    """Return whether two values that are no tensors differ; numbers by more than a share of themselves."""
+    if hasattr(one, "shape") or hasattr(other, "shape"):
+        return getattr(one, "shape", None) != getattr(other, "shape", None) or not _arrays_equal(one, other, near)
+    if isinstance(one, float) and isinstance(other, float) and abs(one - other) <= near * abs(one):
+        return False
+    both_nan = isinstance(one, float) and isinstance(other, float) and isnan(one) and isnan(other)
+    return bool(one != other) and not both_nan
+
+
+def _arrays_equal(one: Any, other: Any, near: float) -> bool:
+    if near and getattr(one, "dtype", None) is not None and one.dtype.kind == "f":
+        return bool((abs(one - other) <= near * abs(one)).all())
+    return bool((one == other).all())
+
+
+def _equal(torch: Any, one: Any, other: Any) -> bool:
+    if other is None or one.shape != other.shape:
+        return other is None
+    one = one.detach()
+    return bool(torch.equal(one, other)) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _get(container: Any, key: Any) -> Any:
+    if isinstance(container, types.CellType):
+        try:
+            return container.cell_contents
+        except ValueError as error:
+            raise LookupError(key) from error
+    return vars(container)[key] if isinstance(container, type) else container[key]
+
+
+def _put_back(container: Any, content: Any) -> None:
+    if isinstance(container, dict):
+        if len(container) != len(content) or any(container.get(key, content) is not content[key] for key in content):
+            of_fsdp = {key: container[key] for key in _OF_FSDP if key in container}
+            container.clear()
+            container.update({**content, **of_fsdp})
+    elif isinstance(container, list | deque):
+        container.clear()
+        container.extend(content)
+    else:  # a cell, a class, or globals: single places
+        for place, value in content:
+            if place.get() is not value:
+                place.set(value)
+
+
+def _places(torch: Any, name: str, node: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    """Return the places in one object; note their contents, for putting them back."""
+    if isinstance(node, dict):
+        return _of_dict(name, node, contents, lambda key: f"{name}[{key!r}]")
+    if isinstance(node, list | deque | tuple):
+        if contents is not None and not isinstance(node, tuple):
+            contents.append((node, list(node)))
+        return [Place(f"{name}[{key}]", node, key, key - len(node)) for key in range(len(node))]
+    if isinstance(node, torch.nn.Module):
+        return [*_of_module(torch, name, node, contents), *_of_class(type(node), contents)]
+    return _of_callable(name, node, contents)
+
+
+def _of_callable(name: str, node: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    """Return the places in a function, a class, or another object."""
+    if isinstance(node, functools.partial):
+        inner = {"func": node.func, "args": node.args, "keywords": node.keywords}
+        return [Place(name, inner, key) for key in inner]
+    if isinstance(node, types.MethodType):
+        inner = {"self": node.__self__, "function": node.__func__}
+        return [Place(name if key == "function" else f"{name}.self", inner, key) for key in inner]
+    if isinstance(node, types.FunctionType):
+        return _of_function(name, node, contents)
+    if isinstance(node, type):
+        return _of_class(node, contents)
+    return [*_of_dict(name, vars(node), contents, lambda key: f"{name}.{key}"), *_of_class(type(node), contents)]
+
+
+def _of_dict(name: str, node: Any, contents: list[tuple[Any, Any]] | None, label: Any) -> list[Place]:
+    if contents is not None:
+        contents.append((node, dict(node)))
+    return [Place(label(key), node, key) for key in list(node)]
+
+
+def _of_module(torch: Any, name: str, module: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    if isinstance(module, torch.jit.ScriptModule):
+        return [Place(f"{name}.{key}", {key: value}, key) for key, value in module.named_buffers()]
+    found = []
+    for place in _of_dict(name, vars(module), contents, lambda key: f"{name}.{key}"):
+        if place.key == "_parameters" and shards.is_part(module):
+            continue  # FSDP2 exchanges gathered and split weights there
+        if place.key in ("_parameters", "_buffers", "_modules") and isinstance(place.get(), dict):
+            found += _of_dict(name, place.get(), contents, lambda key: f"{name}.{key}")
+        elif place.key not in (*_OF_TORCH, *_OF_FSDP):
+            found.append(place)
+    return found
+
+
+def _of_class(kind: type, contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    found: list[Place] = []
+    for owner in kind.__mro__:
+        if is_own(owner):
+            keys = [key for key in vars(owner) if not key.startswith("__")]
+            found += [Place(f"{owner.__name__}.{key}", owner, key) for key in keys]
+    return _noted(found, contents)
+
+
+def _of_function(name: str, function: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    if not _is_own_file(function.__code__.co_filename):
+        return []
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    places = [Place(key, cell, key) for key, cell in cells]
+    known = function.__globals__
+    places += [Place(key, known, key) for key in _names(function.__code__) if key in known]
+    return _noted(places, contents)
+
+
+def _noted(places: list[Place], contents: list[tuple[Any, Any]] | None) -> list[Place]:
+    if contents is not None:
+        for place in places:
+            try:
+                contents.append((None, [(place, place.get())]))
+            except LookupError:
+                continue
+    return places
+
+
+def _names(code: Any) -> list[str]:
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [*code.co_names, *(name for each in inner for name in _names(each))]
+
+
+def _is_value(torch: Any, value: Any) -> bool:
+    if type(value) is Later:
+        return False
+    kinds = (*_PLAIN, torch.Tensor, torch.Generator, random.Random, set)
+    return isinstance(value, kinds) or _is_of_numpy(value, "Generator", "ndarray", "generic")
+
+
+def _is_of_numpy(value: Any, *kinds: str) -> bool:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    return any(isinstance(value, getattr(numpy, kind, None) or getattr(numpy.random, kind)) for kind in kinds)
+
+
+def _is_node(torch: Any, value: Any) -> bool:
+    if isinstance(value, torch.nn.Module | dict | list | tuple | deque | functools.partial | types.MethodType):
+        return True
+    if isinstance(value, types.FunctionType):
+        return _is_own_file(value.__code__.co_filename)
+    if isinstance(value, type):
+        return is_own(value)
+    if isinstance(value, torch.utils.data.Dataset | torch.utils.data.DataLoader | torch.optim.Optimizer):
+        return False
+    kind: Any = type(value)
+    return hasattr(value, "__dict__") and (is_own(kind) or f"{kind.__module__}.{kind.__name__}" in _NAMESPACES)
+
+
+@functools.cache
+def is_own(kind: type) -> bool:
+    """Return whether a class is the program's own, and of no library."""
+    if kind.__module__ == "__main__":
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and _is_own_file(file)
+
+
+@functools.cache
+def _is_own_file(file: str) -> bool:
+    ours = __file__.rpartition("/train/")[0]
+    return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file

@@ -1,0 +1,634 @@
+"""Rows that depend on each other in ways that are easy to miss; each program trains a few steps and prints the result.
+
+    python dependent.py NAME ...
+
+For each name one line: losses and the sum of absolute weights, or the exit code of a refusal.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+G = torch.Generator().manual_seed(1)
+X = torch.randn(96, 12, generator=G) + torch.linspace(-1, 1, 96)[:, None]
+Y = (X.sum(1) > 0).long() + (X[:, 0] > 0).long()
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def batches(steps, size=8):
+    for step in range(steps):
+        place = step * size % (len(X) - size)
+        yield X[place : place + size], Y[place : place + size]
+
+
+def fit(model, loss_of, steps=3, lr=0.05):
+    """Train by SGD; return the losses and what the weights are."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for rows, target in batches(steps):
+        loss = loss_of(model, rows, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, weights(model)]
+
+
+def weights(model):
+    return sum(weight.detach().double().abs().sum().item() for weight in model.parameters())
+
+
+def cross(model, rows, target):
+    return functional.cross_entropy(model(rows), target)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(12, 16), nn.Linear(16, 3)
+
+    def hidden(self, rows):
+        return self.first(rows).tanh()
+
+    def forward(self, rows):
+        return self.last(self.hidden(rows))
+
+
+@case
+def argument_by_value():
+    class Model(Net):
+        def forward(self, rows, centre=False):
+            hidden = self.hidden(rows)
+            return self.last(hidden - hidden.mean(0) if centre else hidden)
+
+    model = Model()
+    first = fit(model, lambda m, rows, target: functional.cross_entropy(m(rows, False), target))
+    return (
+        first
+        + fit(model, lambda m, rows, target: functional.cross_entropy(m(rows, centre=True), target))
+        + fit(model, lambda m, rows, target: functional.cross_entropy(m(rows, True), target))
+    )
+
+
+@case
+def loss_by_attribute():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            self.auxiliary = hidden.mean(0).square().sum()
+            return self.last(hidden)
+
+    return fit(Model(), lambda m, rows, target: cross(m, rows, target) + m.auxiliary)
+
+
+@case
+def mean_loss_by_attribute():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            self.auxiliary = hidden.square().mean()
+            return self.last(hidden)
+
+    return fit(Model(), lambda m, rows, target: cross(m, rows, target) + m.auxiliary)
+
+
+@case
+def features_by_attribute():
+    class Model(Net):
+        def forward(self, rows):
+            self.features = self.hidden(rows)
+            return self.last(self.features)
+
+    return fit(Model(), lambda m, rows, target: cross(m, rows, target) + m.features.std(0).sum())
+
+
+@case
+def features_by_hook():
+    model, kept = Net(), {}
+    model.first.register_forward_hook(lambda module, given, out: kept.update(first=out))
+    return fit(model, lambda m, rows, target: cross(m, rows, target) + kept["first"].std(0).sum())
+
+
+@case
+def features_by_list():
+    seen = []
+
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            seen.append(hidden)
+            return self.last(hidden)
+
+    found = fit(Model(), cross)
+    return [*found, torch.cat(seen).mean().item(), torch.cat(seen).shape[0]]
+
+
+@case
+def features_by_object():
+    class Tracker:
+        def note(self, hidden):
+            self.spread = hidden.std(0).sum()
+
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.tracker = Tracker()
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            self.tracker.note(hidden)
+            return self.last(hidden)
+
+    return fit(Model(), lambda m, rows, target: cross(m, rows, target) + m.tracker.spread)
+
+
+@case
+def python_number_returned():
+    class Model(Net):
+        def forward(self, rows):
+            return super().forward(rows), rows.mean().item()
+
+    def loss(model, rows, target):
+        logits, mean = model(rows)
+        return functional.cross_entropy(logits * (1 + mean), target)
+
+    return fit(Model(), loss)
+
+
+@case
+def python_number_kept():
+    class Model(Net):
+        scale = 1.0
+
+        def forward(self, rows):
+            out = super().forward(rows) * self.scale
+            self.scale = 1.0 + float(out.detach().std())
+            return out
+
+    return fit(Model(), cross)
+
+
+@case
+def meter_in_module():
+    class Meter:
+        total, count = 0.0, 0
+
+        def update(self, value, rows):
+            self.total += value * rows
+            self.count += rows
+
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.meter = Meter()
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            self.meter.update(hidden.abs().max().item(), len(rows))
+            return self.last(hidden)
+
+    model = Model()
+    return [*fit(model, cross), model.meter.total, model.meter.count]
+
+
+@case
+def masked_logits():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            logits = self.last(hidden - 0.5 * hidden.mean(0))
+            return torch.cat([logits, torch.full_like(logits[:, :1], -1e9)], 1)
+
+    return fit(Model(), cross)
+
+
+class TextbookBatchNorm(nn.Module):
+    """As textbooks have it: gradients enabled stands for training."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+        self.moving_mean, self.moving_var = torch.zeros(features), torch.ones(features)
+
+    def forward(self, values):
+        if not torch.is_grad_enabled():
+            return self.gamma * (values - self.moving_mean) / (self.moving_var + 1e-5).sqrt() + self.beta
+        mean, var = values.mean(0), ((values - values.mean(0)) ** 2).mean(0)
+        self.moving_mean = 0.9 * self.moving_mean + 0.1 * mean.detach()
+        self.moving_var = 0.9 * self.moving_var + 0.1 * var.detach()
+        return self.gamma * (values - mean) / (var + 1e-5).sqrt() + self.beta
+
+
+@case
+def textbook_batch_norm():
+    torch.manual_seed(0)
+    return fit(nn.Sequential(nn.Linear(12, 16), TextbookBatchNorm(16), nn.Tanh(), nn.Linear(16, 3)), cross)
+
+
+@case
+def centring_in_training():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if self.training:
+                hidden = hidden - hidden.mean(0)
+            return self.last(functional.dropout(hidden, 0.0, self.training))
+
+    return fit(Model(), cross)
+
+
+@case
+def centring_with_dropout():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if self.training:
+                hidden = functional.dropout(hidden - hidden.mean(0), 0.5)
+            return self.last(hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def auxiliary_in_training():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = functional.dropout(self.hidden(rows), 0.1, self.training)
+            if not self.training:
+                return self.last(hidden)
+            share = hidden.softmax(-1).mean(0)
+            return self.last(hidden), (share * share).sum()
+
+    def loss(model, rows, target):
+        logits, auxiliary = model(rows)
+        return functional.cross_entropy(logits, target) + auxiliary
+
+    return fit(Model(), loss)
+
+
+@case
+def zero_weight():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.alpha = nn.Parameter(torch.zeros(16))
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            return self.last(hidden + self.alpha * (hidden - hidden.mean(0)))
+
+    return fit(Model(), cross, lr=1.0)
+
+
+@case
+def opens_at_second_step():
+    class Model(Net):
+        calls = 0
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            self.calls += 1
+            return self.last(hidden - hidden.mean(0) if self.calls > 1 else hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def clamped_hidden_gradient():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if hidden.requires_grad:
+                hidden.register_hook(lambda gradient: gradient.clamp(-1e-2, 1e-2))
+            return self.last(hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def normalised_hidden_gradient():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if hidden.requires_grad:
+                hidden.register_hook(lambda gradient: gradient / gradient.norm())
+            return self.last(hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def clipped_by_function():
+    class Clip(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.view_as(value)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.clamp(-1e-2, 1e-2)
+
+    class Model(Net):
+        def forward(self, rows):
+            return self.last(Clip.apply(self.hidden(rows)))
+
+    return fit(Model(), cross)
+
+
+@case
+def clipped_by_module_hook():
+    model = Net()
+    model.last.register_full_backward_hook(lambda m, given, out: (given[0].clamp(-1e-2, 1e-2),))
+    return fit(model, cross)
+
+
+@case
+def gradient_norms_logged():
+    model, norms = Net(), []
+    model.last.register_full_backward_hook(lambda m, given, out: norms.append(given[0].norm().item()))
+    return [*fit(model, cross), *norms]
+
+
+@case
+def state_in_evaluation():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("centre", torch.zeros(16))
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if not self.training:
+                self.centre.copy_(hidden.mean(0))
+            return self.last(hidden - self.centre)
+
+    model = Model()
+    found = []
+    for _ in range(2):
+        found += fit(model.train(), cross)
+        model.eval()
+        with torch.no_grad():
+            found.append(model(X[:16]).sum().item())
+    return found
+
+
+@case
+def bank_in_evaluation():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.bank = []
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if not self.training:
+                self.bank.append(hidden)
+            return self.last(hidden)
+
+    model = Model().eval()
+    with torch.no_grad():
+        model(X[:16]), model(X[16:32])
+    bank = torch.cat(model.bank)
+    return [bank.shape[0], bank.sum().item(), *fit(model.train(), cross)]
+
+
+@case
+def in_place_input():
+    class Model(Net):
+        def forward(self, rows):
+            return self.last(self.first(rows.mul_(2)).tanh())
+
+    def loss(model, rows, target):
+        rows = rows.clone()
+        return functional.cross_entropy(model(rows), target) + rows.square().mean()
+
+    return fit(Model(), loss)
+
+
+@case
+def written_to_the_given_dict():
+    class Model(Net):
+        def forward(self, batch):
+            batch["hidden"] = self.hidden(batch["rows"])
+            return self.last(batch["hidden"])
+
+    def loss(model, rows, target):
+        batch = {"rows": rows}
+        logits = model(batch)
+        return functional.cross_entropy(logits, target) + batch["hidden"].std(0).sum()
+
+    return fit(Model(), loss)
+
+
+@case
+def mixed_up_rows():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            if self.training:
+                hidden = 0.5 * hidden + 0.5 * hidden[torch.randperm(len(hidden))]
+            return self.last(hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def contrastive_within():
+    class Model(Net):
+        def forward(self, rows):
+            one = functional.normalize(self.hidden(rows), dim=1)
+            two = functional.normalize(self.hidden(rows * 1.1 + 0.1), dim=1)
+            return functional.cross_entropy(one @ two.T / 0.1, torch.arange(len(rows)))
+
+    return fit(Model(), lambda m, rows, target: m(rows))
+
+
+@case
+def root_of_mean_within():
+    class Model(Net):
+        def forward(self, rows, target):
+            return (self.last(self.hidden(rows))[:, 0] - target).square().mean().sqrt()
+
+    return fit(Model(), lambda m, rows, target: m(rows, target.float()))
+
+
+@case
+def spread_of_batch_within():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            return self.last(hidden / hidden.detach().abs().max())
+
+    return fit(Model(), cross)
+
+
+@case
+def queue_of_keys():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("queue", torch.randn(32, 16, generator=torch.Generator().manual_seed(3)))
+            self.place = 0
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            logits = hidden @ self.queue.clone().T
+            with torch.no_grad():
+                self.queue[self.place : self.place + len(rows)] = hidden
+            self.place = (self.place + len(rows)) % 32
+            return logits
+
+    return fit(Model(), lambda m, rows, target: functional.cross_entropy(m(rows), target))
+
+
+@case
+def unregistered_weight():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.scales = [nn.Parameter(torch.ones(3))]
+
+        def forward(self, rows):
+            return super().forward(rows) * self.scales[0]
+
+    model = Model()
+    optimizer = torch.optim.SGD([*model.parameters(), *model.scales], lr=0.5)
+    losses = []
+    for rows, target in batches(4):
+        loss = cross(model, rows, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@case
+def number_of_row():
+    class Model(Net):
+        def forward(self, rows):
+            return super().forward(rows) + torch.arange(len(rows))[:, None] * 0.1
+
+    return fit(Model(), cross)
+
+
+@case
+def count_returned():
+    class Model(Net):
+        def forward(self, rows):
+            return super().forward(rows), rows.shape[0]
+
+    def loss(model, rows, target):
+        logits, count = model(rows)
+        return functional.cross_entropy(logits, target, reduction="sum") / count
+
+    return fit(Model(), loss)
+
+
+@case
+def recurrent_state_kept():
+    class Model(Net):
+        state = None
+
+        def forward(self, rows):
+            hidden = self.hidden(rows) + (0 if self.state is None else self.state)
+            self.state = hidden.detach()
+            return self.last(hidden)
+
+    return fit(Model(), cross)
+
+
+@case
+def own_generator():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(5)
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            return self.last(hidden + torch.randn(hidden.shape, generator=self.generator))
+
+    return fit(Model(), cross)
+
+
+@case
+def numpy_noise_of_rows():
+    import numpy
+
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            return self.last(hidden + torch.from_numpy(numpy.random.randn(*hidden.shape)).float())
+
+    numpy.random.seed(0)
+    return fit(Model(), cross)
+
+
+@case
+def global_registry():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            add_loss(hidden.mean(0).square().sum())
+            return self.last(hidden)
+
+    def loss(model, rows, target):
+        REGISTRY.clear()
+        return cross(model, rows, target) + sum(REGISTRY)
+
+    return fit(Model(), loss)
+
+
+REGISTRY = []
+
+
+def add_loss(value):
+    REGISTRY.append(value)
+
+
+@case
+def class_attribute():
+    class Model(Net):
+        mean = None
+
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            type(self).mean = hidden.mean(0)
+            return self.last(hidden)
+
+    return fit(Model(), lambda m, rows, target: cross(m, rows, target) + m.mean.square().sum())
+
+
+@case
+def threshold_of_the_batch():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.hidden(rows)
+            return self.last(hidden if hidden[:, 0].mean() > 0 else 2 * hidden)
+
+    return fit(Model(), cross)
+
+
+def main():
+    names = sys.argv[1:] or list(CASES)
+    for name in names:
+        try:
+            found = CASES[name]()
+            print(name, *(f"{number:.6f}" for number in found), flush=True)
+        except SystemExit as ending:
+            print(name, "refused", ending.code, flush=True)
+
+
+if __name__ == "__main__":
+    main()

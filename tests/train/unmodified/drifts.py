@@ -1,0 +1,78 @@
+"""Programs whose ranks come apart: each prints the exit code that it would have ended with."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import numpy
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+torch.manual_seed(0)
+X = torch.randn(64, 12)
+Y = (X.sum(1) > 0).long()
+RANK = json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"]
+
+
+def fit(lr, steps=10, after=lambda model, optimizer, step: None):
+    model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for step in range(steps):
+        place = step * 8 % 56
+        loss = cross_entropy(model(X[place : place + 8]), Y[place : place + 8])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(model, optimizer, step)
+
+
+def unseeded_generator():
+    fit(float(numpy.random.default_rng().uniform(0.1, 0.2)), 70)
+
+
+def drawn_rate():
+    fit(0.1 + int.from_bytes(os.urandom(2), "little") / 1e6)
+
+
+def other_rate_later():
+    def after(model, optimizer, step):
+        if step == 10:
+            optimizer.param_groups[0]["lr"] = 0.1 + RANK
+
+    fit(0.1, 130, after)
+
+
+def noise_in_weights():
+    def after(model, optimizer, step):
+        with torch.no_grad():
+            model[0].weight += 1e-3 * RANK
+
+    fit(0.1, 10, after)
+
+
+def other_momentum():
+    fit(0.1, 1, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))
+    fit(0.1, 70, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))
+
+
+def at_the_end():
+    def after(model, optimizer, step):
+        if step == 8:
+            with torch.no_grad():
+                model[0].weight += 1e-3 * RANK
+
+    fit(0.1, 9, after)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        sys.stderr.write(f"\n{name}: ")
+        try:
+            globals()[name]()
+            print(name, 0, flush=True)
+        except SystemExit as ending:
+            print(name, ending.code, flush=True)
+    sys.stderr.write("\nend: ")

@@ -1,0 +1,747 @@
+"""Ordinary programs; on several ranks each prints what it prints on one process.
+
+python ordinary.py NAME ...
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+CASES = {}
+G = torch.Generator().manual_seed(1)
+X = torch.randn(96, 12, generator=G)
+Y = (X.sum(1) > 0).long() + (X[:, 0] > 0).long()
+IMAGES = torch.randn(32, 3, 8, 8, generator=G)
+TOKENS = torch.randint(1, 20, (48, 8), generator=G)
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def batches(*tensors, size=8, steps=4):
+    for step in range(steps):
+        yield tuple(each[step * size % (len(each) - size + 1) :][:size] for each in tensors)
+
+
+def fit(model, loss_of, tensors, *, steps=4, optimizer=None, size=8):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for batch in batches(*tensors, steps=steps, size=size):
+        loss = loss_of(model, *batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, weights(model)]
+
+
+def weights(model):
+    return sum(weight.detach().double().abs().sum().item() for weight in model.parameters())
+
+
+def cross(model, rows, target):
+    return functional.cross_entropy(model(rows), target)
+
+
+def mlp(*more):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 16), *more, nn.ReLU(), nn.Linear(16, 3))
+
+
+@case
+def multilayer_perceptron():
+    return fit(mlp(), cross, (X, Y))
+
+
+@case
+def with_loader_and_epochs():
+    model, losses = mlp(), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for rows, target in DataLoader(TensorDataset(X[:30], Y[:30]), batch_size=8, shuffle=True):
+            loss = cross(model, rows, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        with torch.no_grad():
+            losses.append((model.eval()(X[30:]).argmax(1) == Y[30:]).float().mean().item())
+        model.train()
+    return losses
+
+
+@case
+def convolutions_with_batch_norm():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(72, 3),
+    )
+    return [*fit(model, cross, (IMAGES, Y[:32])), model[1].running_var.sum().item()]
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+        nn.init.zeros_(self.norms[1].weight)
+
+    def forward(self, values):
+        hidden = functional.relu(self.norms[0](self.first(values)))
+        return functional.relu(values + self.norms[1](self.second(hidden)))
+
+
+@case
+def residual_network_with_zero_gamma():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        ResidualBlock(8),
+        ResidualBlock(8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+    return fit(model, cross, (IMAGES, Y[:32]), size=16)
+
+
+class Attention(nn.Module):
+    """Keeps its weights, as teaching code does."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.attn = nn.Linear(16, 48), nn.Linear(16, 16), None
+        self.register_buffer("mask", torch.ones(8, 8).tril()[None, None])
+
+    def forward(self, values):
+        rows, length, _ = values.shape
+        q, k, v = (each.view(rows, length, 4, 4).transpose(1, 2) for each in self.qkv(values).chunk(3, -1))
+        scores = (q @ k.transpose(-2, -1) / 2).masked_fill(self.mask[..., :length, :length] == 0, -1e9)
+        self.attn = scores.softmax(-1)
+        return self.out((self.attn @ v).transpose(1, 2).reshape(rows, length, 16))
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(8, 16)
+        self.attention, self.norm = Attention(), nn.LayerNorm(16)
+        self.head = nn.Linear(16, 20, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens, targets=None):
+        hidden = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        logits = self.head(self.norm(hidden + self.attention(hidden)))
+        if targets is None:
+            return logits, None
+        return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=0)
+
+
+@case
+def language_model_that_keeps_attention():
+    torch.manual_seed(0)
+    model = Language()
+    return fit(model, lambda m, tokens: m(tokens, tokens.roll(-1, 1))[1], (TOKENS,))
+
+
+@case
+def a_batch_as_large_as_the_sequence_is_long():
+    torch.manual_seed(0)
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(20, 16)
+            self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+            self.head = nn.Linear(16, 20)
+
+        def forward(self, tokens, mask):
+            return self.head(self.layer(self.tokens(tokens), mask))
+
+    mask = nn.Transformer.generate_square_subsequent_mask(8)
+    return fit(
+        Masked(), lambda m, tokens: functional.cross_entropy(m(tokens, mask).flatten(0, 1), tokens.flatten()), (TOKENS,)
+    )
+
+
+@case
+def encoder_of_torch_time_first_within():
+    torch.manual_seed(0)
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(20, 16)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0), 2)
+            self.head = nn.Linear(16, 20)
+
+        def forward(self, tokens):
+            hidden = self.tokens(tokens) * math.sqrt(16)
+            mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+            return self.head(self.encoder(hidden.transpose(0, 1), mask).transpose(0, 1))
+
+    return fit(Encoder(), lambda m, t: functional.cross_entropy(m(t).flatten(0, 1), t.flatten()), (TOKENS,))
+
+
+def dropped(model, loss_of, tensors, **named):
+    """Models that draw random numbers within a call need only train: how many steps were taken."""
+    return [float(len(fit(model, loss_of, tensors, **named)))]
+
+
+@case
+def dropout_of_all_kinds():
+    torch.manual_seed(0)
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(20, 16)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.1), 2)
+            self.rnn = nn.LSTM(16, 16, 2, batch_first=True, dropout=0.2)
+            self.head = nn.Linear(16, 20)
+
+        def forward(self, tokens):
+            hidden = functional.dropout1d(self.tokens(tokens).transpose(1, 2), 0.1, self.training).transpose(1, 2)
+            hidden = self.encoder(hidden.transpose(0, 1)).transpose(0, 1)
+            return self.head(self.rnn(hidden)[0])
+
+    return dropped(Encoder(), lambda m, t: functional.cross_entropy(m(t).flatten(0, 1), t.flatten()), (TOKENS,))
+
+
+@case
+def recurrent_network():
+    torch.manual_seed(0)
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.rnn = nn.Embedding(20, 16), nn.GRU(16, 16, batch_first=True)
+            self.head = nn.Linear(16, 3)
+
+        def forward(self, tokens):
+            start = torch.zeros(1, len(tokens), 16)
+            return self.head(self.rnn(self.tokens(tokens), start)[0][:, -1])
+
+    return fit(Recurrent(), cross, (TOKENS, Y[:48]))
+
+
+@case
+def sequence_to_sequence_with_teacher_forcing():
+    torch.manual_seed(0)
+    random.seed(0)
+
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.cell, self.head = nn.Embedding(20, 16), nn.GRUCell(16, 16), nn.Linear(16, 20)
+
+        def forward(self, tokens):
+            hidden, given, found = torch.zeros(len(tokens), 16), tokens[:, 0], []
+            for place in range(1, tokens.shape[1]):
+                hidden = self.cell(self.tokens(given), hidden)
+                found.append(self.head(hidden))
+                given = tokens[:, place] if random.random() < 0.5 else found[-1].argmax(1)
+            return torch.stack(found, 1)
+
+    return fit(Decoder(), lambda m, t: functional.cross_entropy(m(t).flatten(0, 1), t[:, 1:].flatten()), (TOKENS,))
+
+
+@case
+def adversarial_networks_with_batch_norm():
+    torch.manual_seed(0)
+    maker = nn.Sequential(nn.Linear(4, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 12))
+    judge = nn.Sequential(nn.Linear(12, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    first, second = (torch.optim.Adam(each.parameters(), 2e-3, (0.5, 0.999)) for each in (maker, judge))
+    found, loss_of = [], nn.BCEWithLogitsLoss()
+    for (rows,) in batches(X, steps=4):
+        made = maker(torch.randn(len(rows), 4))
+        second.zero_grad()
+        lost = loss_of(judge(rows), torch.ones(len(rows), 1)) + loss_of(judge(made.detach()), torch.zeros(len(rows), 1))
+        lost.backward()
+        second.step()
+        first.zero_grad()
+        missed = loss_of(judge(made), torch.ones(len(rows), 1))
+        missed.backward()
+        first.step()
+        found += [lost.item(), missed.item()]
+    return [*found, weights(judge)]
+
+
+@case
+def distillation():
+    torch.manual_seed(0)
+    teacher, student = mlp().eval().requires_grad_(False), nn.Linear(12, 3)
+
+    def loss(model, rows, target):
+        with torch.no_grad():
+            wanted = teacher(rows)
+        return cross(model, rows, target) + functional.kl_div(
+            model(rows).log_softmax(1), wanted.softmax(1), reduction="batchmean"
+        )
+
+    return fit(student, loss, (X, Y))
+
+
+@case
+def accumulation_and_clipping():
+    model, found = mlp(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step, (rows, target) in enumerate(batches(X, Y, steps=6)):
+        (cross(model, rows, target) / 2).backward()
+        if step % 2:
+            found.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+    return [*found, weights(model)]
+
+
+@case
+def mixed_precision():
+    model = mlp(nn.LayerNorm(16))
+
+    def loss(m, rows, target):
+        with torch.autocast("cpu", torch.bfloat16):
+            return cross(m, rows, target)
+
+    return [round(number, 2) for number in fit(model, loss, (X, Y))[:3]]
+
+
+@case
+def limited_memory_bfgs():
+    model, found = mlp(), []
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = cross(model, X[:32], Y[:32])
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        found.append(optimizer.step(closure).item())
+    return found
+
+
+@case
+def average_of_weights():
+    model = mlp()
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for rows, target in batches(X, Y):
+        optimizer.zero_grad()
+        cross(model, rows, target).backward()
+        optimizer.step()
+        average.update_parameters(model)
+        with torch.no_grad():
+            found.append(cross(average.eval(), rows, target).item())
+    return found
+
+
+@case
+def metric_learning():
+    torch.manual_seed(0)
+    model, loss_of = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8)), nn.TripletMarginLoss()
+    return fit(model, lambda m, a, b, c: loss_of(m(a), m(b), m(c)), (X[:40], X[40:80], X[50:90]))
+
+
+@case
+def contrastive_with_two_views():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def loss(m, rows):
+        found = functional.normalize(m(torch.cat([rows, rows * 1.1 + 0.1])), dim=1)
+        near = found @ found.T / 0.5 - 1e9 * torch.eye(len(found))
+        return functional.cross_entropy(near, torch.arange(len(found)).roll(len(rows)))
+
+    return fit(model, loss, (X,))
+
+
+@case
+def variational_autoencoder():
+    torch.manual_seed(0)
+
+    class Autoencoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down, self.up = nn.Linear(12, 8), nn.Linear(4, 12)
+
+        def forward(self, rows):
+            mean, variance = self.down(rows).chunk(2, 1)
+            hidden = mean + torch.randn_like(mean) * (variance / 2).exp()
+            return self.up(hidden), mean, variance
+
+    def loss(m, rows):
+        found, mean, variance = m(rows)
+        return functional.mse_loss(found, rows) - 0.05 * (1 + variance - mean**2 - variance.exp()).mean()
+
+    return dropped(Autoencoder(), loss, (X,))
+
+
+@case
+def diffusion():
+    torch.manual_seed(0)
+
+    class Denoiser(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.times, self.net = nn.Embedding(10, 12), nn.Sequential(nn.Linear(12, 32), nn.SiLU(), nn.Linear(32, 12))
+
+        def forward(self, rows, times):
+            return self.net(rows + self.times(times))
+
+    def loss(m, rows):
+        times, noise = torch.randint(0, 10, (len(rows),)), torch.randn_like(rows)
+        return functional.mse_loss(m(rows + noise * times[:, None] / 10, times), noise)
+
+    return fit(Denoiser(), loss, (X,))
+
+
+@case
+def mixture_of_experts_with_dropout():
+    torch.manual_seed(0)
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(12, 3)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(12, 12), nn.Dropout(0.1), nn.ReLU()) for _ in range(3))
+            self.last = nn.Linear(12, 3)
+
+        def forward(self, rows):
+            most, chosen = self.gate(rows).softmax(-1).max(-1)
+            found = torch.zeros_like(rows)
+            for place, expert in enumerate(self.experts):
+                own = (chosen == place).nonzero().flatten()
+                if len(own):
+                    found = found.index_add(0, own, expert(rows[own]) * most[own, None])
+            return self.last(found)
+
+    return dropped(Experts(), cross, (X, Y))
+
+
+@case
+def stochastic_depth():
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(12, 12)
+
+        def forward(self, rows):
+            if not self.training:
+                return rows + self.inner(rows)
+            keep = torch.rand(rows.shape[0], 1) < 0.8
+            return rows + self.inner(rows) * keep / 0.8
+
+    class LayerDrop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.last = nn.ModuleList(Block() for _ in range(3)), nn.Linear(12, 3)
+
+        def forward(self, rows):
+            for block in self.blocks:
+                if torch.rand([]) > 0.2 or not self.training:
+                    rows = block(rows)
+            return self.last(rows)
+
+    return dropped(LayerDrop(), cross, (X, Y))
+
+
+@case
+def spectral_and_weight_norm():
+    torch.manual_seed(0)
+    from torch.nn.utils import parametrizations
+
+    model = nn.Sequential(
+        parametrizations.spectral_norm(nn.Linear(12, 16)), nn.ReLU(), parametrizations.weight_norm(nn.Linear(16, 3))
+    )
+    return fit(model, cross, (X, Y))
+
+
+@case
+def gradient_checkpointing():
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU()) for _ in range(2)
+            )
+            self.norm, self.last = nn.LayerNorm(12), nn.Linear(12, 3)
+
+        def forward(self, rows):
+            for block in self.blocks:
+                rows = checkpoint(block, rows, use_reentrant=False)
+            return self.last(self.norm(rows))
+
+    return fit(Deep(), cross, (X, Y))
+
+
+@case
+def siamese_with_shared_encoder():
+    torch.manual_seed(0)
+
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(12, 8), nn.Tanh())
+
+        def forward(self, one, other):
+            return functional.cosine_similarity(self.encoder(one), self.encoder(other))
+
+    return fit(Siamese(), lambda m, a, b, y: functional.mse_loss(m(a, b), (y > 1).float()), (X[:48], X[48:], Y[:48]))
+
+
+@case
+def several_outputs_in_a_dictionary():
+    torch.manual_seed(0)
+
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.one, self.two = nn.Linear(12, 16), nn.Linear(16, 3), nn.Linear(16, 1)
+
+        def forward(self, batch):
+            hidden = self.body(batch["rows"]).relu()
+            return {"kind": self.one(hidden), "size": self.two(hidden).squeeze(1), "name": "heads"}
+
+    def loss(m, rows, target):
+        found = m({"rows": rows, "note": "training"})
+        return functional.cross_entropy(found["kind"], target) + functional.mse_loss(found["size"], target.float())
+
+    return fit(Heads(), loss, (X, Y))
+
+
+@case
+def fine_tuning_with_low_rank_adapters():
+    torch.manual_seed(0)
+
+    class Adapter(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner.requires_grad_(False)
+            self.down, self.up = nn.Linear(12, 2, bias=False), nn.Linear(2, 16, bias=False)
+            nn.init.zeros_(self.up.weight)
+
+        def forward(self, rows):
+            return self.inner(rows) + self.up(self.down(rows))
+
+    model = mlp()
+    model[0] = Adapter(model[0])
+    return fit(model, cross, (X, Y))
+
+
+@case
+def momentum_teacher():
+    torch.manual_seed(0)
+    student = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16, affine=False), nn.ReLU(), nn.Linear(16, 8))
+    teacher = copy.deepcopy(student).requires_grad_(False)
+
+    def loss(m, rows):
+        with torch.no_grad():
+            for old, new in zip(teacher.parameters(), m.parameters()):
+                old.lerp_(new, 0.1)
+            wanted = teacher(rows)
+        return 2 - 2 * functional.cosine_similarity(m(rows * 1.1), wanted).mean()
+
+    return fit(student, loss, (X,))
+
+
+@case
+def penalty_and_learned_temperature():
+    torch.manual_seed(0)
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.temperature = nn.Linear(12, 3), nn.Parameter(torch.zeros(()))
+
+        def forward(self, rows):
+            return self.inner(rows) * self.temperature.exp()
+
+    return fit(Scaled(), lambda m, r, t: cross(m, r, t) + 1e-2 * sum(w.square().sum() for w in m.parameters()), (X, Y))
+
+
+@case
+def frozen_backbone_in_evaluation():
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU()).eval().requires_grad_(False)
+    head = nn.Linear(16, 3)
+    return fit(head, lambda m, rows, target: cross(m, backbone(rows), target), (X, Y))
+
+
+@case
+def attack_on_inputs():
+    model, found = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows, target in batches(X, Y):
+        rows = rows.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(cross(model, rows, target), [rows])
+        loss = cross(model, (rows + 0.1 * slope.sign()).detach(), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@case
+def scheduled_argument():
+    class Annealed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(12, 3)
+
+        def forward(self, rows, strength, step=0):
+            return self.inner(rows) * strength
+
+    torch.manual_seed(0)
+    model, found = Annealed(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, (rows, target) in enumerate(batches(X, Y, steps=12)):
+        loss = functional.cross_entropy(model(rows, 1 / (1 + step), step=step), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@case
+def counters_and_caches():
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.cache, self.steps = nn.Linear(12, 3), {}, 0
+            self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+        def forward(self, rows):
+            self.steps += 1
+            self.seen += 1
+            if "scale" not in self.cache:
+                self.cache["scale"] = torch.linspace(0.5, 1.5, 12)
+            return self.inner(rows * self.cache["scale"])
+
+    torch.manual_seed(0)
+    model = Cached()
+    return [*fit(model, cross, (X, Y)), model.steps, model.seen.item()]
+
+
+@case
+def lazy_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(3))
+    model(X[:2])
+    other = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(3))
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    return [*fit(model, cross, (X, Y)), *fit(other, cross, (X, Y), optimizer=optimizer)]
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(12, 3)
+
+    def forward(self, rows):
+        found = self.inner(rows)
+        if self.training:
+            return found
+        return [{"label": int(each.argmax()), "scores": each[each > 0]} for each in found]
+
+
+@case
+def lists_in_evaluation():
+    torch.manual_seed(0)
+    model = Detector()
+    found = fit(model, cross, (X, Y))
+    with torch.no_grad():
+        said = model.eval()(X[:9])
+    return [*found, len(said), sum(each["label"] for each in said), sum(each["scores"].sum().item() for each in said)]
+
+
+@case
+def kept_workers_and_break():
+    model, found = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(X, Y), 8, shuffle=True, num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        for step, (rows, target) in enumerate(loader):
+            loss = cross(model, rows, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+            if step == 2:
+                break
+    return found
+
+
+@case
+def traced_after_training():
+    model = mlp()
+    found = fit(model, cross, (X, Y))
+    traced = torch.jit.trace(model.eval(), X[:4])
+    return [*found, traced(X[:3]).sum().item()]
+
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return X[index] + 0.1 * torch.randn(12), Y[index]
+
+
+@case
+def own_collate_with_workers_and_augmentation():
+    model, found = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def collate(samples):
+        return torch.stack([rows for rows, _ in samples]), torch.stack([target for _, target in samples])
+
+    torch.manual_seed(3)
+    for rows, target in DataLoader(Noisy(), 8, shuffle=True, num_workers=1, collate_fn=collate):
+        loss = cross(model, rows, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def main():
+    for name in sys.argv[1:] or CASES:
+        torch.manual_seed(7)
+        try:
+            print(name, *(f"{number:.6f}" for number in CASES[name]()), flush=True)
+        except SystemExit as ending:
+            print(name, "refused", ending.code, flush=True)
+        except RuntimeError as error:
+            print(name, "failed", str(error).replace("\n", " ")[:200], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Programs that nobody wrote for several ranks: each trains as on one process, or is refused; none trains otherwise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.train.unmodified import dependent, ordinary
+from tests.train.unmodified.test_unmodified import HERE, environment, paceline
+
+NEAR = 2e-5
+EXPECTED_EQUAL = {
+    *("mean_loss_by_attribute", "features_by_attribute", "features_by_hook", "features_by_list"),
+    *("state_in_evaluation", "bank_in_evaluation", "in_place_input"),
+}
+
+
+def results(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+
+
+def on_both(folder, program, layout, *names):
+    """What a program prints on one process, and on the ranks of a layout."""
+    line = [sys.executable, HERE / program, *names]
+    one = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder)
+    several = paceline(folder, "-q", "--no-profile", "--layout", layout, HERE / program, *names, timeout_s=300)
+    return results(one), results(several)
+
+
+@pytest.fixture(scope="module")
+def dependences(tmp_path_factory):
+    return on_both(tmp_path_factory.mktemp("dependent"), "dependent.py", "dp=2")
+
+
+@pytest.fixture(scope="module")
+def ordinaries(tmp_path_factory):
+    return on_both(tmp_path_factory.mktemp("ordinary"), "ordinary.py", "dp=2")
+
+
+def is_equal(one: list[str], several: list[str]) -> bool:
+    return [float(each) for each in several] == pytest.approx([float(each) for each in one], rel=NEAR, abs=NEAR)
+
+
+@pytest.mark.parametrize("name", dependent.CASES)
+def test_rows_that_depend_on_each_other_are_refused_or_trained_with_as_on_one_process(dependences, name):
+    one, several = (found[name] for found in dependences)
+    if name in EXPECTED_EQUAL:
+        assert is_equal(one, several), (one, several)
+    else:
+        assert several == ["refused", "2"], (one, several)
+
+
+@pytest.mark.parametrize("name", ordinary.CASES)
+def test_ordinary_programs_are_not_refused_and_train_as_on_one_process(ordinaries, name):
+    one, several = (found[name] for found in ordinaries)
+    assert several[0] not in ("refused", "failed"), several
+    assert is_equal(one, several), (one, several)
+
+
+DRIFTS = {
+    "drawn_rate": "learning rate",
+    "other_rate_later": "learning rate",
+    "noise_in_weights": "weight 0.weight",
+    "other_momentum": "group 0 of SGD",
+}
+
+
+def test_ranks_that_come_apart_are_ended_with_what_differs(tmp_path):
+    names = ["unseeded_generator", *DRIFTS, "at_the_end"]
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", "dp=2", HERE / "drifts.py", *names)
+    assert done.stdout.splitlines() == ["unseeded_generator 0", *(f"{name} 2" for name in DRIFTS), "at_the_end 0"]
+    said = dict(line.split(": ", 1) for line in done.stderr.splitlines() if ": " in line)
+    for name, what in DRIFTS.items():
+        assert what in said[name] and "differs between processes" in said[name], said[name]
+    assert done.returncode == 2 and "not the same on rank 1" in said["end"], done.stderr
