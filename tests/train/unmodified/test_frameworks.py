@@ -15,7 +15,7 @@ STEPS = {"hf_trains.py": 6, "lightning_fits.py": 12, "contrastive_fits.py": 20}
 
 def of_one_process(program: str, folder: Path) -> dict[str, list[float]]:
     line = [sys.executable, HERE / program, "saved"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment(), cwd=folder)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -26,7 +26,7 @@ def test_its_own_ranks_train_as_one_process(program, tmp_path):
     one.mkdir()
     two.mkdir()
     expected = of_one_process(program, one)
-    done = paceline(two, "-q", "--no-profile", "--layout", "dp=2", HERE / program, "saved")
+    done = paceline(two, "-q", "--no-profile", "--layout", "dp=2", HERE / program, "saved", timeout_s=300)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith('{"')]  # from the first rank alone
     found = json.loads(line)
