@@ -5,7 +5,7 @@ WORKERS ?= 2
 TORCH = torch==2.13.0
 
 # What `make bench` leaves out: parts of benchmarks, those with a target of their own.
-NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/tune.py benchmarks/case_study.py \
+NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/gpu_emulated.py benchmarks/tune.py benchmarks/case_study.py \
     benchmarks/tune_memory.py benchmarks/trace.py benchmarks/loader.py benchmarks/demo.py
 
 BIN = .venv/bin
@@ -17,7 +17,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL = help
-.PHONY: help setup lint types imports tests labelled test demo docs tutorial pictures bench tune-benchmark gpu-proof \
+.PHONY: help setup lint types imports tests labelled test demo docs tutorial pictures bench tune-benchmark gpu-proof versions \
     clean
 
 help: ## Show this list.
@@ -98,6 +98,9 @@ demo-benchmark: setup ## Search for the demo's win ten times alone and ten times
 
 gpu-proof: setup ## Check on a machine with a GPU what only a GPU can show.
 	$(BIN)/python benchmarks/gpu_proof.py
+
+versions: setup ## Look for the private names of torch in torch 2.11 to 2.15; 25 GB where pip has CUDA builds.
+	$(BIN)/python tools/versions.py
 
 clean: ## Remove caches and build outputs; .venv and the records of runs stay.
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

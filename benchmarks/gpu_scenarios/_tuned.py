@@ -28,7 +28,9 @@ class Tuned:
 
 TUNED = {
     "tune: semantic": Tuned(program=("tuned.py",), options=("--allow", "semantic", "--budget", "100s")),
-    "tune: memory": Tuned(program=("tuned.py",), options=("--allow", "numeric", "--goal", "memory", "--budget", "60s")),
+    "tune: memory": Tuned(
+        program=("tuned.py",), options=("--allow", "numeric", "--goal", "memory", "--budget", "100s")
+    ),
 }
 
 

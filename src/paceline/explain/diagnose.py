@@ -193,8 +193,9 @@ def _memory(facts: Facts) -> dict[str, float | None]:
 
 
 def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
-    found = dict(missing_gauges(run))
     first = facts.first
+    off = first.record.meta.get("switched_off") or {}
+    found = {**missing_gauges(run), **{str(part): str(why) for part, why in off.items()}}
     if first.mfu.value is None:
         found["mfu"] = first.mfu.reason
     if first.record.device == "cpu":

@@ -18,10 +18,11 @@ import threading
 import time
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from paceline.observe.probe import debug_switches, guard, lazy, marks, process, unread
+from paceline.observe.probe import debug_switches, guard, lazy, marks, process, torch_names, unread
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
@@ -52,15 +53,17 @@ def _patch_torch(torch: Any) -> None:
     _state["imports_until_then_ns"] = lazy.imports.spent_ns
     gate.start_scribe = _start_scribe
     guard.on_undo(_silence)
-    for patch in (modules.patch, backwards.patch, optimizers.patch, loaders.patch, marks.patch):
-        patch(torch)
-    fetchers.patch(torch, _in_worker)
+    parts = {"modules": modules, "backward passes": backwards, "optimizers": optimizers}
+    parts |= {"loading of batches": loaders, "copies and communication": marks}
+    for part, module in parts.items():
+        torch_names.patch_part(part, partial(module.patch, torch))
+    torch_names.patch_part("loader workers", partial(fetchers.patch, torch, _in_worker))
     unread.keep_from_compiler(torch)
     if presence.has_gpu(torch):
         precision.patch(torch)
     _make_window(torch)
     if "window" in _state:
-        window.patch(torch, _end_window)
+        torch_names.patch_part("profiler window", partial(window.patch, torch, _end_window))
     _beside("patch", torch)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     atexit.register(_at_exit)
@@ -149,6 +152,7 @@ def _describe() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "debug": debug_switches.seen(torch),
         "argv": sys.argv,
+        "switched_off": torch_names.switched_off,
         **_state["device"].describe(),
     }
 
