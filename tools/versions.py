@@ -24,8 +24,17 @@ ROWS = (
     ("2.15.0", "3.13"),
     ("2.15.0", "3.14"),
 )
-PACKAGES = tuple(
-    ["numpy", "click", "isal", "msgspec", "nvidia-ml-py", "psutil", "rich", "pytest", "pytest-timeout", "hypothesis"]
+PACKAGES = (
+    "numpy",
+    "click",
+    "isal",
+    "msgspec",
+    "nvidia-ml-py",
+    "psutil",
+    "rich",
+    "pytest",
+    "pytest-timeout",
+    "hypothesis",
 )
 NAMES = """
 import torch
