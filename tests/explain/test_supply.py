@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -261,3 +263,12 @@ def test_steady_waiting_is_no_jitter(tmp_path):
     facts = with_workers(tmp_path, plain(120, wait=10), 0.04, 0.01, histogram=histogram(*[0.01] * 50, *[1.0] * 20))
     assert not is_jitter(facts.first)
     assert np.isfinite(facts.first.phases["data_wait"]).all()
+
+
+def test_the_least_gain_leaves_other_programs_their_cores():
+    """A program that uses 0.4 of two cores, beside others that use the rest, gains nothing for sure from workers."""
+    alone = supply(step_s=0.020, wait_s=0.012, compute_s=0.008, workers=0, make_s=0.012, make_cpu_s=0.002)
+    beside = replace(alone, free_cores=0.4)
+    assert alone.gain_with(4).low > 1.2
+    assert beside.gain_with(4).low < alone.gain_with(4).low
+    assert beside.gain_with(4).high == alone.gain_with(4).high

@@ -24,6 +24,7 @@ from paceline.record import layout
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
 _STARVED = 0.1  # share of a step that a rank waits for batches in the median, when it is said to be starved
 _MOST_WORKERS = 64
+_LEAST_FREE = 0.1  # cores
 _IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
 _OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
@@ -44,6 +45,7 @@ class Supply:
     other_cpu_s: float  # CPU time of everything else in this process
     workers: int  # or threads that make batches in place of them
     cores: float  # that this rank may count on
+    free_cores: float | None = None  # of these, what others on the host left; None: not measured
     start_s: float = 0.0  # of restart_s, without making the first batches, which kept workers have to make too
 
     @property
@@ -91,12 +93,15 @@ class Supply:
         """Speed-up of a step with so many workers.
 
         The low end grants each batch a third more, for coordination, another quarter where all cores are busy, which
-        may be two halves of one, and leaves all that the model does not explain as it is; the high end leaves half.
+        may be two halves of one, and leaves all that the model does not explain as it is; the high end leaves half. The
+        low end also leaves other programs the cores that they use.
         """
         predicted = max(self.step_with(workers), 1e-9)
         longer = 1.33 + 0.25 * min(1.0, self._cpu_s / predicted)
         high = self.step_s / (predicted + 0.5 * self.unexplained_s)
         coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * longer)
+        if self.free_cores is not None:
+            coordinated = max(coordinated, self._cpu_s * self.cores / self.free_cores)
         low = self.step_s / (coordinated + self.unexplained_s)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 
@@ -128,6 +133,7 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
         workers=int(behind) if loader is None else loader.makers,
         cores=_cores(facts) / _ranks_here(facts, rank),
+        free_cores=_free_cores(facts, rank),
     )
 
 
@@ -166,6 +172,15 @@ def _cores(facts: Facts) -> float:
     import os
 
     return facts.host.allowed_cores or float(os.cpu_count() or 1)
+
+
+def _free_cores(facts: Facts, rank: RankFacts) -> float | None:
+    """Return the cores that this rank may count on while others use theirs: at least those that the run has now."""
+    host = facts.host
+    if host.others_share <= 0 or host.allowed_cores is None or host.own_cores is None:
+        return None
+    left = max(host.allowed_cores - (host.other_cores or 0.0), host.own_cores, _LEAST_FREE)
+    return min(left, host.allowed_cores) / _ranks_here(facts, rank)
 
 
 def _ranks_here(facts: Facts, rank: RankFacts) -> int:
