@@ -62,6 +62,14 @@ def test_a_second_finding_about_the_same_time_has_what_the_first_left():
     assert "DATA003" in second.evidence[-1].text
 
 
+def test_what_draws_on_all_phases_has_what_is_left():
+    """Less work also waits less for a core, so that contention does not bound the gain of a remedy."""
+    host, data = within_budget([finding("HOST003", 2.0, 3.0), finding("DATA001", 1.5, 1.9)], SHARES)
+    assert (host.code, data.gain) == ("HOST003", Gain(low=1.5, high=1.9))
+
+    assert host.gain.high == pytest.approx(1 / (1 - 1 / 1.9))
+
+
 def test_findings_about_different_time_do_not_bound_each_other():
     found = within_budget([finding("DATA003", 1.5, 1.9), finding("COMP006", 1.1, 1.5)], SHARES)
     assert [one.gain.high for one in found] == [1.9, 1.5]

@@ -132,7 +132,9 @@ def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> l
     left = {name: float(shares.get(name, 0.0)) for name in PHASES}
     takers: dict[str, str] = {}  # phase: the finding that claimed most of it first
     found = []
-    for finding in findings:
+    general = [_phases_of(one.code) is PHASES for one in findings]
+    order = sorted(range(len(findings)), key=general.__getitem__)  # what draws on all phases has what is left
+    for finding in (findings[place] for place in order):
         if finding.gain is None or finding.code in _OF_THE_RUN or not sum(shares.values()):
             found.append(finding)
             continue
@@ -141,7 +143,7 @@ def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> l
         found.append(_bounded(finding, room, next((takers[p] for p in phases if p in takers), None)))
         _take(left, phases, 1 - 1 / (finding.gain.high if found[-1].gain is None else found[-1].gain.high))
         takers |= {name: finding.code for name in phases if name not in takers}
-    return found
+    return [found[order.index(place)] for place in range(len(found))]
 
 
 def _phases_of(code: str) -> Sequence[str]:
@@ -171,5 +173,5 @@ def _bounded(finding: Finding, room: float, taker: str | None) -> Finding:
 
 def _at_most(gain: Gain, most: float) -> Gain | None:
     if most < 1 + _NOTHING:
-        return None
-    return replace(gain, low=min(gain.low, most), high=min(gain.high, most))
+        return None  # the overlap may also leave nothing, so an interval above what is left begins at 1
+    return replace(gain, low=gain.low if gain.low < most else 1.0, high=min(gain.high, most))
