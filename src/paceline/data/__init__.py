@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from paceline.data.loader import Loader
     from paceline.data.sharded import ShardedDataset
     from paceline.data.tokens import TokenDataset
+    from paceline.data.writer import Writer
 
-__all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset"]
+__all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset", "Writer"]
 _MODULES = {
     "CenterCrop": "crops",
     "Loader": "loader",
     "RandomResizedCrop": "crops",
     "ShardedDataset": "sharded",
     "TokenDataset": "tokens",
+    "Writer": "writer",
 }
 
 

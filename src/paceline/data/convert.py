@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 from paceline import units
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
-from paceline.data.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.image_modes import column_mode
 from paceline.data.index import has_gaps
-from paceline.data.lossless import in_intervals
 from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
 from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_parent, finished, write_note
+from paceline.data.sample_reading import read_samples
 from paceline.data.shards import write_shard
 from paceline.data.sources import BadSample, Source
 from paceline.errors import EnvironmentFault, UsageError
+from paceline.hardware.host import this_host
 from paceline.hardware.operating_system import allowed_cores
 
 PLAN_FILE = ".converting.json"
-_JPEG = ("jpg", "jpeg")
 _MIXED = 2  # what a seed is for
 _OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
-_MOST = 1 << 63
 _LOOKED_AT = 64  # samples whose content is compared when a conversion is resumed
+_OF_MEMORY, _LEAST_MEMORY = 8, 2 << 30  # samples that are held take this part of the memory, at most
 _ROOM = 1.05  # of what is written, that has to be free on the disk
 
 Numbers = NDArray[np.int64]
@@ -72,6 +72,9 @@ class _Task:
     ids: Numbers
     options: Options
     threads: int
+
+
+_Bundle = Sequence[_Task]  # shards that are made together, from samples that are read together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,19 +233,20 @@ def _worked(
     done = whole - sum(len(task.ids) for task in tasks)
     progress(done, whole)
     if processes == 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield _make(source, task, lambda count, before=done: progress(before + count, whole))  # type: ignore[misc]
-            done += len(task.ids)
+        for bundle in _bundles(source, tasks, 1):
+            yield from _make_all(source, bundle, lambda count, before=done: progress(before + count, whole))  # type: ignore[misc]
+            done += sum(len(task.ids) for task in bundle)
         return
     context = get_context("spawn")
     counter = context.Value("q", 0)
+    bundles = _bundles(source, tasks, processes)
     with ProcessPoolExecutor(
-        min(processes, len(tasks)), mp_context=context, initializer=_prepare, initargs=(source, counter)
+        min(processes, len(bundles)), mp_context=context, initializer=_prepare, initargs=(source, counter)
     ) as pool:
-        futures = {pool.submit(_made_here, task) for task in tasks}
+        futures = {pool.submit(_made_here, bundle) for bundle in bundles}
         try:
             for future in as_completed(futures):
-                yield future.result()
+                yield from future.result()
                 progress(min(whole, done + counter.value), whole)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -258,7 +262,17 @@ def _prepare(source: Source, counter: Synchronized[int]) -> None:
     end_with_parent()
 
 
-def _made_here(task: _Task) -> _Made:
+def _bundles(source: Source, tasks: Sequence[_Task], processes: int) -> list[_Bundle]:
+    """Put shards together that fit in memory, where the source is faster read in its own order; else each by itself."""
+    if not getattr(source, "reads_groups", False):
+        return [[task] for task in tasks]
+    memory = this_host().memory_limit_bytes or _LEAST_MEMORY
+    bytes_of_one = max(1, sum(_sizes(source)) * max(len(task.ids) for task in tasks) // max(1, len(source)))
+    together = max(1, min(memory // (_OF_MEMORY * processes * bytes_of_one), -(-len(tasks) // processes)))
+    return [tasks[begin : begin + together] for begin in range(0, len(tasks), together)]
+
+
+def _made_here(bundle: _Bundle) -> list[_Made]:
     assert _here is not None  # `_prepare` has run
     source, counter = _here
 
@@ -266,76 +280,46 @@ def _made_here(task: _Task) -> _Made:
         with counter.get_lock():
             counter.value += 1
 
-    return _make(source, task, count)
+    return list(_make_all(source, bundle, count))
 
 
-def _make(source: Source, task: _Task, told: Callable[[int], None]) -> _Made:
-    """Make a shard; samples are read by threads, and written in order."""
+def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> Iterator[_Made]:
+    """Make the shards of a bundle; of a source that is read in groups, their samples are read first, in order."""
+    if not getattr(source, "reads_groups", False):
+        yield from (_make(source, task, told, None) for task in bundle)
+        return
+    ids, first = np.sort(np.concatenate([task.ids for task in bundle])), bundle[0]
+    counts = iter(range(1, len(ids) + 1))
+    held = {}
+    for number, sample in read_samples(source, ids, first.threads, verbatim=first.options.verbatim):
+        held[number] = sample
+        told(next(counts))
+    yield from (_make(source, task, lambda _: None, held) for task in bundle)
+
+
+def _make(
+    source: Source, task: _Task, told: Callable[[int], None], held: dict[int, Sample | BadSample] | None
+) -> _Made:
+    """Make a shard; samples are read by threads, unless they were read before, and written in order."""
     skipped: list[str] = []
+    ids: list[int] = task.ids.tolist()
 
     def samples() -> Iterator[tuple[str, str, Sample]]:
         kept = 0
-        with ThreadPoolExecutor(task.threads) as pool:
-            for count, (number, made) in enumerate(_read(source, task, pool), 1):
-                told(count)
-                if isinstance(made, BadSample):
-                    if task.options.on_error == "raise":
-                        raise made
-                    skipped.append(str(made))
-                    continue
-                yield f"{task.number:06d}{kept:07d}", source.name(number), made
-                kept += 1
+        read = read_samples(source, task.ids, task.threads, verbatim=task.options.verbatim) if held is None else None
+        for count, (number, made) in enumerate(read or ((one, (held or {}).pop(one)) for one in ids), 1):
+            told(count)
+            if isinstance(made, BadSample):
+                if task.options.on_error == "raise":
+                    raise made
+                skipped.append(str(made))
+                continue
+            yield f"{task.number:06d}{kept:07d}", source.name(number), made
+            kept += 1
 
     shard = write_shard(task.path, source.columns, samples())
     write_note(task.path.parent, Note(shard=shard, skipped=skipped))
     return _Made(number=task.number, shard=shard, skipped=skipped)
-
-
-def _read(source: Source, task: _Task, pool: ThreadPoolExecutor) -> Iterator[tuple[int, Sample | BadSample]]:
-    """Read samples some ahead, so that memory is bounded."""
-
-    def one(number: int) -> Sample | BadSample:
-        try:
-            sample = _fitting(source.sample(number), source.name(number), source.columns)
-            return _fast(sample, source.columns, task.options)
-        except BadSample as error:
-            return error
-
-    ids, ahead = task.ids.tolist(), 4 * task.threads
-    for begin in range(0, len(ids), ahead):
-        some = ids[begin : begin + ahead]
-        yield from zip(some, pool.map(one, some), strict=True)
-
-
-def _fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and its images are images.
-
-    Raises:
-        BadSample: A number does not fit, or the bytes of an image are something else.
-    """
-    for column in columns:
-        value = sample[column.name]
-        if column.kind == "image" and isinstance(value, Payload):
-            try:
-                image_header(value.data)
-            except NotAnImage as error:
-                raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
-    for key, value in sample.items():
-        if isinstance(value, int) and not -_MOST <= value < _MOST:
-            raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
-    return sample
-
-
-def _fast(sample: Sample, columns: Sequence[Column], options: Options) -> Sample:
-    """Return a sample whose JPEGs are fast to decode."""
-    if options.verbatim:
-        return sample
-    made = dict(sample)
-    for column in columns:
-        value = sample[column.name]
-        if column.kind == "image" and isinstance(value, Payload) and value.suffix in _JPEG:
-            made[column.name] = replace(value, data=in_intervals(value.data))
-    return made
 
 
 def _described(source: Source, shards: Sequence[Shard], options: Options) -> Contents:
@@ -348,10 +332,16 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
 
 def _finish(dest: Path, contents: Contents) -> Contents:
     """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
-    contents = replace(contents, columns=_completed(dest, contents))
-    write_contents(dest, contents, all_blocks(dest, contents))
+    contents = write_data_set(dest, contents)
     clear(dest)
     (dest / PLAN_FILE).unlink(missing_ok=True)
+    return contents
+
+
+def write_data_set(folder: Path, contents: Contents) -> Contents:
+    """Write what makes a folder of shards a data set, and return what it says."""
+    contents = replace(contents, columns=_completed(folder, contents))
+    write_contents(folder, contents, all_blocks(folder, contents))
     return contents
 
 

@@ -16,6 +16,7 @@ from paceline.data.sources import BadSample
 from paceline.errors import EnvironmentFault, UsageError
 
 _LABELS = ("label", "labels", "target", "targets", "y")
+_CHUNK_BYTES = 64 << 20  # of chunks that are kept in memory, of each array
 HDF5 = (".h5", ".hdf5", ".hdf")
 
 
@@ -27,6 +28,11 @@ class Arrays:
     hdf5: bool = False
     classes: Sequence[str] = ()
     version: str = ""
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether a row is read with others: HDF5 reads whole chunks."""
+        return self.hdf5
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path, bool]]:
         return type(self), (self.path, self.hdf5)  # files are opened where they are read
@@ -101,7 +107,7 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
         raise EnvironmentFault("HDF5 files need h5py: pip install 'paceline[formats]'") from error
     found: dict[str, Any] = {}
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES)
         file.visititems(lambda name, one: found.update({name: one}) if isinstance(one, h5py.Dataset) else None)
     except OSError as error:
         raise UsageError(f"{path} cannot be read as HDF5: {error}") from error

@@ -138,7 +138,7 @@ class DatasetSource:
                 f"{self.name(number)}: {column.name} is of kind {kind}, but of kind {column.kind} in the first sample"
             )
         try:
-            return image_payload(value, self._images) if column.kind == "image" else _kept(value, column)
+            return kept(value, column, self._images)
         except (ValueError, TypeError, RuntimeError, OSError) as error:
             raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
 
@@ -214,8 +214,19 @@ def _kind_of_array(value: Any) -> ColumnKind:
     return "array" if isinstance(single, complex) else kind_of(single)
 
 
-def _kept(value: Any, column: Column) -> Value:
-    """Return a value as shards keep it."""
+def kept(value: Any, column: Column, images: Written | None = None) -> Value:
+    """Return a value as shards keep it.
+
+    Args:
+        value: Of the kind of its column.
+        column: Where it belongs.
+        images: How to write an image that has no file of its own.
+
+    Raises:
+        ValueError: It cannot be kept.
+    """
+    if column.kind == "image":
+        return image_payload(value, images)
     if column.is_number:
         return number_of(value, column)
     if column.kind == "text":

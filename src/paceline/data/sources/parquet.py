@@ -25,6 +25,7 @@ class Tables:
 
     files: Sequence[Path]
     version: str = ""
+    reads_groups = True  # a row is read with all of its group
 
     def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path]]]:
         return type(self), (self.files,)
