@@ -222,3 +222,18 @@ def test_single_values_of_hdf5_are_left_out_and_told(tmp_path):
     source = source_of(tmp_path / "a.h5", None)
     assert [column.name for column in source.columns] == ["x"]
     assert source.notes == [f"single values of {tmp_path / 'a.h5'} are not converted: name, version"]
+
+
+def test_arrays_of_an_archive(tmp_path):
+    x = np.random.default_rng(0).random((5, 3))
+    np.savez_compressed(tmp_path / "a.npz", x=x, y=np.arange(5), version=3)
+    source = source_of(tmp_path / "a.npz", None)
+    assert [column.name for column in source.columns] == ["x", "label"] and len(source.notes) == 1
+    convert(source, tmp_path / "shards", Options(seed=None), 1, lambda done, whole: None)
+    found = ShardedDataset(tmp_path / "shards")
+    assert all(
+        np.array_equal(found[number]["x"], x[number]) and found[number]["label"] == number for number in range(5)
+    )
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    with pytest.raises(UsageError, match="cannot be read as NumPy arrays"):
+        len(source_of(tmp_path / "b.npz", None))

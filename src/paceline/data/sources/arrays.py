@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.data.index import UNREADABLE
 from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
@@ -94,8 +95,11 @@ def _of_numpy(path: Path) -> dict[str, Any]:
     if not files:
         raise UsageError(f"no .npy files in {path}")
     try:
+        if path.suffix.lower() == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
         found = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in files}
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read as NumPy arrays: {error}") from error
     return found
 

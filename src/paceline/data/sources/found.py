@@ -15,7 +15,7 @@ from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import tars
 from paceline.errors import UsageError
 
-_PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip", ".npz")
+_PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
     "webdataset": ((".tar",), tars),
     "tfrecord": ((".tfrecord", ".tfrecords", ".tfrec"), tfrecords),
@@ -86,8 +86,8 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
 def _kind(path: Path) -> str:
     if path.is_file():
-        if path.suffix.lower() in (*HDF5, ".npy"):
-            return "npy" if path.suffix.lower() == ".npy" else "hdf5"
+        if path.suffix.lower() in (*HDF5, ".npy", ".npz"):
+            return "hdf5" if path.suffix.lower() in HDF5 else "npy"
         if path.suffix.lower() == ".csv":
             return "table"
     for kind, (suffixes, _) in _OF_FILES.items():
