@@ -71,24 +71,6 @@ def test_columns_that_are_asked_for_come_in_their_order(shards, how):
         assert isinstance(how, CenterCrop) or list(batch) == ["label", "__key__", "image"]
 
 
-def test_a_sample_by_its_number_and_parts_of_a_data_set(shards):
-    from torch.utils.data import Subset
-
-    from paceline.data.sharded import ShardedDataset
-
-    dataset = ShardedDataset(shards)
-    found = {one["label"]: one for one in (dataset[number] for number in range(COUNT))}
-    assert sorted(found) == list(range(COUNT))
-    assert np.array_equal(found[7]["image"], pixels(32, 32, 7)) and found[7]["caption"] == "picture 7"
-    assert dataset[-1]["label"] == dataset[COUNT - 1]["label"]
-    with pytest.raises(IndexError, match="its samples go from 0 to 11"):
-        dataset[COUNT]
-    labels = [
-        one["label"] for batch in Loader(Subset(dataset, [3, 5, 8]), 2, collate_fn=list, processes=1) for one in batch
-    ]
-    assert labels == [dataset[number]["label"] for number in (3, 5, 8)]
-
-
 @pytest.mark.parametrize("columns", [["image", "lable"], "image"])
 def test_a_column_that_is_not_there_is_refused(shards, columns):
     with pytest.raises(UsageError, match="there are image, label, caption"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Sequence
@@ -58,21 +57,6 @@ class ShardedDataset:
 
     def __len__(self) -> int:
         return self.contents.samples
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return a sample by its number: the values of its columns, images decoded.
-
-        Raises:
-            IndexError: There is no such sample.
-            DamagedData: It is not what was written.
-        """
-        from paceline.data.batches import ShardedSamples
-
-        count, wanted = len(self), operator.index(number)
-        if not -count <= wanted < count:
-            raise IndexError(f"sample {wanted} of {self.address}: its samples go from 0 to {count - 1}")
-        found: dict[str, Any] = ShardedSamples(self, self.contents.columns, None, exact=True)[wanted % count]
-        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self._given, self._remote)
