@@ -18,6 +18,7 @@ from tests.data.making import converted, jpeg
 from paceline.data import tfrecord
 from paceline.data.convert import Options, convert
 from paceline.data.export import export
+from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.found import source_of
 from paceline.errors import UsageError
@@ -230,10 +231,8 @@ def test_arrays_of_an_archive(tmp_path):
     source = source_of(tmp_path / "a.npz", None)
     assert [column.name for column in source.columns] == ["x", "label"] and len(source.notes) == 1
     convert(source, tmp_path / "shards", Options(seed=None), 1, lambda done, whole: None)
-    found = ShardedDataset(tmp_path / "shards")
-    assert all(
-        np.array_equal(found[number]["x"], x[number]) and found[number]["label"] == number for number in range(5)
-    )
+    (batch,) = Loader(tmp_path / "shards", 5)
+    assert np.array_equal(batch["x"].numpy(), x) and batch["label"].tolist() == list(range(5))
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     with pytest.raises(UsageError, match="cannot be read as NumPy arrays"):
         len(source_of(tmp_path / "b.npz", None))
