@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.train import batch_norm
+from paceline.train import agreement, batch_norm
 from paceline.train.activations import blocks_of
+from paceline.train.layout import Layout
 from paceline.train.parallel import cp, cp_check, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.recipe import Recipe
@@ -31,9 +32,13 @@ class Arranged:
     set_sync: Callable[[bool], None]  # whether the coming micro-step reduces gradients
     stages: pp.Stages | None
     check_used: Callable[[], None]  # after backward: whether all that is exchanged was there
+    averages_later: bool = False  # whether gradients of `held` are averaged by `module` only, as DDP does
+    whole: Any = None  # a copy of the model from before it was split; None where nothing is compared
 
 
-def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arranged:
+def arrange(
+    model: Any, world: World, recipe: Recipe, sample: Any = None, copied: Callable[[Any], Any] | None = None
+) -> Arranged:
     """Spread a model over the ranks.
 
     Args:
@@ -41,10 +46,53 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
         world: The ranks.
         recipe: Of the run.
         sample: What the model may be called with, for stages of measured cost.
+        copied: Returns a copy of the model before it is split, or None.
 
     Raises:
         UsageError: The ranks made different models, or the layout does not fit this one.
     """
+    blocks = _prepared(model, world, recipe)
+    layout, whole, notes = world.layout, copied(model) if copied else None, _attributes(model)
+    if {"shard", "pp"} & set(mesh_axes(layout)):
+        _contiguous(model)
+    plan = tp.plan_of(model) if layout.tp > 1 else {}
+    if layout.pp == 1:
+        module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
+        _put_attributes(model, notes)
+        if layout.cp > 1:
+            cp_check.check_first(module, model, world)
+        return Arranged(
+            module=module,
+            held=model,
+            set_sync=set_sync,
+            stages=None,
+            check_used=check_used,
+            averages_later=module is not model,
+            whole=whole,
+        )
+    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
+    checks = []
+    for _, stage in own:
+        inside = set(stage.modules())
+        checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
+    from torch import nn
+
+    held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
+    _put_attributes(held, notes)
+    held.forward = partial(_refuse_call, layout)
+    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
+    return Arranged(
+        module=held,
+        held=held,
+        set_sync=lambda on: None,
+        stages=stages,
+        check_used=partial(_each, checks),
+        whole=whole,
+    )
+
+
+def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
+    """Check a model, put it on its device with the values of rank 0, and return its repeated blocks."""
     _check(model, world)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
@@ -55,31 +103,45 @@ def arrange(model: Any, world: World, recipe: Recipe, sample: Any = None) -> Arr
         model.to(world.device)
     if world.mesh is not None:
         _same_values(model)
-    layout = world.layout
-    if {"shard", "pp"} & set(mesh_axes(layout)):
-        _contiguous(model)
-    plan = tp.plan_of(model) if layout.tp > 1 else {}
-    if layout.pp == 1:
-        module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
-        if layout.cp > 1:
-            cp_check.check_first(module, model, world)
-        return Arranged(module=module, held=model, set_sync=set_sync, stages=None, check_used=check_used)
-    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
-    checks = []
-    for _, stage in own:
-        inside = set(stage.modules())
-        checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
-    from torch import nn
+    _check_hooks(model, world.layout)
+    return blocks
 
-    held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
-    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
-    return Arranged(
-        module=held,
-        held=held,
-        set_sync=lambda on: None,
-        stages=stages,
-        check_used=partial(_each, checks),
+
+def _refuse_call(layout: Layout, *_: Any, **__: Any) -> None:
+    """Refuse to run the layers of one rank as if they were the model."""
+    raise UsageError(
+        f"layout {layout}: a rank has some of the layers, and calling the model would run these only; use "
+        "engine.train_batch(inputs, target) to train and engine.evaluate(loader) to evaluate"
     )
+
+
+def _attributes(model: Any) -> dict[str, dict[str, Any]]:
+    """Return what a program noted on parameters, such as `no_weight_decay`; parameters that are split are others."""
+    return {name: dict(vars(each)) for name, each in model.named_parameters(remove_duplicate=False) if vars(each)}
+
+
+def _put_attributes(held: Any, notes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put notes on the parameters that this rank holds, where they are not there."""
+    for name, parameter in held.named_parameters(remove_duplicate=False):
+        for key, value in notes.get(name, {}).items():
+            if not hasattr(parameter, key):
+                setattr(parameter, key, value)
+
+
+def _check_hooks(model: Any, layout: Layout) -> None:
+    """See that no hooks of the program's are on parameters that are replaced by split ones.
+
+    Raises:
+        UsageError: Some would be lost.
+    """
+    if not {"shard", "tp"} & set(mesh_axes(layout)):
+        return
+    for name, each in model.named_parameters():
+        if each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None):
+            raise UsageError(
+                f"layout {layout}: {name} has a hook for its gradient, which would be lost when it is split; hook an "
+                "output of a module instead, or use a layout of dp only"
+            )
 
 
 def _each(checks: Sequence[Callable[[], None]]) -> None:
@@ -143,6 +205,8 @@ def _check(model: Any, world: World) -> None:
     import torch
 
     own = [f"{key} {tuple(value.shape)} {value.dtype}" for key, value in tensors.items()]
+    if agreement.is_same(agreement.digest(own), world.everyone):  # names are sent only where they differ
+        return
     every: list[Any] = [None] * world.layout.ranks
     torch.distributed.all_gather_object(every, own)
     for rank, other in enumerate(every):

@@ -113,3 +113,8 @@ def scaled(normal: Any, weight: Any, bias: Any) -> Any:
 def _shape(values: Any) -> list[int]:
     """Return the shape in which numbers of channels go with values."""
     return [1, -1, *[1] * (values.dim() - 2)]
+
+
+def is_shared(model: Any) -> bool:
+    """Return whether a BatchNorm of a model takes its statistics over several ranks."""
+    return any(getattr(part.forward, "func", None) is _forward for part in model.modules())

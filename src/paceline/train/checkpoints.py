@@ -2,14 +2,15 @@
 
 Each rank writes the parts that it holds; a reader of another layout asks for its own parts. Optimizer state goes by the
 name of its parameter, so that stages and shards come apart and together. Progress (steps, loss scale, schedule) is one
-JSON file that rank 0 writes last, under its name only when it is whole.
+JSON file that rank 0 writes last. A checkpoint is written beside its folder, and takes its place when it is whole.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -19,6 +20,7 @@ from paceline.errors import UsageError
 from paceline.train.replicas import Replicas
 
 _PROGRESS = "paceline.json"
+_EXTRA = "extra.pt"
 _SCHEMA = "paceline.checkpoint/1"
 
 
@@ -58,26 +60,78 @@ def _options() -> Any:
     return StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(folder: Path, tensors: dict[str, Any], progress: dict[str, Any]) -> None:
+def save(
+    folder: Path, tensors: dict[str, Any], progress: dict[str, Any], extra: Mapping[str, Any] | None = None
+) -> None:
     """Write a checkpoint; a collective of all ranks.
 
+    It is written beside the folder and takes its place when it is whole: one of the two is always there.
+
     Args:
-        folder: Where; its earlier checkpoint is replaced.
+        folder: Where; its earlier checkpoint is replaced, other files in it stay.
         tensors: As `state` returns them.
         progress: What goes into the JSON file.
+        extra: Of the program's own: what `torch.load(weights_only=True)` reads; rank 0's is written.
     """
+    import torch
     from torch.distributed import checkpoint
 
-    first = _rank() == 0
-    if first:
-        (folder / _PROGRESS).unlink(missing_ok=True)
-    with _quiet():
-        checkpoint.save(tensors, checkpoint_id=folder)
-    if first:
-        part = folder / f"{_PROGRESS}.part"
-        part.write_text(json.dumps({"schema": _SCHEMA, **progress}, default=_number), encoding="utf-8")
-        part.replace(folder / _PROGRESS)
+    text = json.dumps({"schema": _SCHEMA, **progress}, default=_number)
+    part = beside(folder, "part")
+    if _rank() == 0:
+        recover(folder)
+        shutil.rmtree(part, ignore_errors=True)
     _meet()
+    with _quiet():
+        checkpoint.save(tensors, checkpoint_id=part)
+    if _rank() == 0:
+        if extra is not None:
+            torch.save(dict(extra), part / _EXTRA)
+        (part / _PROGRESS).write_text(text, encoding="utf-8")
+        put_in_place(part, folder)
+    _meet()
+
+
+def beside(folder: Path, what: str) -> Path:
+    """Return the folder beside a checkpoint for one that is written (``part``) or replaced (``old``)."""
+    return folder.absolute().parent / f".{folder.absolute().name}.{what}"
+
+
+def put_in_place(part: Path, folder: Path) -> None:
+    """Give a whole checkpoint the place of an earlier one."""
+    folder, old = folder.absolute(), beside(folder, "old")
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    if old.exists():
+        for path in old.iterdir():
+            if not _is_ours(path):
+                path.rename(folder / path.name)
+        shutil.rmtree(old)
+
+
+def recover(folder: Path) -> None:
+    """Finish what a run that was killed in `put_in_place` began."""
+    folder, old, part = folder.absolute(), beside(folder, "old"), beside(folder, "part")
+    if old.exists() and not folder.exists():
+        (part if (part / _PROGRESS).exists() else old).rename(folder)
+    if old.exists():
+        for path in old.iterdir():
+            if not _is_ours(path) and not (folder / path.name).exists():
+                path.rename(folder / path.name)
+        shutil.rmtree(old)
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name in (_PROGRESS, _EXTRA, ".metadata") or path.suffix == ".distcp"
+
+
+def read_extra(folder: Path) -> dict[str, Any]:
+    """Return what a program saved beside; empty where it saved nothing."""
+    import torch
+
+    path = folder / _EXTRA
+    return dict(torch.load(path, map_location="cpu", weights_only=True)) if path.exists() else {}
 
 
 def _number(value: Any) -> Any:
@@ -104,7 +158,7 @@ def shaped(own: Any, saved: Any) -> Any:
     return saved
 
 
-def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> None:
+def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]:
     """Read the tensors of a checkpoint; a collective of all ranks.
 
     Args:
@@ -113,22 +167,63 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> None:
             were others.
         same_ranks: Whether ranks are what they were, and go on with their random numbers.
 
+    Returns:
+        Names of parameters that had no optimizer state, as they were frozen.
+
     Raises:
         UsageError: It is of another model or optimizer.
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
 
+    frozen = _without_state(folder, tensors)
+    of_optimizer = tensors.get("optimizer", {})
+    kept = {key: of_optimizer.pop(key) for key in list(of_optimizer) if _parameter_of(key) in frozen}
     try:
         with _quiet():
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
         causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
         raise UsageError(f"checkpoint {folder} is not of this model and optimizer: {causes}") from error
+    of_optimizer.update(kept)
+    return frozen
 
 
-def apply(tensors: dict[str, Any], model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: bool) -> None:
-    """Give what was read to a model, its optimizer and its replicas; one that had not stepped loses its state."""
+def _without_state(folder: Path, tensors: dict[str, Any]) -> set[str]:
+    """Return the parameters without optimizer state in a checkpoint in which others have some."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    keys = FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = {_parameter_of(key.removeprefix("optimizer.")) for key in keys if key.startswith("optimizer.state.")}
+    wanted = {_parameter_of(key) for key in tensors.get("optimizer", {}) if key.startswith("state.")}
+    return wanted - saved if saved else set()
+
+
+def _parameter_of(key: str) -> str:
+    """Return the name of the parameter that a flat key of an optimizer's state or settings is of."""
+    kind, _, rest = key.partition(".")
+    return rest.rpartition(".")[0] if kind in ("state", "param_groups") else ""
+
+
+def apply(
+    tensors: dict[str, Any],
+    model: Any,
+    optimizer: Any,
+    replicas: Replicas | None,
+    *,
+    stepped: bool,
+    frozen: set[str] | None = None,
+) -> None:
+    """Give what was read to a model, its optimizer and its replicas; one that had not stepped loses its state.
+
+    Args:
+        tensors: As `state` returns them, after `load`.
+        model: The module that holds this rank's parameters.
+        optimizer: Of that module.
+        replicas: Of a mode in which they do not step together; None without.
+        stepped: Whether the optimizer had state.
+        frozen: Names of parameters for which it had none.
+    """
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
 
     (of_optimizer,) = (value for name, value in tensors.items() if name.startswith("optimizer"))
@@ -141,6 +236,9 @@ def apply(tensors: dict[str, Any], model: Any, optimizer: Any, replicas: Replica
         for key, group, name in _settings(model, optimizer):
             group[name] = of_optimizer[key]
         optimizer.state.clear()
+    for name, parameter in model.named_parameters():
+        if name in (frozen or ()):
+            optimizer.state.pop(parameter, None)
     if replicas is not None:
         replicas.load(tensors["outer"])
 
@@ -163,6 +261,9 @@ def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: There is no whole checkpoint, or it is of another run.
     """
+    if _rank() == 0:
+        recover(folder)
+    _meet()
     try:
         progress = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -192,4 +293,5 @@ def _meet() -> None:
     import torch
 
     if torch.distributed.is_initialized():
-        torch.distributed.barrier()
+        on_gpu = "nccl" in torch.distributed.get_backend_config()
+        torch.distributed.barrier(device_ids=[torch.cuda.current_device()] if on_gpu else None)

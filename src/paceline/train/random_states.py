@@ -14,6 +14,22 @@ from typing import Any
 from zlib import crc32
 
 State = dict[str, Any]  # by the names below
+_apart: list[bool] = []  # not empty while draws are not the model's
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Have draws and exchanges inside not count as the model's."""
+    _apart.append(True)
+    try:
+        yield
+    finally:
+        _apart.pop()
+
+
+def is_apart() -> bool:
+    """Return whether a draw or an exchange of now is not the model's."""
+    return bool(_apart)
 
 
 def of_torch(device: Any) -> State:
@@ -142,4 +158,5 @@ class Split:
         put(common, self._device)
         for kind, state in drawn.items():
             if not torch.equal(state, self._begun[kind]):
-                torch.rand((), device=self._device if kind == "cuda" else "cpu")
+                with apart():
+                    torch.rand((), device=self._device if kind == "cuda" else "cpu")

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.train.activations import Memory
+from paceline.train.checks import Checks
 from paceline.train.gradients import Clipping
 from paceline.train.layout import Layout, parse
 from paceline.train.parallel.asynchronous import Asynchronous
@@ -38,6 +39,7 @@ class Recipe:
     local: Local = field(default_factory=Local)
     asynchronous: Asynchronous = field(default_factory=Asynchronous)
     ddp: Exchange = field(default_factory=Exchange)
+    checks: Checks = field(default_factory=Checks)
 
     @property
     def apart(self) -> bool:
@@ -68,6 +70,7 @@ _PARTS = {
     "local": Local,
     "asynchronous": Asynchronous,
     "ddp": Exchange,
+    "checks": Checks,
 }
 
 

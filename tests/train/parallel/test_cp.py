@@ -130,13 +130,14 @@ def part(engine):
     return INPUTS.chunk(2, 1)[engine.world.position("cp")]
 
 
-def said(model, layout="cp=2", call=None, **recipe):
+def said(model, layout="cp=2", call=None, training=True, **recipe):
     torch.manual_seed(0)
     engine = Engine({"layout": layout, **recipe})
     net = model()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     trained, _ = engine.setup(net, lambda m: torch.optim.SGD(m.parameters(), lr=0.1))
     drawn = torch.get_rng_state()
+    trained.train(training)
     try:
         found = call(trained, part(engine)) if call else trained(part(engine))
     except UsageError as error:
@@ -154,6 +155,7 @@ found = {
 }
 found["Counts by keyword"] = said(Counts, call=lambda model, tokens: model(tokens=tokens))
 found["Learned bf16"] = said(Learned, precision={"autocast": "bf16"})
+found["evaluated"] = said(Counts, training=False)
 found["Loss"] = said(Loss, call=lambda model, tokens: model(tokens, target=tokens))
 found["dropout"] = said(lambda: Net(0.5), memory={"activation_budget": 0.5})
 found["bf16"] = said(Net, precision={"autocast": "bf16"})
@@ -185,8 +187,12 @@ def test_a_model_that_asks_for_its_positions_trains(found, name):
     ["Counts", "Counts by keyword", "Learned", "Learned bf16", "Rotary", "Convolved", "Pooled", "Shifted"],
 )
 def test_a_model_that_takes_its_part_for_the_whole_is_refused(found, name):
-    assert "computes something else of parts of a sequence than of the whole" in found[name]
+    assert "computes something else on 2 ranks than on one" in found[name]
     assert "paceline.train.positions(length, device)" in found[name]
+
+
+def test_it_is_refused_in_evaluation_too(found):
+    assert "computes something else of parts of a sequence than of the whole" in found["evaluated"]
 
 
 def test_a_model_that_draws_in_its_forward_is_refused(found):

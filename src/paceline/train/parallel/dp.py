@@ -94,9 +94,15 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
         gradient_as_bucket_view=True,
         find_unused_parameters=bool(exchange.find_unused_parameters),
     )
+    replica.register_forward_pre_hook(_send_in_training)
     if exchange.comm_hook is not None:
         replica.register_comm_hook(*_hook(exchange.comm_hook, group))
     return replica
+
+
+def _send_in_training(replica: Any, *_: Any) -> None:
+    """Have DDP send buffers in training only: a rank that evaluates alone would wait for the others."""
+    replica.require_forward_param_sync = replica.training
 
 
 def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> None:

@@ -27,6 +27,7 @@ _CLASSES = {
 }
 _BALANCES = ("counted", "measured")
 _STAGES_EACH = {"interleaved": 2, "zero-bubble": 2}  # stages of one rank
+_preparing: list[Any] = []  # stages that look what shapes come out of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,11 @@ def _check_apart(stages: Sequence[Any]) -> None:
                 )
 
 
+def is_preparing() -> bool:
+    """Return whether a stage runs its module only to see what shapes come out of it."""
+    return bool(_preparing)
+
+
 def _stage_class() -> Any:
     """Return torch's stage, with buffers that stay as they are when it looks what shapes come out of it.
 
@@ -117,12 +123,30 @@ def _stage_class() -> Any:
     class Stage(pipelining.PipelineStage):
         def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
             before = [(buffer, buffer.clone()) for buffer in self.submod.buffers()]
-            found = super()._prepare_forward_infra(*args, **kwargs)
+            _preparing.append(self)
+            try:
+                found = super()._prepare_forward_infra(*args, **kwargs)
+            finally:
+                _preparing.pop()
             for buffer, value in before:
                 buffer.data.copy_(value)  # unseen by autograd, which is still to go back through that forward
             return found
 
     return Stage
+
+
+def _sent(value: Any, source: int, group: Any, device: Any) -> Any:
+    """Return what a rank of the pipeline computed, on all its ranks."""
+    import torch
+
+    first = torch.distributed.get_global_rank(group, source)
+    found = [None if value is None else value if not hasattr(value, "shape") else (value.shape, value.dtype)]
+    torch.distributed.broadcast_object_list(found, first, group)
+    if not (isinstance(found[0], tuple) and len(found[0]) == 2 and isinstance(found[0][1], torch.dtype)):
+        return found[0]
+    tensor = torch.empty(*found[0][:1], dtype=found[0][1], device=device) if value is None else value.contiguous()
+    torch.distributed.broadcast(tensor, first, group=group)
+    return tensor
 
 
 class Stages:
@@ -139,6 +163,8 @@ class Stages:
         """
         from torch.distributed import get_world_size, pipelining
 
+        self.modules = list(stages)
+        self._made_of = (group, device, plan)
         self._pipeline, self._micro_batches = plan
         self._loss: Callable[[Any, Any], Any] | None = None
         count = get_world_size(group) * self._pipeline.stages_each
@@ -149,6 +175,10 @@ class Stages:
         row = made if self._pipeline.stages_each > 1 else made[0]
         # Gradients are added up; what they are divided by is in the loss already.
         self._schedule = kind(row, self._micro_batches, loss_fn=self._loss_of, scale_grads=False)
+
+    def again(self) -> Stages:
+        """Return the same stages with a schedule of their own, for batches of another size."""
+        return Stages(self.modules, *self._made_of)
 
     def run(self, inputs: Any, target: Any, loss: Callable[[Any, Any], Any]) -> list[Any]:
         """Run a batch forward and backward.
@@ -167,6 +197,22 @@ class Stages:
         wanted = {"target": target, "losses": losses} if self.has_last else {}
         self._schedule.step(*given, return_outputs=False, **wanted)
         return losses
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the output of the last stage for inputs of any size, without gradients; None where it is not.
+
+        One stage runs after the other. Call it on all ranks.
+        """
+        import torch
+
+        modules, ranks = dict(self.modules), torch.distributed.get_world_size(self._made_of[0])
+        count, value = ranks * self._pipeline.stages_each, inputs
+        for number in range(count):
+            if number in modules:
+                value = modules[number](value)
+            if number < count - 1:
+                value = _sent(value if number in modules else None, number % ranks, self._made_of[0], self._made_of[1])
+        return value if self.has_last else None
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         if self._loss is None:

@@ -1,0 +1,78 @@
+"""How far two tensors differ, beyond rounding.
+
+Elements are compared one by one: |a - b| may be at most r (|b| + s), where s is the root mean square of b without its
+extreme elements (a mask of -1e9 would hide all others) and r depends on the format. If that is exceeded, rounding is
+measured: the whole model runs once more with its parameters changed in their last bits, and |a - b| may be as large as
+`_TIMES` times what that changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_RELATIVE = {8: 1e-9, 4: 1e-4, 2: 3e-2}  # by bytes of an element
+_LAST_BITS = {8: 2.0**-51, 4: 2.0**-22, 2: 2.0**-8}
+_TIMES = {8: 32.0, 4: 32.0, 2: 8.0}
+_SAMPLED = 16384  # elements
+_EXTREME = 1e3  # times the lower quartile of the elements that are not 0
+
+
+def scale_of(value: Any) -> float:
+    """Return the root mean square of a tensor without its extreme elements; 0 where all are 0.
+
+    Of a large tensor, elements at equal distances are taken.
+    """
+    flat = value.detach().flatten()
+    sizes = flat[:: -(-flat.numel() // _SAMPLED) or 1].double().abs()
+    count = sizes.numel()
+    sizes = sizes[sizes.isfinite() & (sizes > 0)]
+    if not sizes.numel():
+        return 0.0
+    lower = sizes.kthvalue(max(1, sizes.numel() // 4)).values
+    kept = sizes[sizes <= _EXTREME * lower]
+    return float((kept**2).mean().sqrt() * (kept.numel() / count) ** 0.5)
+
+
+def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> float:
+    """Return the largest difference of two tensors, as a multiple of what is allowed; infinite if one is no number.
+
+    Args:
+        own: Of the split model.
+        expected: Of the whole model, of the same shape.
+        item_bytes: Size of an element of the format that both compute in.
+        noise: Root mean square of what rounding changes.
+    """
+    import torch
+
+    one, other = own.detach(), expected.detach()
+    if one.dtype != torch.float32 or other.dtype != torch.float32:
+        one, other = one.double(), other.double()
+    if not one.numel():
+        return 0.0
+    least = _RELATIVE[item_bytes] * scale_of(other) + _TIMES[item_bytes] * noise
+    apart = (one - other).abs_()
+    if float(apart.max()) <= least:  # false where one is not a number
+        return float(apart.max()) / least if least else 0.0
+    same = (one == other) | (one.isnan() & other.isnan())
+    apart = (apart.double() / (_RELATIVE[item_bytes] * other.double().abs() + least).clamp(min=1e-300)).masked_fill(
+        same, 0
+    )
+    return float(apart.nan_to_num(nan=float("inf"), posinf=float("inf")).max())
+
+
+def relative(own: Any, expected: Any) -> float:
+    """Return the norm of a difference as a share of the norm of what is expected, for messages; at most 1000."""
+    one, other = own.detach().double(), expected.detach().double()
+    found = float((one - other).norm() / other.norm().clamp(min=1e-300))
+    return found if found < 1e3 else 1e3
+
+
+def noise_of(value: Any, changed: Any) -> float:
+    """Return the root mean square of what a change in the last bits of parameters makes of a tensor."""
+    found = float((value.detach().double() - changed.detach().double()).pow(2).mean().sqrt())
+    return found if found < float("inf") else 0.0
+
+
+def last_bits(item_bytes: int) -> float:
+    """Return the relative size of a change of the last bits of a format."""
+    return _LAST_BITS[item_bytes]

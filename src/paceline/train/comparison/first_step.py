@@ -1,0 +1,344 @@
+"""Compares the split model with the whole one on the first batch of a run: outputs, loss, gradients and buffers.
+
+A copy of the model is kept from before it is split. On the first batch some samples of each rank go through the split
+model, forward and backward, in training mode, and the samples of all ranks go through the copy, with the same random
+numbers. Elements must be the same but for rounding (`differences.py`). Otherwise the run ends with an error that names
+the first module whose output differs, or the parameter whose gradient does. Model and random numbers are restored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train import batch_norm, random_states
+from paceline.train.arrange import Arranged
+from paceline.train.comparison import advice, differences, draws, samples, synced
+from paceline.train.comparison.restored import restored, varied
+from paceline.train.comparison.traced import Outputs, traced
+from paceline.train.comparison.trials import Batch, Forward, Setting, Trial, exact_context
+from paceline.train.passes import Loss
+from paceline.train.recipe import Recipe
+from paceline.train.world import World, mesh_axes
+
+_ATTEMPTS = ((True, True), (False, True), (True, False), (False, False))  # joined, short
+_EXPECTED = (samples.NotJoinable, draws.NotReplayable)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs."""
+
+    what: str  # for messages
+    module: str
+    times: float  # of what is allowed
+    share: float  # of the norm of what is expected
+    place: int  # in the order of computation
+
+
+@dataclass
+class Results:
+    """What both models made of the samples."""
+
+    own: Outputs
+    whole: Outputs
+    factor: Any
+    trial: Trial
+    gradients: dict[str, Any]  # of the whole model
+
+
+class FirstStep:
+    """The comparison of a run."""
+
+    def __init__(self, arranged: Arranged, world: World, recipe: Recipe) -> None:
+        """Begin.
+
+        Args:
+            arranged: The model on this rank, with the copy of the whole one.
+            world: The ranks.
+            recipe: Of the run.
+        """
+        self._arranged, self._world, self._recipe = arranged, world, recipe
+        self._whole = arranged.whole
+        self._name = type(arranged.whole).__name__
+        self._sharded = "shard" in mesh_axes(world.layout)
+        self._busy = False
+        self._bytes = 4  # of an element of the format in which both compute
+        self._replay: list[draws.Draw] = []
+        self._buffers: list[tuple[Any, Any]] = []
+
+    @property
+    def due(self) -> bool:
+        """Whether the comparison is still to come."""
+        return self._whole is not None and not self._busy
+
+    def watch(self) -> None:
+        """Have the first forward pass in training of a loop of the user's be preceded by the comparison."""
+        handle: Any = None
+
+        def before(module: Any, args: Any, kwargs: Any) -> None:
+            import torch
+
+            if self.due and module.training and torch.is_grad_enabled():
+                self.of_forward(args, kwargs)
+            if self._whole is None and handle is not None:
+                handle.remove()
+
+        handle = self._arranged.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+
+    def of_batch(self, inputs: Any, target: Any, loss: Loss, weight: Any) -> None:
+        """Compare on a batch of `train_batch`.
+
+        Raises:
+            UsageError: The models differ.
+        """
+        self._compare((inputs, target), lambda setting: Batch(setting, (inputs, target), loss, weight))
+
+    def of_forward(self, args: Any, kwargs: Any) -> None:
+        """Compare on a call of the model.
+
+        Raises:
+            UsageError: The models differ.
+        """
+        self._compare((args, kwargs), lambda setting: Forward(setting, (args, kwargs)))
+
+    def _compare(self, given: Any, make: Callable[[Setting], Trial]) -> None:
+        self._busy = True
+        rounded = self._recipe.precision.dtype() is not None and self._sharded
+        context, self._bytes = exact_context(
+            samples.floats(given), self._recipe.precision, self._world, rounded=rounded
+        )
+        if self._bytes == 4 and all(p.element_size() == 8 for p in self._whole.parameters()):
+            self._bytes = 8
+        setting = Setting(
+            world=self._world,
+            arranged=self._arranged,
+            whole=self._whole,
+            planned=self._recipe.memory.micro_batches,
+            joined=True,
+            short=True,
+            context=context,
+        )
+        try:
+            self._attempts(setting, make)
+        finally:
+            self._whole, self._busy = None, False
+            self._arranged.set_sync(True)
+
+    def _attempts(self, setting: Setting, make: Callable[[Setting], Trial]) -> None:
+        """Compare in the first of the ways that is possible."""
+        apart = not (batch_norm.is_shared(self._arranged.held))
+        why = ""
+        for joined, short in _ATTEMPTS:
+            if not joined and (not apart or self._world.layout.samples == 1):
+                continue
+            attempt = replace(setting, joined=joined, short=short)
+            with restored([self._arranged.held, self._whole], self._world), varied(self._arranged.held):
+                synced.give_values(self._arranged.held, self._whole, self._world)
+                failed = self._attempt(attempt, make)
+            if failed is None:
+                return
+            why = f"{why}; {failed}" if why else failed
+        self._tell(why)
+
+    def _attempt(self, setting: Setting, make: Callable[[Setting], Trial]) -> str | None:
+        """Compare in one way; return why that is impossible."""
+        self._buffers = [(b, b.clone()) for model in (self._arranged.held, self._whole) for b in model.buffers()]
+        results, why = self._agreed(lambda: self._both(setting, make, deep=False))
+        if results is None:
+            return why
+        found = list(self._differences(results, setting, {}))
+        if self._any(found):
+            noise = self._noise(results, setting)
+            found = list(self._differences(results, setting, noise))
+        if self._any(found):
+            self._refuse(found, setting, make)
+        return None
+
+    def _both(self, setting: Setting, make: Callable[[Setting], Trial], *, deep: bool) -> Results:
+        """Run both models on the same samples with the same random numbers."""
+        recorded = draws.Recorded()
+        trial = make(setting)
+        held = self._arranged.held
+        recording = draws.recording(recorded, self._arranged.stages)
+        with self._alike(held), traced(held, deep=deep) as own, recording:
+            factor = trial.on_ranks()
+        if self._sharded:
+            self._arranged.check_used()  # what it noted of this pass is not of the first step
+        drawn = draws.together(recorded, self._world, joined=setting.joined)
+        with self._alike(self._whole), traced(self._whole, deep=deep) as whole, draws.replaying(drawn):
+            trial.on_one()
+        self._replay = drawn
+        if not setting.joined:
+            synced.summed(self._whole, self._world.group("dp", "shard"))
+        gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
+        return Results(own, whole, factor, trial, gradients)
+
+    @contextmanager
+    def _alike(self, model: Any) -> Iterator[None]:
+        """Run a model from the same buffers and random numbers, in full precision and with gradients."""
+        import torch
+
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        drawn = {**random_states.of_torch(self._world.device), **random_states.of_host()}
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                if any(buffer is own for own in model.buffers()):
+                    buffer.copy_(before)
+        for parameter in model.parameters():
+            parameter.grad = None
+        fused = self._world.device.type != "cpu"
+        try:
+            with torch.enable_grad(), draws.without_attention_dropout() if fused else nullcontext():
+                yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            random_states.put(drawn, self._world.device)
+
+    def _differences(self, results: Results, setting: Setting, noise: dict[str, float]) -> Iterator[Difference]:
+        """Yield what differs beyond rounding; a collective of all ranks."""
+        yield from self._of_outputs(results, setting, noise)
+        for name, own, expected in results.trial.losses():
+            yield from self._difference(name, "", (own, expected), noise)
+        averaged = self._world.data_group if self._arranged.averages_later else None
+        for name, own in synced.gradients(self._arranged.held, averaged, results.factor):
+            if name not in results.gradients:
+                yield Difference(
+                    f"the gradient of {name}, which is shared in the whole model,", _owner(name), 9e9, 1, 0
+                )
+                continue
+            expected = results.gradients[name]
+            expected = own * 0 if expected is None else synced.full(expected)
+            yield from self._difference(f"the gradient of {name}", _owner(name), (own, expected), noise)
+        if setting.joined or self._world.layout.samples == 1:
+            whole = dict(self._whole.named_buffers())
+            for name, own in self._arranged.held.named_buffers():
+                if name in whole and own.shape == whole[name].shape and own.is_floating_point():
+                    yield from self._difference(f"buffer {name}", _owner(name), (own, whole[name]), noise)
+
+    def _of_outputs(self, results: Results, setting: Setting, noise: dict[str, float]) -> Iterator[Difference]:
+        whole = results.whole
+        order = {key: number for number, key in enumerate(whole)}
+        for key, values in results.own.items():
+            for number, own in enumerate(values):
+                expected = whole.get(key, [])[number : number + 1]
+                if not expected or (not own.ndim and self._world.layout.samples * self._world.layout.cp > 1):
+                    continue
+                name = f"{key[0]}:{key[1]}:{number}"
+                pieces = list(samples.slices(own.shape, expected[0], self._world, joined=setting.joined))
+                if not pieces and key[0]:
+                    continue  # inside a split part
+                piece = min(pieces, key=lambda each: differences.relative(own, each), default=None)
+                found = self._difference(f"the output of {key[0] or self._name}", key[0], (own, piece), noise, name)
+                yield from (replace(each, place=order[key]) for each in found)
+
+    def _difference(
+        self, what: str, module: str, pair: tuple[Any, Any], noise: dict[str, float], key: str | None = None
+    ) -> Iterator[Difference]:
+        own, expected = pair
+        if expected is None or own.shape != expected.shape:
+            yield Difference(what, module, float("inf"), 1.0, 0)
+            return
+        size = self._bytes if own.dtype.itemsize >= 4 else 2
+        times = differences.excess(own, expected, size, noise.get(key or what, 0.0))
+        if times > 1:
+            yield Difference(what, module, times, differences.relative(own, expected), 0)
+
+    def _noise(self, results: Results, setting: Setting) -> dict[str, float]:
+        """Return what rounding changes: the whole model runs again with the last bits of its parameters changed."""
+        import torch
+
+        before = {name: None if grad is None else synced.full(grad).clone() for name, grad in results.gradients.items()}
+        outputs = {key: [value.clone() for value in values] for key, values in results.whole.items()}
+        losses = {name: value for name, _, value in results.trial.losses()}
+        bits = torch.Generator().manual_seed(0)
+        kept = {name: value.detach().clone() for name, value in self._whole.named_parameters()}
+        with torch.no_grad():
+            for value in self._whole.parameters():
+                if value.is_floating_point():
+                    signs = torch.randint(-1, 2, value.shape, generator=bits).to(value)
+                    value.mul_(1 + signs * differences.last_bits(self._bytes))
+        with self._alike(self._whole), traced(self._whole, deep=False) as again, draws.replaying(self._replay):
+            results.trial.on_one()
+        if not setting.joined:
+            synced.summed(self._whole, self._world.group("dp", "shard"))
+        noise = {f"the gradient of {name}": _noise_of(before[name], p.grad) for name, p in _trained(self._whole)}
+        for key, values in outputs.items():
+            for number, value in enumerate(values):
+                noise[f"{key[0]}:{key[1]}:{number}"] = _noise_of(value, again[key][number])
+        noise |= {name: _noise_of(losses[name], value) for name, _, value in results.trial.losses() if name in losses}
+        with torch.no_grad():
+            for name, value in self._whole.named_parameters():
+                value.copy_(kept[name])
+        results.gradients.update(before)
+        return noise
+
+    def _refuse(self, found: list[Difference], setting: Setting, make: Callable[[Setting], Trial]) -> None:
+        """End the run with what differs first.
+
+        Raises:
+            UsageError: Always.
+        """
+        results, _ = self._agreed(lambda: self._both(setting, make, deep=True))
+        if results is not None:
+            outputs = list(self._of_outputs(results, setting, {}))
+            order = {key[0]: number for number, key in reversed(list(enumerate(results.whole)))}
+            last = [replace(each, place=10**6 - order.get(each.module, 0)) for each in found if each.what != "the loss"]
+            found = outputs or last or found
+        first = min(found, key=lambda each: each.place, default=None)
+        every = self._everyone(None if first is None else (first.place, first.what, first.share))
+        place, what, share = min(each for each in every if each is not None)
+        raise UsageError(advice.of_difference(self._world.layout, self._name, what, share))
+
+    def _agreed(self, run: Callable[[], Results]) -> tuple[Results | None, str]:
+        """Run something on all ranks; return its result, or None and why not where one of them failed."""
+        result, why = None, None
+        try:
+            result = run()
+        except (draws.DrawnApart, draws.Exchanged) as error:
+            why = (type(error).__name__, str(error))
+        except _EXPECTED as error:
+            why = ("", str(error))
+        except UsageError:
+            raise
+        except Exception as error:  # such as a model that takes batches of one size only
+            why = ("", f"{type(error).__name__}: {error}")
+        failed = [each for each in self._everyone(why) if each is not None]
+        for kind, what in failed:
+            if kind:
+                of_kind = advice.of_draws if kind == draws.DrawnApart.__name__ else advice.of_exchange
+                raise UsageError(of_kind(self._world.layout, self._name, what))
+        return (None, failed[0][1]) if failed else (result, "")
+
+    def _any(self, found: list[Difference]) -> bool:
+        return any(self._everyone(bool(found)))
+
+    def _everyone(self, value: Any) -> list[Any]:
+        import torch
+
+        every: list[Any] = [None] * self._world.layout.ranks
+        torch.distributed.all_gather_object(every, value)
+        return every
+
+    def _tell(self, why: str) -> None:
+        if self._world.rank == 0:
+            sys.stderr.write(f"paceline: {advice.of_no_comparison(self._world.layout, self._name, why)}\n")
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _trained(model: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in model.named_parameters() if value.requires_grad)
+
+
+def _noise_of(value: Any, changed: Any) -> float:
+    if value is None or changed is None:
+        return 0.0
+    return differences.noise_of(value, synced.full(changed))

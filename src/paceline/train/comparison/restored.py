@@ -1,0 +1,118 @@
+"""A model, its ranks' random numbers and its attributes are as they were after the comparison.
+
+Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, have noise added meanwhile: without
+it nothing of them, or of what they multiply, would show. The noise of a parameter follows from its name and the part
+that a rank holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.train import random_states
+from paceline.train.world import World
+
+_NOISE = 0.1
+_TORCHS = ("_parameters", "_buffers", "_modules", "training")  # attributes that torch keeps itself
+
+
+@contextmanager
+def restored(models: Sequence[Any], world: World) -> Iterator[None]:
+    """Restore buffers, gradients, attributes of modules and random numbers at the end."""
+    import torch
+
+    drawn = random_states.of_torch(world.device), random_states.of_host()
+    streams = {name: stream.state for name, stream in world.streams.items()}
+    modules = {id(part): part for model in models for part in model.modules()}
+    buffers = [(buffer, buffer.clone()) for part in modules.values() for buffer in part.buffers(recurse=False)]
+    attributes = [(part, _attributes(part)) for part in modules.values()]
+    try:
+        yield
+    finally:
+        for part, own in attributes:
+            _put_attributes(part, own)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        random_states.put({**drawn[0], **drawn[1]}, world.device)
+        for name, state in streams.items():
+            world.streams[name].state = state
+        for model in models:
+            for parameter in model.parameters():
+                parameter.grad = None
+
+
+def _attributes(part: Any) -> dict[str, Any]:
+    """Return the attributes of a module that its forward may change, lists and dicts as copies."""
+    own = {name: value for name, value in vars(part).items() if not _is_torchs(name)}
+    return {name: (value, _copied(value)) for name, value in own.items()}
+
+
+def _copied(value: Any) -> Any:
+    """Return what a forward pass may change inside a value, as a copy; None where nothing is known."""
+    if hasattr(value, "get_state") and hasattr(value, "set_state"):  # torch.Generator, NumPy's RandomState
+        return value.get_state()
+    return value.copy() if type(value) in (list, dict, set) else None
+
+
+def _put_attributes(part: Any, own: dict[str, Any]) -> None:
+    for name in [name for name in vars(part) if not _is_torchs(name) and name not in own]:
+        del vars(part)[name]
+    for name, (value, copied) in own.items():
+        if isinstance(copied, list):
+            value[:] = copied
+        elif hasattr(value, "set_state"):
+            value.set_state(copied)
+        elif copied is not None:
+            value.clear()
+            value.update(copied)
+        vars(part)[name] = value
+
+
+def _is_torchs(name: str) -> bool:
+    return name in _TORCHS or "hook" in name or "fsdp" in name.lower() or name.startswith("__")
+
+
+@contextmanager
+def varied(model: Any) -> Iterator[None]:
+    """Add noise to parameters that are one number everywhere, and put the number back at the end."""
+    import torch
+
+    constants = [(name, _local(value), _local(value).flatten()[:1].clone()) for name, value in _constants(model)]
+    parts = {name: _part_of(value) for name, value in model.named_parameters()}
+    with torch.no_grad():
+        for name, values, _ in constants:
+            seed = random_states.mixed("noise", name, parts[name])
+            noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed))
+            values.add_((noise * _NOISE).to(values) * torch.where(values == 0, 1.0, values))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for _, values, constant in constants:
+                values.copy_(constant.expand(values.numel()).view(values.shape))
+
+
+def _constants(model: Any) -> Iterator[tuple[str, Any]]:
+    for name, parameter in model.named_parameters():
+        values = _local(parameter)
+        if (
+            parameter.requires_grad
+            and values.is_floating_point()
+            and values.numel()
+            and bool((values == values.flatten()[0]).all())
+        ):
+            yield name, parameter
+
+
+def _local(parameter: Any) -> Any:
+    return getattr(parameter, "_local_tensor", parameter).detach()
+
+
+def _part_of(parameter: Any) -> tuple[int, ...]:
+    """Return which part of a parameter a rank holds: its places on the axes that split it."""
+    places = getattr(parameter, "placements", ())
+    mesh: Any = getattr(parameter, "device_mesh", None)
+    return tuple(mesh.get_local_rank(axis) for axis, each in enumerate(places) if not each.is_replicate())

@@ -1,0 +1,187 @@
+"""The samples of the comparison: a few of each rank for the split model, and all of them together for the whole one.
+
+Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one for each sample.
+Outputs and gradients of a rank are slices of those of the whole model; `slices` yields the slices that are possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+from paceline.train.batches import like
+from paceline.train.parallel import cp
+from paceline.train.world import World
+
+
+class NotJoinable(Exception):
+    """The inputs of several ranks do not make one batch."""
+
+
+def count(values: Any) -> int:
+    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that has one; 0 if none."""
+    if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
+        return len(values)
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple | list):
+        return next((found for value in values if (found := count(value))), 0)
+    return int(values.shape[0]) if getattr(values, "ndim", 0) else 0
+
+
+def cut(values: Any, most: int) -> Any:
+    """Return the first samples of inputs, at most so many."""
+    samples = count(values)
+    return _each(values, lambda value: value[:most] if _len(value) == samples else value)
+
+
+def whole(values: Any, world: World, *, joined: bool) -> Any:
+    """Return the inputs that the whole model has where the ranks have some of them each; a collective of all ranks.
+
+    Args:
+        values: Of this rank: tensors in tuples, lists and dicts.
+        world: The ranks.
+        joined: Whether samples of all ranks make one batch; otherwise the whole model has those of this rank.
+
+    Raises:
+        NotJoinable: They do not fit together. All ranks raise it.
+    """
+    import torch
+
+    every: list[Any] = [None] * world.layout.ranks
+    torch.distributed.all_gather_object(every, (_place(world), _moved(values, "cpu")))
+    try:
+        found = [_of_group(every, place, joined) for place, _ in every]
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise NotJoinable(str(error)) from error
+    return _moved(found[torch.distributed.get_rank()], world.device)
+
+
+def _place(world: World) -> tuple[Any, ...]:
+    """Return where a rank is: among copies of a model, among samples, and among positions."""
+    return (world.position("pp"), world.position("tp")), world.sample_part, world.position("cp")
+
+
+def _of_group(every: list[Any], own: Any, joined: bool) -> Any:
+    of_part: dict[int, list[Any]] = {}
+    for (copy, part, _), values in every:  # in the order of ranks, which is that of positions
+        if copy == own[0] and (joined or part == own[1]):
+            of_part.setdefault(part, []).append(values)
+    return _joined([_joined(of_part[part], 1) for part in sorted(of_part)], 0)
+
+
+def _joined(values: list[Any], dimension: int) -> Any:
+    """Return the same part of several inputs as one, put together along a dimension."""
+    if len(values) == 1:
+        return values[0]
+    size = cp.length_of(values[0]) if dimension else count(values[0])
+    return _join(values, dimension, size)
+
+
+def _join(values: list[Any], dimension: int, size: int | None) -> Any:
+    import torch
+
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        if first.ndim > dimension and first.shape[dimension] == size:
+            return torch.cat(values, dimension)
+        if not all(value.shape == first.shape and bool((value == first).all()) for value in values):
+            raise ValueError("inputs that are not of samples differ between ranks")
+        return first
+    if isinstance(first, Mapping):
+        return {key: _join([value[key] for value in values], dimension, size) for key in first}
+    if isinstance(first, list) and not dimension and len(first) == size and all(hasattr(v, "ndim") for v in first):
+        return [value for part in values for value in part]
+    if isinstance(first, tuple | list):
+        return like(first, [_join(list(part), dimension, size) for part in zip(*values, strict=True)])
+    if any(value != first for value in values):
+        raise ValueError(f"an input of {type(first).__name__} differs between ranks")
+    return first
+
+
+def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
+    """Yield the slices of a tensor of the whole model that may be this rank's tensor of a shape.
+
+    Args:
+        shape: Of this rank's tensor.
+        value: The tensor of the whole model.
+        world: The ranks.
+        joined: Whether the whole model has the samples of all ranks.
+    """
+    if len(shape) != value.ndim:
+        return
+    layout = world.layout
+    axes = {"cp": (layout.cp, world.position("cp")), "tp": (layout.tp, world.position("tp"))}
+    if joined:
+        axes["samples"] = (layout.samples, world.sample_part)
+    split = [number for number, size in enumerate(shape) if size != value.shape[number]]
+    for names in permutations([name for name, (size, _) in axes.items() if size > 1], len(split)):
+        found = value
+        for number, name in zip(split, names, strict=True):
+            size, position = axes[name]
+            if shape[number] * size != value.shape[number]:
+                break
+            found = found.narrow(number, position * shape[number], shape[number])
+        else:
+            yield found
+
+
+def numbers(value: Any) -> Iterator[Any]:
+    """Yield the tensors of floating-point or complex numbers in tuples, lists, dicts and output objects, in order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        local = value.to_local() if hasattr(value, "to_local") else value
+        if local.is_complex():
+            yield torch.view_as_real(local.resolve_conj())
+        elif local.is_floating_point():
+            yield local
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from numbers(value[key])
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from numbers(part)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        for _, part in sorted(vars(value).items()):
+            if isinstance(part, torch.Tensor | tuple | list | dict):
+                yield from numbers(part)
+
+
+def floats(values: Any) -> list[Any]:
+    """Return the tensors of floating-point numbers in inputs."""
+    found: list[Any] = []
+
+    def note(value: Any) -> Any:
+        found.extend(value if isinstance(value, list) else [value])
+        return value
+
+    _each(values, note)
+    return [value for value in found if hasattr(value, "is_floating_point") and value.is_floating_point()]
+
+
+def _len(value: Any) -> int | None:
+    if isinstance(value, list):
+        return len(value)
+    return int(value.shape[0]) if getattr(value, "ndim", 0) else None
+
+
+def _moved(values: Any, device: Any) -> Any:
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        return value.detach().to(device) if hasattr(value, "detach") else value
+
+    return _each(values, moved)
+
+
+def _each(values: Any, change: Callable[[Any], Any]) -> Any:
+    """Return inputs with their tensors changed, and lists of one tensor a sample."""
+    if isinstance(values, Mapping):
+        return {key: _each(value, change) for key, value in values.items()}
+    if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
+        return change(values)
+    if isinstance(values, tuple | list):
+        return like(values, [_each(value, change) for value in values])
+    return change(values) if hasattr(values, "ndim") else values

@@ -1,0 +1,239 @@
+"""What the comparison runs on the split model and on the whole one: a batch with its loss, or one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from paceline.train import gradients, loaders, random_states
+from paceline.train.arrange import Arranged
+from paceline.train.batches import like
+from paceline.train.comparison import samples
+from paceline.train.comparison.differences import relative
+from paceline.train.comparison.draws import NotReplayable
+from paceline.train.passes import Loss, Passes
+from paceline.train.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How one attempt compares."""
+
+    world: World
+    arranged: Arranged
+    whole: Any  # the copy of the model from before it was split
+    planned: int  # micro-batches
+    joined: bool  # whether the whole model has the samples of all ranks at once
+    short: bool  # whether some samples of each micro-batch are enough
+    context: Callable[[], AbstractContextManager[Any]]
+
+    def samples_of(self, available: int) -> int:
+        """Return how many samples of a rank are compared: whole batches cost about one step more."""
+        ranks = self.world.layout.ranks
+        return max(2, available // ranks) if self.short else available
+
+
+class Trial(Protocol):
+    """What is run on both models."""
+
+    def on_ranks(self) -> Any:
+        """Run the split model; return the factor of its gradients."""
+
+    def on_one(self) -> None:
+        """Run the whole model."""
+
+    def losses(self) -> list[tuple[str, Any, Any]]:
+        """Return names and values of scalars, of the split model and of the whole one."""
+
+
+class Batch:
+    """A batch of `train_batch`."""
+
+    def __init__(self, setting: Setting, given: tuple[Any, Any], loss: Loss, weight: Any) -> None:
+        """Cut the batch; a collective of all ranks.
+
+        Raises:
+            NotJoinable: The samples of the ranks do not make one batch.
+        """
+        world, held = setting.world, setting.arranged.held
+        parts = [loaders.parts(value, setting.planned) for value in given]
+        most = setting.samples_of(samples.count(parts[0][0]))
+        pairs = [(samples.cut(one, most), samples.cut(other, most)) for one, other in zip(*parts, strict=True)]
+        if setting.arranged.stages is None:
+            pairs = pairs[:2] if setting.short else pairs
+        self._planned, self._pairs = len(pairs), pairs
+        self._whole_pairs = [samples.whole(pair, world, joined=setting.joined) for pair in pairs]
+        self._setting, self._loss, self._weight = setting, loss, weight
+        self._arranged = replace(setting.arranged, module=held)
+        if setting.arranged.stages is not None:
+            self._arranged = replace(self._arranged, stages=setting.arranged.stages.again())
+        self._on_ranks: Any = None
+        self._on_one: Any = None
+
+    def on_ranks(self) -> Any:
+        """Run the batch through the engine."""
+        world = self._setting.world
+        weights = gradients.Weights(self._planned, world.device, world.data_group)
+        run = Passes(self._arranged, weights, self._planned, self._context)
+        inputs, target = (_rejoined([pair[side] for pair in self._pairs]) for side in (0, 1))
+        guarded = self._arranged.module.register_forward_hook(lambda _, __, output: weights.guard(output))
+        try:
+            run.train(inputs, target, self._loss, self._weight)
+        finally:
+            guarded.remove()
+        self._on_ranks = weights.mean(world.group("pp"))
+        return weights.factor()
+
+    def _context(self) -> Any:
+        return self._setting.context()
+
+    def on_one(self) -> None:
+        """Run the batch as one process does."""
+        import torch
+
+        total, weights = 0.0, 0.0
+        for inputs, target in self._whole_pairs:
+            with self._setting.context():
+                loss = self._loss(self._setting.whole(inputs), target)
+            weight = 1.0 if self._weight is None else float(self._weight(target))
+            if weight:
+                (loss * weight).backward()
+                total, weights = total + weight * float(loss.detach()), weights + weight
+        sums = torch.tensor([total, weights], dtype=torch.float64, device=self._setting.world.device)
+        group = self._setting.world.group("dp", "shard")
+        if not self._setting.joined and group is not None:
+            with random_states.apart():
+                torch.distributed.all_reduce(sums, group=group)
+        self._on_one = sums[0] / sums[1]
+        for parameter in self._setting.whole.parameters():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.to_dense() / sums[1].to(parameter.grad.real.dtype)
+
+    def losses(self) -> list[tuple[str, Any, Any]]:
+        """Return the loss of the split model and that of the whole one."""
+        return [("the loss", self._on_ranks, self._on_one)]
+
+
+def _rejoined(parts: list[Any]) -> Any:
+    import torch
+
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(first, dict):
+        return {key: _rejoined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple | list):
+        return like(first, [_rejoined(list(values)) for values in zip(*parts, strict=True)])
+    return first
+
+
+class Forward:
+    """One call of the model in a loop of the user's; the sum of its outputs, weighted by chance, is the loss."""
+
+    def __init__(self, setting: Setting, given: tuple[Any, Any]) -> None:
+        """Cut the inputs; a collective of all ranks.
+
+        Raises:
+            NotJoinable: The samples of the ranks do not make one batch.
+        """
+        most = setting.samples_of(samples.count(given))
+        self._given = samples.cut(given, most)
+        self._whole_given = samples.whole(self._given, setting.world, joined=setting.joined)
+        self._setting = setting
+        self._outputs: list[Any] = []
+        self._scalars: list[tuple[Any, Any]] = []
+
+    def on_ranks(self) -> Any:
+        """Run the forward pass; backward comes when the outputs of the whole model are known."""
+        self._setting.arranged.set_sync(True)
+        args, kwargs = self._given
+        with self._setting.context():
+            self._outputs = list(samples.numbers(self._setting.arranged.held(*args, **kwargs)))
+        return 1.0
+
+    def on_one(self) -> None:
+        """Run forward and backward of the whole model, and backward of the split one the first time."""
+        args, kwargs = self._whole_given
+        with self._setting.context():
+            outputs = list(samples.numbers(self._setting.whole(*args, **kwargs)))
+        if len(outputs) != len(self._outputs) and self._outputs:
+            raise NotReplayable(f"the whole model returns {len(outputs)} tensors, the split one {len(self._outputs)}")
+        self._backward(outputs)
+        self._outputs = []
+
+    def _backward(self, outputs: list[Any]) -> None:
+        import torch
+
+        world = self._setting.world
+        ranks = 1 if world.data_group is None else torch.distributed.get_world_size(world.data_group)
+        of_one, of_ranks = [], []
+        for number, whole in enumerate(outputs):
+            weights = _weights(whole, number)
+            own = self._outputs[number] if self._outputs else None
+            if not whole.ndim and self._setting.joined and world.layout.samples > 1:
+                continue  # a loss, which one process has over all samples
+            if whole.requires_grad:
+                of_one.append((whole * weights).sum())
+            if own is not None and own.requires_grad:
+                found = self._own(own, whole, weights)
+                of_ranks.append((own * found[1]).sum() * (ranks / (1 if own.ndim else world.layout.cp)))
+            if own is not None and not own.ndim:
+                self._scalars.append((_mean(own, world.group("cp")), whole))
+        if not of_one:
+            raise NotReplayable("the model returns no tensor that has a gradient and is not a loss of all samples")
+        if of_ranks:
+            with random_states.apart():
+                sum(of_ranks[1:], of_ranks[0]).backward()
+        sum(of_one[1:], of_one[0]).backward()
+
+    def _own(self, own: Any, whole: Any, weights: Any) -> tuple[Any, Any]:
+        """Return the slice of an output that this rank has, and that of its weights."""
+        pieces = [
+            list(samples.slices(own.shape, value, self._setting.world, joined=self._setting.joined))
+            for value in (whole, weights)
+        ]
+        pairs = list(zip(*pieces, strict=True))
+        return min(pairs, key=lambda pair: relative(own, pair[0])) if pairs else (own, _weights(own, 0))
+
+    def losses(self) -> list[tuple[str, Any, Any]]:
+        """Return the scalars among the outputs."""
+        return [(f"output {number}", *pair) for number, pair in enumerate(self._scalars)]
+
+
+def _weights(value: Any, number: int) -> Any:
+    import torch
+
+    with random_states.apart():
+        drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(number)) / max(1, value.numel()) ** 0.5
+    return drawn.to(value.device, value.dtype)
+
+
+def _mean(value: Any, group: Any) -> Any:
+    import torch
+
+    found = value.detach().clone()
+    if group is not None:
+        with random_states.apart():
+            torch.distributed.all_reduce(found, group=group)
+        found /= torch.distributed.get_world_size(group)
+    return found
+
+
+def exact_context(floats: list[Any], precision: Any, world: World, *, rounded: bool) -> tuple[Any, int]:
+    """Return what makes the context of a forward pass, in fp32 where possible, and bytes of an element.
+
+    Args:
+        floats: Inputs of floating-point numbers.
+        precision: Of the recipe.
+        world: The ranks.
+        rounded: Whether parameters are gathered in a 16-bit format.
+    """
+    import torch
+
+    if rounded or any(value.element_size() < 4 for value in floats):
+        return (lambda: precision.context(world.device.type)) if precision.autocast else nullcontext, 2
+    return lambda: torch.autocast(world.device.type, enabled=False), 4

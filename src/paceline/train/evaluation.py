@@ -1,0 +1,150 @@
+"""The mean loss, and other means, over a data set without gradients: on any layout what one process computes.
+
+All ranks go through the same batches, drawn from rank 0's random numbers. Of a batch, each rank with other samples has
+a part; parts may differ in size by one sample. A rank without a sample takes one with weight 0, as all ranks must call
+the model. With `pp` a batch goes through the stages one after the other, and with `cp` each rank takes its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train import agreement, loaders, random_states
+from paceline.train.arrange import Arranged
+from paceline.train.batches import like
+from paceline.train.parallel import cp
+from paceline.train.world import World
+
+Measure = Callable[[Any, Any], Any]  # of an output and a target: a scalar, a mean over what the target weighs
+
+
+def evaluated(
+    arranged: Arranged,
+    world: World,
+    loader: Any,
+    measures: Mapping[str, Measure],
+    weight: Callable[[Any], Any] | None,
+    context: Callable[[], AbstractContextManager[Any]],
+) -> dict[str, float]:
+    """Return the weighted mean of each measure over all batches of a loader; a collective of all ranks.
+
+    Args:
+        arranged: The model on this rank.
+        world: The ranks.
+        loader: Yields whole batches, a pair of inputs and target each.
+        measures: By name.
+        weight: How much a target counts; None: its number of samples.
+        context: Makes the context of a forward pass.
+
+    Raises:
+        UsageError: Ranks were given different batches, or there was none.
+    """
+    import torch
+
+    if isinstance(loader, loaders.OnDevice):
+        raise UsageError("evaluate() splits batches itself; give it the loader from before engine.loader()")
+    sums = torch.zeros(len(measures) + 1, dtype=torch.float64, device=world.device)
+    with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
+        for number, batch in enumerate(loader):
+            _check_pair(batch)
+            if not number:
+                _check_same(batch, world)
+            (inputs, target), counts = _part(loaders.moved(batch, world.device), world)
+            with context():
+                output = _output(arranged, inputs)
+                values = [measure(output, target) for measure in measures.values()] if output is not None else []
+            if values:
+                own = float(weight(target)) if weight else float(_count(target))
+                if counts and own:  # a mean over nothing is not a number
+                    sums += torch.tensor([own * float(value) for value in values] + [own], dtype=torch.float64).to(sums)
+    for axes in (("dp", "shard", "cp"), ("pp",)):
+        if (group := world.group(*axes)) is not None:
+            torch.distributed.all_reduce(sums, group=group)
+    *totals, weights = sums.tolist()
+    if not weights:
+        raise UsageError("evaluate() was given no batch, or all targets weigh 0")
+    return {name: total / weights for name, total in zip(measures, totals, strict=True)}
+
+
+def _check_pair(batch: Any) -> None:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise UsageError(
+            f"evaluate() takes batches of inputs and target, and was given a {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}; give the loader a collate_fn that "
+            "returns (inputs, target)"
+        )
+
+
+def _check_same(batch: Any, world: World) -> None:
+    if not agreement.is_same(agreement.digest(batch), world.everyone):
+        raise UsageError(
+            "ranks were given other batches to evaluate: the loader draws from a generator of its own; seed it alike "
+            "on all ranks"
+        )
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Put a model into evaluation mode, and its parts back into their own modes at the end."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def _as_rank_0(world: World) -> Iterator[None]:
+    """Draw as rank 0 does, and go on as before at the end."""
+    import torch
+
+    if world.mesh is None:
+        yield
+        return
+    own = {**random_states.of_torch(world.device), **random_states.of_host()}
+    first = [own]
+    torch.distributed.broadcast_object_list(first, 0)
+    random_states.put(first[0], world.device)
+    try:
+        yield
+    finally:
+        random_states.put(own, world.device)
+
+
+def _part(batch: Any, world: World) -> tuple[Any, bool]:
+    """Return this rank's part of a batch, and whether it counts."""
+    count, parts, part = _count(batch), world.layout.samples, world.sample_part
+    first, last = count * part // parts, count * (part + 1) // parts
+    found = _samples(batch, count, slice(first, last) if last > first else slice(0, 1))
+    if world.layout.cp > 1:
+        found = cp.part_of(found, world.position("cp"), world.layout.cp)
+    return found, last > first
+
+
+def _count(batch: Any) -> int:
+    """Return the number of samples in a batch."""
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, tuple | list):
+        return next((found for value in batch if (found := _count(value))), 0)
+    return int(batch.shape[0]) if getattr(batch, "ndim", 0) else 0
+
+
+def _samples(batch: Any, count: int, which: slice) -> Any:
+    if isinstance(batch, Mapping):
+        return {key: _samples(value, count, which) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return like(batch, [_samples(value, count, which) for value in batch])
+    return batch[which] if getattr(batch, "ndim", 0) and batch.shape[0] == count else batch
+
+
+def _output(arranged: Arranged, inputs: Any) -> Any:
+    """Return the output of the model; None on ranks of other stages than the last one."""
+    if arranged.stages is not None:
+        return arranged.stages.forward(inputs)
+    return arranged.held(inputs)

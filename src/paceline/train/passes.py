@@ -1,0 +1,111 @@
+"""Forward and backward passes of the micro-batches of a step, on any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.train import loaders
+from paceline.train.arrange import Arranged
+from paceline.train.gradients import Weights
+
+Loss = Callable[[Any, Any], Any]
+
+
+class Passes:
+    """The micro-steps of one step after another."""
+
+    def __init__(
+        self,
+        arranged: Arranged,
+        weights: Weights,
+        planned: int,
+        context: Callable[[], AbstractContextManager[Any]],
+        scale: Any = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            arranged: The model on this rank.
+            weights: Of the losses.
+            planned: Number of micro-steps of a step.
+            context: Makes the context of a forward pass, such as autocast.
+            scale: Of the loss; None without fp16.
+        """
+        self.arranged = arranged
+        self.weights = weights
+        self.planned = planned
+        self.begun = 0  # micro-steps of this step
+        self.synced = False  # whether gradients of this step are reduced
+        self._context = context
+        self._scale = scale
+
+    @contextmanager
+    def micro_step(self, last: bool | None) -> Iterator[None]:
+        """Run forward and backward of a micro-batch inside; the last one of a step reduces gradients."""
+        if self.arranged.stages is not None:
+            raise UsageError(
+                "with pp the pipeline runs forward and backward: use train_batch() in place of micro_step()"
+            )
+        self.begun += 1
+        self.weights.begin()
+        self.synced = self.begun >= self.planned if last is None else last
+        self.arranged.set_sync(self.synced)
+        with self._context():
+            yield
+
+    def backward(self, loss: Any, weight: Any) -> None:
+        """Run backward of one loss of a micro-batch."""
+        self.weights.take(weight)
+        loss = self.weights.multiplied(loss, weight)
+        self.weights.add(loss)
+        (loss * self._scale.value if self._scale else loss).backward()
+
+    def train(self, inputs: Any, target: Any, loss: Loss, weight: Callable[[Any], Any] | None) -> None:
+        """Run forward and backward of this rank's batch.
+
+        Args:
+            inputs: Of the model.
+            target: What the loss is called with beside the output.
+            loss: Makes a scalar of output and target.
+            weight: How much a target counts; None: all parts alike.
+        """
+        if self.arranged.stages is not None:
+            self._run_stages(self.arranged.stages, (inputs, target), loss, weight)
+            return
+        parts = zip(loaders.parts(inputs, self.planned), loaders.parts(target, self.planned), strict=True)
+        for part, wanted in parts:
+            with self.micro_step(None):
+                output = self.arranged.module(part)
+                # With [layers] an output is on the last device.
+                at = getattr(output, "device", None)
+                loss_of_part = loss(output, wanted.to(at) if at and hasattr(wanted, "to") else wanted)
+                self.backward(loss_of_part, weight(wanted) if weight else None)
+
+    def _run_stages(self, stages: Any, batch: tuple[Any, Any], loss: Loss, weight: Callable[[Any], Any] | None) -> None:
+        """Run a batch through the pipeline."""
+        inputs, target = batch
+        scale = self._scale.value if self._scale else 1.0
+        for wanted in loaders.parts(target, self.planned):
+            self.weights.begin()
+            self.weights.take(weight(wanted) if weight else None)
+        with self._context():
+            losses = stages.run(inputs, target, partial(_scaled, self.weights, loss, weight, scale))
+        for each in losses:
+            self.weights.add(each / scale)
+        self.begun, self.synced = self.planned, True
+
+    def clear(self) -> None:
+        """Begin another step."""
+        self.weights.clear()
+        self.begun, self.synced = 0, False
+
+
+def _scaled(weights: Any, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
+    """Return the loss of a micro-batch of a pipeline as its backward takes it."""
+    found, own = loss(output, wanted), weight(wanted) if weight else None
+    weights.guard_from(own, output)
+    return weights.multiplied(found, own) * scale

@@ -1,0 +1,195 @@
+"""A run between its steps: its place among the ranks, evaluation, and checkpoints."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from paceline.errors import UsageError
+from paceline.train import checkpoints, gradients, loaders
+from paceline.train.comparison.first_step import FirstStep
+from paceline.train.evaluation import evaluated
+from paceline.train.exports import export
+from paceline.train.parallel.asynchronous import Rounds, Staleness
+from paceline.train.passes import Loss, Passes
+from paceline.train.recipe import Recipe, of
+from paceline.train.replicas import Replicas
+from paceline.train.world import join, leave, meet
+
+
+class Run:
+    """What a run has and what may be done with it between steps; `Engine` adds the steps."""
+
+    def __init__(self, recipe: Recipe | Mapping[str, Any] | Namespace | str | Path | None = None) -> None:
+        """Join the other ranks.
+
+        Args:
+            recipe: Settings: a `Recipe`, tables as TOML has them (`{"layout": "dp=2"}`), the flags of
+                `recipe.add_arguments`, or a TOML file; None: one process in fp32.
+
+        Raises:
+            UsageError: Something is not allowed, or there are more or fewer ranks than the layout takes.
+        """
+        self._owns_group = meet()
+        settings = self.recipe = of(recipe)
+        self.world = join(settings.layout)
+        settings.precision.check_device(self.world.device)
+        settings.precision.set_matmul()
+        self.scale = settings.precision.scale()
+        self.steps = 0  # applied ones
+        self._places = loaders.Places()
+        self._planned = settings.memory.micro_batches
+        self._dealt = settings.asynchronous.max_staleness is not None
+        group = None if self._dealt else self.world.data_group
+        self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
+        self._replicas: Replicas | None = None
+        self._tried = 0  # steps, skipped ones too
+        self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
+        self._passes: Passes | None = None
+        self._first_step: FirstStep | None = None  # the comparison that is still to come
+        self._optimizer: Any = None
+        self._schedule: Any = None
+        self._loss: Loss | None = None
+        self._weight: Callable[[Any], Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    @property
+    def device(self) -> Any:
+        """The `torch.device` of this rank."""
+        return self.world.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that prints."""
+        return self.world.rank == 0
+
+    def evaluate(self, loader: Any, **measures: Callable[[Any, Any], Any]) -> dict[str, float]:
+        """Return the mean loss over all batches of a loader, as one process computes it; all ranks call it.
+
+        Args:
+            loader: Yields whole batches, inputs and target; not one of `engine.loader`. Batches may differ in size.
+            measures: More means by name, each a function of output and target, such as an accuracy.
+
+        Returns:
+            ``loss`` and the other measures, weighted by `weight(target)` or the number of samples.
+
+        Raises:
+            UsageError: There is no loss, or ranks were given different batches.
+        """
+        loss = {} if self._loss is None else {"loss": self._loss}
+        if not loss and not measures:
+            raise UsageError(
+                "evaluate() needs the loss: setup(model, optimizer, loss=torch.nn.functional.cross_entropy)"
+            )
+        return evaluated(self._ready().arranged, self.world, loader, {**loss, **measures}, self._weight, self._context)
+
+    def meet(self) -> None:
+        """With `[asynchronous]`, wait until all ranks are here; then all have the same parameters. Else nothing."""
+        if self._replicas is not None:
+            self._replicas.meet()
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """How old this rank's updates were when they were applied; None without `[asynchronous]`."""
+        return self._replicas.staleness() if isinstance(self._replicas, Rounds) else None
+
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write model, optimizer and progress; all ranks call it, each writes its part.
+
+        Args:
+            folder: Made where it is not there; an earlier checkpoint in it is replaced when the new one is whole.
+            extra: State of the program's own, which `load` returns: tensors, numbers and text in dicts and lists.
+                Rank 0's is written.
+
+        Raises:
+            UsageError: Replicas that train alone have not met.
+        """
+        arranged = self._ready().arranged
+        if self._replicas is not None:
+            self._replicas.can_save(self._tried)
+        state = checkpoints.state(
+            arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
+        )
+        checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress(), extra)
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Go on from a checkpoint, of any layout; after `setup()`, by all ranks.
+
+        Returns:
+            What `save` was given as extra; empty without.
+
+        Raises:
+            UsageError: There is no whole checkpoint, or it is of another model.
+        """
+        held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
+        progress = checkpoints.read_progress(Path(folder), self._progress())
+        stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
+        state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
+        frozen = checkpoints.load(Path(folder), {**state, "random": random}, same_ranks=same)
+        checkpoints.apply(state, held, *updates, stepped=stepped, frozen=frozen)
+        self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
+        if self.scale is not None:
+            self.scale.load_state_dict(progress["scale"])
+        if self._schedule is not None:
+            self._schedule.load_state_dict(checkpoints.shaped(self._schedule.state_dict(), progress["schedule"]))
+        self.world.draw_on(progress["random"], random if same else None)
+        self._places.load(progress["loaders"])
+        return checkpoints.read_extra(Path(folder))
+
+    def export(self, path: str | Path) -> None:
+        """Write the whole model as one state dict, by the names it had before `setup()`; all ranks call it.
+
+        Args:
+            path: Ends in ``.safetensors``, or in ``.pt``, ``.pth`` or ``.bin`` for `torch.load`.
+
+        Raises:
+            UsageError: It has another ending.
+        """
+        export(self._ready().arranged.held, self.world, Path(path))
+
+    def _progress(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside model and optimizer."""
+        found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
+        found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
+        if self._replicas is not None:
+            found["replicas"] = self.world.layout.dp
+        if self.scale is not None:
+            found["scale"] = self.scale.state_dict()
+        if self._schedule is not None:
+            found["schedule"] = self._schedule.state_dict()
+        return found
+
+    def _ready(self) -> Passes:
+        if self._passes is None:
+            raise UsageError("the engine has no model yet: call setup(model, optimizer) first")
+        return self._passes
+
+    @contextmanager
+    def _context(self) -> Iterator[None]:
+        """Run a forward pass in the run's precision; stages of a pipeline draw from a stream of their own."""
+        with ExitStack() as stack:
+            stack.enter_context(self.recipe.precision.context(self.device.type))
+            if self.world.layout.pp > 1:
+                stack.enter_context(self.world.drawing("model"))
+            yield
+
+    def close(self) -> None:
+        """Leave the other ranks; the end of a `with Engine(...)` does it."""
+        import torch
+
+        if self._replicas is not None:
+            self._replicas.close()
+        if self._owns_group and torch.distributed.is_initialized():
+            leave()

@@ -1,0 +1,161 @@
+"""Is a mean over a data set on several ranks that of one process, with batches of any size?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.train.launching import on_ranks
+from torch import nn
+
+from paceline.errors import UsageError
+from paceline.train import Engine
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn import functional as F
+from paceline.errors import UsageError
+from paceline.train import Engine, positions
+
+DRAWN = torch.Generator().manual_seed(0)
+INPUTS = torch.randint(0, 11, (21, 8), generator=DRAWN)
+TARGET = INPUTS.roll(-1, 1)
+for number, row in enumerate(TARGET):
+    row[1 + number % 7 :] = -100
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (p(x).view(*x.shape[:2], -1, 4).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        return x + self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Embedding(11, 8), Attention(), nn.Dropout(0.3), Attention(), nn.Linear(8, 11))
+
+
+def loss_of(output, target):
+    return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def tokens(target):
+    return (target != -100).sum()
+
+
+def hits(output, target):
+    kept = target != -100
+    return (output.argmax(-1) == target)[kept].float().mean()
+
+
+def loader(size=4, shuffle=True):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(INPUTS, TARGET), size, shuffle=shuffle)
+
+
+def evaluated(layout, size):
+    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
+    model, _ = engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of, weight=tokens)
+    found = engine.evaluate(loader(size), hits=hits)
+    assert model.training
+    return found
+
+
+def called(layout):
+    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
+    model, _ = engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of)
+    try:
+        model(INPUTS[:4])
+    except UsageError as error:
+        return str(error)
+
+
+def on_rank_0():
+    'A rank evaluates alone: the others wait for nothing.'
+    engine = Engine({"layout": "dp=2"})
+    made = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    made.register_buffer("scale", torch.ones(1))
+    model, _ = engine.setup(made, lambda m: torch.optim.SGD(m.parameters(), 0.1))
+    model.eval()
+    with torch.no_grad():
+        return model(torch.ones(1, 8)).tolist() if engine.is_first else []
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+whole = net().eval()
+with torch.no_grad():
+    sums = [(tokens(t), loss_of(whole(x), t), hits(whole(x), t)) for x, t in zip(INPUTS.split(4), TARGET.split(4))]
+weights = sum(float(w) for w, _, _ in sums)
+found = {"one": [sum(float(w) * float(s[n]) for w, *s in sums) / weights for n in (0, 1)]}
+for layout in ("dp=2", "shard=2", "tp=2", "pp=2", "cp=2"):
+    found[layout] = [list(evaluated(layout, size).values()) for size in (4, 5, 21)]
+found["called"] = called("pp=2")
+found["alone"] = on_rank_0()
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluation")
+    program, result = folder / "program.py", folder / "result.json"
+    program.write_text(PROGRAM)
+    ran = on_ranks(2, program, result, timeout_s=150)
+    assert result.exists(), ran.stderr[-4000:]
+    return json.loads(result.read_text())
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2", "tp=2", "pp=2", "cp=2"])
+def test_means_are_those_of_one_process(found, layout):
+    """21 samples in batches of 4, of 5 (the last has 1), and in one batch; weighted by tokens."""
+    for means in found[layout]:
+        assert means == pytest.approx(found["one"], rel=1e-5)
+
+
+def test_calling_the_layers_of_one_rank_is_refused(found):
+    assert "engine.evaluate(loader)" in found["called"]
+
+
+def test_a_rank_may_evaluate_alone(found):
+    assert len(found["alone"][0]) == 2
+
+
+def engine_of(loss=nn.functional.mse_loss):
+    engine = Engine()
+    engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss)
+    return engine
+
+
+def test_one_process_weighs_batches_by_their_samples():
+    batches = [(torch.zeros(3, 2), torch.ones(3, 1)), (torch.zeros(1, 2), torch.full((1, 1), 3.0))]
+    engine = Engine()
+    model, _ = engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters()), loss=nn.functional.mse_loss)
+    bias = model.bias.item()
+    assert engine.evaluate(batches)["loss"] == pytest.approx((3 * (1 - bias) ** 2 + (3 - bias) ** 2) / 4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "says"),
+    [([], "no batch"), ([torch.zeros(2)], "batches of inputs and target, and was given a Tensor")],
+)
+def test_what_cannot_be_evaluated_is_refused(batches, says):
+    with pytest.raises(UsageError, match=says):
+        engine_of().evaluate(batches)
+
+
+def test_a_loader_that_is_split_already_is_refused():
+    engine = engine_of()
+    data = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, 1))
+    with pytest.raises(UsageError, match="from before engine.loader"):
+        engine.evaluate(engine.loader(torch.utils.data.DataLoader(data, 2)))

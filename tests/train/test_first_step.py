@@ -1,0 +1,154 @@
+"""Does the comparison of the first step find planted faults, leave ordinary models alone, and change nothing?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.train.launching import ROOT, on_ranks
+
+from paceline.errors import UsageError
+from paceline.train.comparison import differences, samples
+from paceline.train.layout import Layout
+from paceline.train.recipe import made
+
+RANKS_PROGRAM = ROOT / "benchmarks" / "_first_step_ranks.py"
+
+UNTOUCHED = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.train import Engine
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.a, self.b = nn.BatchNorm1d(4), nn.Linear(4, 8), nn.Linear(8, 2)
+        self.drop, self.calls, self.kept = nn.Dropout(0.5), 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.kept.append(self.calls)
+        return self.b(self.drop(self.a(self.norm(x) + torch.randn_like(x))))
+
+
+def trained(layout, compared, own):
+    torch.manual_seed(0)
+    engine = Engine({"layout": layout, "checks": {"first_step": compared}})
+    net = Net()
+    if "tp" in layout:
+        net.tp_plan = {"a": "colwise", "b": "rowwise"}
+    for each in net.parameters():
+        each.lr = 0.1
+    loss = nn.functional.mse_loss
+    rates = lambda m: [{"params": [p], "lr": p.lr} for p in m.parameters()]
+    model, _ = engine.setup(net, lambda m: torch.optim.SGD(rates(m)), loss=loss)
+    losses = []
+    for step in range(3):
+        drawn = torch.Generator().manual_seed(step * 10 + engine.world.sample_part)
+        inputs, target = torch.randn(8, 4, generator=drawn), torch.randn(8, 2, generator=drawn)
+        if own:
+            with engine.micro_step():
+                engine.backward(loss(model(inputs), target))
+        else:
+            engine.train_batch(inputs, target)
+        losses.append(engine.loss())
+        engine.step()
+    net = getattr(model, "module", model)
+    return [losses, net.calls, net.kept, net.norm.running_mean.tolist(), torch.rand(3).tolist()]
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {
+    f"{layout} {own}": [trained(layout, compared, own) for compared in (True, False)]
+    for layout in ("dp=2", "shard=2", "tp=2") for own in (False, True)
+}
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    result = tmp_path_factory.mktemp("cases") / "result.json"
+    ran = on_ranks(2, RANKS_PROGRAM, result, "--once")
+    assert result.exists(), ran.stderr[-4000:]
+    return json.loads(result.read_text())
+
+
+def test_planted_faults_are_refused(cases):
+    faults = [case for case in cases if case["kind"] not in ("ordinary", "cost")]
+    assert len(faults) >= 30
+    assert [case["name"] for case in faults if "refused" not in case] == []
+
+
+def test_the_first_module_that_differs_is_named(cases):
+    said = {case["name"]: case.get("refused", "") for case in cases}
+    assert "attn.o_proj differs by" in said["heads of a fixed number"]
+    assert "mlp.fc2 differs by" in said["gate and value packed"]
+    assert "the gradient of blocks." in said["a whole parameter between split matrices"]
+    assert "exchanges tensors between ranks itself" in said["a loss summed over ranks"]
+
+
+def test_ordinary_models_train(cases):
+    ordinary = [case for case in cases if case["kind"] == "ordinary"]
+    assert len({case["name"] for case in ordinary}) >= 20
+    assert [(case["name"], case) for case in ordinary if "seconds" not in case] == []
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("untouched")
+    program, result = folder / "program.py", folder / "result.json"
+    program.write_text(UNTOUCHED)
+    ran = on_ranks(2, program, result, timeout_s=120)
+    assert result.exists(), ran.stderr[-4000:]
+    return json.loads(result.read_text())
+
+
+def test_training_is_the_same_with_and_without_it(untouched):
+    """Losses, attributes, buffers and the random numbers that come after are the same to the last bit."""
+    assert all(compared == plain for compared, plain in untouched.values())
+
+
+def test_it_can_be_switched_off():
+    assert made({"checks": {"first_step": False}}).checks.first_step is False
+    with pytest.raises(UsageError, match="it takes true or false"):
+        made({"checks": {"first_step": "no"}})
+
+
+def test_extreme_elements_do_not_hide_a_difference():
+    expected = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    expected[:40] = -1e9
+    own = expected.clone()
+    own[50] += 0.01
+    assert differences.excess(own, expected, 4) > 1
+    assert differences.excess(expected * (1 + 1e-6), expected, 4) < 1
+    assert differences.excess(own * float("nan"), expected, 4) == float("inf")
+
+
+class _World:
+    layout = Layout(dp=2, tp=3)
+    sample_part = 1
+
+    def position(self, axis):
+        return 1 if axis == "tp" else 0
+
+
+def test_slices_are_those_of_samples_and_of_units():
+    whole = torch.arange(4 * 6).view(4, 6)
+    (found,) = samples.slices((2, 2), whole, _World(), joined=True)
+    assert found.tolist() == whole[2:, 2:4].tolist()
+    assert list(samples.slices((2, 5), whole, _World(), joined=True)) == []
+
+
+def test_a_list_of_images_is_one_sample_each():
+    images = [torch.zeros(3, 4, size) for size in (4, 5, 6)]
+    assert samples.count(((images,), {})) == 3
+    assert [image.shape[-1] for image in samples.cut(((images,), {}), 2)[0][0]] == [4, 5]
