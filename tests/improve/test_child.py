@@ -325,3 +325,27 @@ def test_what_cannot_be_applied_is_told_and_the_program_goes_on(ran):
     changed = ran("import torch\nprint('trained')", {"precision": {"tf32": True}, "nonsense": {"key": 1}})
     assert (changed.code, changed.out, changed.err) == (0, "trained\n", "")
     assert set(changed.refused) == {"precision.tf32", "nonsense.key"}
+
+
+def test_an_evaluation_keeps_the_workers_that_the_program_gave_it(ran):
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, get_worker_info
+
+    class Where(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            return get_worker_info() is not None
+
+    if __name__ == "__main__":
+        loader = DataLoader(Where(), batch_size=4)
+        for _ in range(2):
+            print("train", [batch.tolist() for batch in loader])
+            with torch.no_grad():
+                print("evaluate", [batch.tolist() for batch in loader])
+        print(loader.num_workers)
+    """
+    done = ran(source, {"loader": {"num_workers": 1, "persistent_workers": True}})
+    inside, outside = f"[{[True] * 4}]", f"[{[False] * 4}]"
+    assert done.out.splitlines() == [*[f"train {inside}", f"evaluate {outside}"] * 2, "1"], done.err

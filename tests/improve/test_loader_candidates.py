@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,3 +123,20 @@ def test_of_ten_workers_that_compute_on_two_cores_fewer_are_tried(tmp_path, wait
 def test_of_workers_that_wait_fewer_are_no_relief(tmp_path):
     found = proposed(tmp_path, "loader.workers", num_workers=10, wait=0.01)
     assert not found
+
+
+def test_the_steps_of_an_epoch_are_those_of_the_loader_that_trains(tmp_path):
+    """Lightning evaluates two batches before training: the epoch of that loader begins first."""
+    train, check = loader(dataset="Train"), {**loader(dataset="Check"), "train_wait_s": 0.0, "train_fetches": 0}
+    run = RunFolder(tmp_path).rank(plain(60, wait=10), summary={"loaders": [train, check]}).facts().run
+    (rank,) = run.ranks
+    first_ns, step_ns = rank.meta["first_ns"], 20_000_000
+    begun = [
+        (1, first_ns - 5 * step_ns),
+        (0, first_ns - step_ns),
+        (1, first_ns + step_ns),
+        (0, first_ns + 30 * step_ns),
+    ]
+    notes = tuple({"kind": "epoch", "loader": number, "time_ns": time, "base_seed": 0} for number, time in begun)
+    run = replace(run, ranks=(replace(rank, notes=(*rank.notes, *notes)),))
+    assert Situation(run=run, recipe={}).epoch_steps == pytest.approx(30, abs=1)

@@ -709,3 +709,31 @@ def test_kept_workers_follow_the_option(ran):
     assert "num_workers=args.data_workers, persistent_workers=args.data_workers > 0)" in text
     done = ran(text + "print([b.tolist() for b in train], train.num_workers, train.persistent_workers)")
     assert done.out.endswith("[[0, 1, 2], [3, 4, 5], [6, 7, 8]] 2 True\n")
+
+
+@pytest.mark.parametrize(
+    "line, is_changed",
+    [
+        ("val_loader = DataLoader(data)", False),
+        ("loader = DataLoader(test_set, batch_size=8)", False),
+        ("loaders['eval'] = DataLoader(data)", False),
+        ("loader = DataLoader(validated)", True),
+        ("test_loader = DataLoader(data, shuffle=True)", True),
+        ("loader = DataLoader(latest)", True),
+    ],
+)
+def test_loaders_of_evaluation_are_left_alone(line, is_changed):
+    text = f"from torch.utils.data import DataLoader\n{line}\n"
+    source = Source(path=Path("train.py"), text=text, is_script=True)
+    found = patched([source], {"loader": {"num_workers": 2}})
+    assert ("num_workers=2" in found.after[0].text) is is_changed
+
+
+def test_a_loader_that_functools_partial_makes_is_named_by_its_line():
+    imports = "from functools import partial\nfrom torch.utils.data import DataLoader\n"
+    text = f"{imports}make = partial(DataLoader, batch_size=8)\n"
+    source = Source(path=Path("train.py"), text=text, is_script=True)
+    found = patched([source], {"loader": {"num_workers": 2}})
+    assert [one.why for one in found.stays] == [
+        "train.py:3 makes loaders with functools.partial: set num_workers=2 there"
+    ]

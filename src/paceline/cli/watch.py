@@ -23,7 +23,7 @@ from paceline.cli.program import Program, command_line, stem_of
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
-from paceline.improve.confirmed import missing
+from paceline.improve.confirmed import given_up, missing
 from paceline.improve.recipe import Recipe, content_of
 from paceline.improve.recipe import checked as checked_recipe
 from paceline.observe.supervise import Ending, supervise, watched_environment
@@ -98,8 +98,10 @@ def watch(request: Request) -> int:
 
 def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: Path) -> None:
     """Warn about parts of the recipe and the layout that were not applied."""
+    lost = given_up(recipe or {}, folder)
     for key, why in missing(recipe or {}, folder).items():
-        _warn(f"the setting {key} of the recipe had no effect: {why}")
+        what = "was switched off while the program ran" if key in lost else "had no effect"
+        _warn(f"the setting {key} of the recipe {what}: {why}")
     for what in told(folder):
         _warn(f"--layout {layout}: {what}")
 

@@ -11,6 +11,7 @@ import numpy as np
 from paceline.explain import words
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import Facts, RankFacts, gather
+from paceline.explain.loader import training_loaders
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
 from paceline.explain.supply import Supply, supply_of, waiting_rank
 from paceline.improve.recipe import Recipe
@@ -84,9 +85,10 @@ class Situation:
 
     @property
     def epoch_steps(self) -> int | None:
-        """Optimizer steps of an epoch; None where no second one was seen."""
+        """Optimizer steps of an epoch of the loader that trains; None where no second one was seen."""
         record = self.facts.first.record
-        begun = sorted(note["time_ns"] for note in record.noted("epoch"))
+        numbers = training_loaders(record)
+        begun = sorted(note["time_ns"] for note in record.noted("epoch") if note["loader"] in numbers)
         if len(begun) < 2:
             return None
         per_step = self.facts.first.breakdown.step_s.value

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.improve.child import dataset_changes, draws, held, pinned
+from paceline.improve.child import dataset_changes, draws, evaluation, held, pinned
 from paceline.improve.child.streams import Watched
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
@@ -39,6 +39,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
         cache.patch(torch)
     draws.patch(torch)
     dataset_changes.patch(torch)
+    evaluation.patch(torch)
     if settings.get("device_prefetch"):
         from paceline.improve.child import device_prefetch
 
@@ -54,12 +55,14 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], thread
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         asked = keeps = False
         before = now = None
+        given_before: dict[str, Any] = {}
         try:
             bound = signature.bind(self, *args, **kwargs)
             if torch.utils.data.get_worker_info() is None:
                 given = bool(bound.arguments.get("persistent_workers"))
                 asked = draws.asked_at_first(bound.arguments.get("dataset"), given)
                 before = dataset_changes.reads(_workers(bound.arguments), asked)
+                given_before = dict(bound.arguments)
                 change(torch, bound.arguments, wanted)
                 keeps = bool(bound.arguments.get("persistent_workers"))
                 now = dataset_changes.reads(_workers(bound.arguments), keeps, threads)
@@ -69,6 +72,7 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], thread
         original(self, *args, **kwargs)
         draws.follow(self, asked=asked, keeps=keeps)
         if before is not None and now is not None:
+            evaluation.follow(self, given_before)
             dataset_changes.follow(self, before, now, _key(wanted, threads))
 
     loader_class.__init__ = __init__

@@ -1,7 +1,8 @@
 """[loader]: another number of workers, other hand-over, samples kept in memory.
 
-As the recipe does it, every loader is changed, but for those of which can be told that they read a stream, which get
-one worker at most. Those that transformers' Trainer makes are changed where its arguments are.
+As the recipe does it, every loader is changed, but for those of evaluation, and for those of which can be told that
+they read a stream, which get one worker at most. Those that transformers' Trainer makes are changed where its arguments
+are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ KEYS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "c
 NOWHERE = "the source creates no DataLoader to which the setting applies"
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
+_EVALUATION = re.compile(r"(?<![a-z])(val|valid|validation|test|testing|eval|evaluation|dev)(?![a-z])", re.IGNORECASE)
 _OURS = (KEPT_WORKERS.name, DRAWS_ONCE.name)
 _CLASS = re.compile(r"^[ \t]*class\s+(\w+)\s*\(([^)]*)\)", re.MULTILINE)
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
@@ -67,10 +69,18 @@ class LoaderEdit(Edit):
         """Edit the call where it makes a loader, or declares the option that loaders take their workers from."""
         if original in self._defaults:
             return with_argument(call, "default", repr(self.settings["num_workers"]))
+        if self._makes_with_partial(original):
+            for key, value in self.settings.items():
+                self.stay(
+                    key, f"{self.where(original)} makes loaders with functools.partial: set {key}={value!r} there"
+                )
+            return call
         names = self.tree.names(original.func)
         own = next((one for name, one in self._loaders.items() if name in names), None)
         if own is None and not names.intersection(_LOADER):
             return trainer.with_loader(self, original, call)
+        if self._is_evaluation(original):
+            return call
         why = self._why_not(original, own)
         if why:
             for key in self.settings:
@@ -80,6 +90,27 @@ class LoaderEdit(Edit):
         if "pin_memory" in self.settings:
             call = self._with("pin_memory", repr(self.settings["pin_memory"]), call)
         return self._cached(original, call) if self.settings.get("cache") else call
+
+    def _makes_with_partial(self, call: cst.Call) -> bool:
+        """Say whether a call is ``functools.partial(DataLoader, ...)``."""
+        if "functools.partial" not in self.tree.names(call.func) or not call.args:
+            return False
+        return bool(self.tree.names(call.args[0].value).intersection((*_LOADER, *self._loaders)))
+
+    def _is_evaluation(self, call: cst.Call) -> bool:
+        """Say whether a loader is one of evaluation by its name or that of its dataset, and does not shuffle.
+
+        A recipe leaves such loaders alone, too: it sees that gradients are switched off.
+        """
+        if any(argument(call, name, _ORDER) is not None for name in ("sampler", "batch_sampler")):
+            return False
+        if (value_of(call, "shuffle", _ORDER) or "False") != "False":
+            return False
+        dataset = argument(call, "dataset", _ORDER)
+        names = [code_of(dataset.value)] if dataset is not None else []
+        assign = next((one for one in self.tree.above(call) if isinstance(one, cst.Assign)), None)
+        names += [code_of(target.target) for target in assign.targets] if assign is not None else []
+        return any(_EVALUATION.search(name) for name in names)
 
     def _why_not(self, call: cst.Call, own: cst.ClassDef | None) -> str:
         if unpacks(call):
