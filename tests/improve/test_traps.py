@@ -289,7 +289,8 @@ def test_two_epochs_in_a_second_are_measured(tmp_path):
 def test_a_program_that_fails_by_itself_now_and_then(tmp_path, fails, ends):
     """A fault of its own is not blamed on what is tried, unless it comes again."""
     (tmp_path / "train.py").write_text(FLAKY.format(fails=fails))
-    counted = Path("/dev/shm") / f"paceline-test-{tmp_path.name}"  # what lies there is no file of a trial's
+    counted = Path("/dev/shm") / f"paceline-test-{tmp_path.name}"
+    counted.touch()  # what lay there before is no file of a trial's
     workshop = Workshop(
         [sys.executable, "train.py", str(counted)], tmp_path / "trials", tmp_path, GOALS["time"], Budget(total_s=60.0)
     )

@@ -84,6 +84,7 @@ class SampleCheck:
             in_batches: Whether the sampler gives lists of indices.
         """
         self.turns = Turns()
+        self.is_stressed = False
         self._torch = torch
         self._dataset = dataset
         self._in_batches = in_batches
@@ -116,6 +117,7 @@ class SampleCheck:
     def withstands(self, indices: Sequence[Any], pool: Executor, threads: int) -> bool:
         """Let all threads load the same samples for two seconds; return whether each was always the same."""
         keys = [index for batch in indices for index in (batch if self._in_batches else [batch])][:_STRESS_SAMPLES]
+        self.is_stressed = True
         wanted = self._loaded_alone(keys)
         if self._draws or not wanted:
             return True

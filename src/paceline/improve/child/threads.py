@@ -28,7 +28,8 @@ _NAME = "paceline-fetch"
 _MOST = 2000  # objects that a dataset holds, that are looked at
 _PARTS = 64  # of a collection
 _READERS = ("h5py._hl.files.File", "sqlite3.Connection", "netCDF4._netCDF4.Dataset", "zipfile.ZipExtFile")
-_lost: set[int] = set()  # ids of datasets that several threads cannot load from; they live as long as the program
+_lost: set[int] = set()  # ids of datasets that several threads cannot load from
+_checks: dict[int, SampleCheck] = {}  # by the id of the dataset, which lives as long as its check
 
 
 def patch(torch: Any, threads: int) -> None:
@@ -100,6 +101,13 @@ def _all_in(dataset: Any) -> Iterator[Any]:
         waiting.extend(new.values())
 
 
+def _check_of(torch: Any, dataset: Any, *, in_batches: bool) -> SampleCheck:
+    """Return the check of a dataset, the same one in all epochs."""
+    if id(dataset) not in _checks:
+        _checks[id(dataset)] = SampleCheck(torch, dataset, in_batches=in_batches)
+    return _checks[id(dataset)]
+
+
 class _Ahead:
     """The batches of one epoch, made ahead."""
 
@@ -109,7 +117,7 @@ class _Ahead:
         self._iterator = iterator
         self._dataset = iterator._dataset_fetcher.dataset
         self._fetch = iterator._dataset_fetcher.fetch
-        self._check = SampleCheck(torch, self._dataset, in_batches=bool(iterator._auto_collation))
+        self._check = _check_of(torch, self._dataset, in_batches=bool(iterator._auto_collation))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=_NAME)
         self._next_index = iterator._next_index
         self._threads = threads
@@ -119,7 +127,7 @@ class _Ahead:
         self._taken = 0
         queues.follow(self)
         finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)  # an epoch that is left early: no more
-        if stresses():
+        if stresses() and not self._check.is_stressed:
             self._stress()
 
     def counts(self) -> tuple[int, int]:
