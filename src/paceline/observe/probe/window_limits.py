@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from paceline.observe.probe import process
 
-MOST_BYTES = 128 << 20  # an operator takes some 500 bytes, and as much again while the window closes
+MOST_BYTES = 256 << 20  # some 500 bytes for each operator, as much again at the end, and a heap that is cut into pieces
 _LEAST_S = 1.0
 _TIMES_EXPECTED = 3.0
 
