@@ -153,6 +153,12 @@ RECIPES = {
         "optimizer": {"foreach": True},
         "memory": {"activation_budget": 0.5},
         "ddp": {"no_sync": True},
+        "debug": {
+            "anomaly_detection": False,
+            "deterministic_algorithms": False,
+            "distributed_debug": False,
+            "launch_blocking": False,
+        },
     },
 }
 

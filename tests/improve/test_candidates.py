@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.explain.build import RunFolder, loader, meter, plain
+from tests.explain.build import RunFolder, loader, meter, plain, training
 from tests.explain.gpu_run import OPTIMIZER, gpu_run, timed, window
 
 from paceline.explain.facts import Facts
@@ -37,8 +37,10 @@ def on_cpu(tmp_path, **summary: Any) -> Facts:
 
 def on_ranks(tmp_path, count: int = 2, meta: Mapping[str, Any] | None = None, **row: Any) -> Facts:
     folder = RunFolder(tmp_path)
+    exchanges = training(exchanges=row.get("synced", 1))
     for number in range(count):
-        folder.rank(plain(60, **row), number, meta={"world": count, "distributed": True, **(meta or {})})
+        about = {"world": count, "distributed": True, **(meta or {})}
+        folder.rank(plain(60, **row), number, meta=about, summary={"training": exchanges})
     return folder.gauges().facts()
 
 

@@ -102,9 +102,14 @@ def all_remedies() -> tuple[Remedy, ...]:
 
 
 def candidates(situation: Situation) -> list[Candidate]:
-    """Return the candidates of all remedies, the largest expected gain first."""
+    """Return the candidates of all remedies, the largest expected gain first.
+
+    Of equal gains, the remedy that a finding names first comes first.
+    """
     found = [one for remedy in all_remedies() for one in remedy.candidates(situation)]
-    return sorted(found, key=expected, reverse=True)
+    named = [remedy.id for finding in situation.findings for remedy in finding.remedies]
+    places = {remedy: place for place, remedy in reversed(list(enumerate(named)))}
+    return sorted(found, key=lambda one: (-expected(one), places.get(one.remedy, len(named))))
 
 
 def expected(candidate: Candidate) -> float:
