@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.improve.child.sample_check import SampleCheck
 from paceline.improve.child.threads import one_reader
 
 READS = """
@@ -103,3 +104,10 @@ def test_an_open_file_is_found_wherever_a_dataset_holds_it(tmp_path):
             assert one_reader(Holder(held)) is not None
     assert one_reader(Holder({"train": file})) is None
     assert one_reader(Holder(["path"] * 3)) is None
+
+
+def test_few_samples_are_compared_at_first_and_an_epoch_that_is_left_does_not_end_that():
+    check = SampleCheck(None, list(range(8)), in_batches=True)
+    assert [check.is_due() for _ in range(80)].count(True) == 4  # though 80 batches are asked for ahead
+    check.begin_epoch()
+    assert check.is_due()

@@ -23,7 +23,7 @@ class ByHand:
     def why(self) -> str:
         """Why it was not tried."""
         if remedy_info(self.remedy.id).tunable:
-            return "it does not apply to this program as a recipe"
+            return "no trial was about it"
         return "it can only be made in the source or on the machine"
 
 

@@ -1,7 +1,7 @@
 """Do several threads load the same samples as one thread does? Some samples are loaded again by one thread alone.
 
 Threads can move the position of a shared file under each other, or overwrite a shared buffer. Of the samples that the
-loader threads load, some are loaded once more while no other thread loads, and compared. The first 16 batches have one
+loader threads load, some are loaded once more while no other thread loads, and compared. The first 4 batches have one
 such sample each, later ones as many as 2% of the time allow. In the equivalence check of `tune`, all threads also load
 the same few samples over and over for two seconds before training begins.
 """
@@ -25,7 +25,7 @@ from paceline.observe.probe.randomness import states
 
 STRESS = "PACELINE_STRESS_SAMPLES"  # set in the equivalence check of a trial
 DIFFERS = "samples that several threads load at the same time differ from samples that one thread loads"
-_ALWAYS = 16  # batches at the beginning, each with a sample that is compared
+_ALWAYS = 4  # batches at the beginning, each with a sample that is compared
 _SHARE = 0.02  # of the time, for later ones
 _STRESS_S, _ALONE_S = 2.0, 1.0
 _STRESS_SAMPLES = 256
@@ -91,13 +91,21 @@ class SampleCheck:
         self._draws = False  # random numbers: no two loads of a sample are the same
         self._begun_s = time.monotonic()
         self._spent_s = 0.0
+        self._planned = 0  # samples to compare, the compared ones among them
         self._checked = 0
 
+    def begin_epoch(self) -> None:
+        """Forget samples that were to be compared in batches of the last epoch that nobody took."""
+        self._planned = self._checked
+
     def is_due(self) -> bool:
-        """Return whether the next batch has a sample that is compared."""
-        if self._draws:
+        """Return whether the batch that is asked for has a sample that is compared; asked once for each batch."""
+        waiting = self._planned - self._checked
+        has_time = self._spent_s < _SHARE * (time.monotonic() - self._begun_s) and not waiting
+        if self._draws or not (self._planned < _ALWAYS or has_time):
             return False
-        return self._checked < _ALWAYS or self._spent_s < _SHARE * (time.monotonic() - self._begun_s)
+        self._planned += 1
+        return True
 
     def load(self, indices: Any) -> tuple[Any, Any, int]:
         """Load one sample of a batch beside other threads; return its index, itself, and its checksum."""

@@ -118,6 +118,7 @@ class _Ahead:
         self._dataset = iterator._dataset_fetcher.dataset
         self._fetch = iterator._dataset_fetcher.fetch
         self._check = _check_of(torch, self._dataset, in_batches=bool(iterator._auto_collation))
+        self._check.begin_epoch()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=_NAME)
         self._next_index = iterator._next_index
         self._threads = threads
@@ -176,12 +177,13 @@ class _Ahead:
             except StopIteration:
                 self._more = False
             else:
-                self._making.append((index, None if self._alone else self._pool.submit(self._make, index)))
+                future = None if self._alone else self._pool.submit(self._make, index, self._check.is_due())
+                self._making.append((index, future))
 
-    def _make(self, index: Any) -> tuple[Any, Any]:
+    def _make(self, index: Any, is_checked: bool) -> tuple[Any, Any]:
         with self._check.turns.together():
             data = self._fetch(index)
-            return data, self._check.load(index) if self._check.is_due() else None
+            return data, self._check.load(index) if is_checked else None
 
     def _still_one_reader(self) -> bool:
         """Look for a file that was opened with the first samples."""
@@ -203,4 +205,4 @@ class _Ahead:
         if not self._check.withstands(indices, self._pool, self._threads):
             self._lose(DIFFERS)
             return
-        self._making = deque((index, self._pool.submit(self._make, index)) for index in indices)
+        self._making = deque((index, self._pool.submit(self._make, index, self._check.is_due())) for index in indices)

@@ -29,7 +29,7 @@ or a shared buffer can mix up samples in a few of many thousand cases, so this i
 - The equivalence check compares all inputs with those of the baseline. Before it, all threads load the same samples
   over and over for two seconds, and each must be the same every time.
 - In each trial and in each run with the recipe, some samples are loaded again while no other thread loads, and
-  compared: one in each of the first 16 batches, and later as many as 2% of the time allow.
+  compared: one in each of the first 4 batches, and later as many as 2% of the time allow.
 - If a sample differs, `loader.threads` is switched off at once, and the output says so. Batches that were used before
   may contain wrong samples.
 
