@@ -119,7 +119,7 @@ REFUSED = {
     "across_rows": "is no part of that for all rows",
     "rows_second": "Rows must be the first dimension",
     "own_seed": "something is drawn that is not seeded",
-    "counting": "the buffer mean of Counting",
+    "counting": "Counting.mean is computed from the rows",
     "sparse": "leave sparse=True out",
     "step_in_backward": "step after it",
     "hook_on_weight": "clip_grad_value_",
