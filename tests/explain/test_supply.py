@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from tests.explain.build import RunFolder, histogram, loader, meter, plain, two_ranks
 
 from paceline.explain.diagnose import diagnose
-from paceline.explain.supply import Supply, bound_by_cpu, is_blocked, is_jitter, is_transport, supply_of, waiting_rank
+from paceline.explain.supply import (
+    Supply,
+    bound_by_cpu,
+    is_blocked,
+    is_jitter,
+    is_transport,
+    supply_of,
+    waiting_rank,
+    worker_threads,
+)
 from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH
 
 
@@ -272,3 +281,12 @@ def test_the_least_gain_leaves_other_programs_their_cores():
     assert alone.gain_with(4).low > 1.2
     assert beside.gain_with(4).low < alone.gain_with(4).low
     assert beside.gain_with(4).high == alone.gain_with(4).high
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(4, 0), (5, 0), (6, 0), (19, 30)])
+def test_helper_threads_of_workers_are_no_compute_threads(tmp_path, threads, expected):
+    folder = RunFolder(tmp_path).rank(plain(60), summary={"loaders": [loader()]})
+    for number in range(2):
+        folder.worker(number, meter(100, 0.060, 0.001), threads=threads)
+    facts = folder.gauges().facts()
+    assert worker_threads(facts, facts.first) == expected

@@ -28,6 +28,7 @@ _LEAST_FREE = 0.1  # cores
 _IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
 _OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
+_LEAST_POOL = 3  # threads of a pool that computes, beside the worker's main thread
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
 
 
@@ -227,12 +228,16 @@ def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
 
 
 def worker_threads(facts: Facts, rank: RankFacts) -> int:
-    """Return how many compute threads the training loader's workers have, beside the threads that all workers have."""
+    """Return how many compute threads the training loader's workers have, beside the threads that all workers have.
+
+    A worker with fewer than `_LEAST_POOL` further threads has none: libraries start helper threads that do not compute.
+    """
     if rank.loader is None or not rank.loader.workers:
         return 0
     pids = {row.pid for row in rank.loader.per_worker}
     most = max((int(w.last.get("threads") or 0) for w in facts.run.workers if w.pid in pids), default=0)
-    return max(0, most - _PLAIN_WORKER_THREADS) * rank.loader.workers
+    further = most - _PLAIN_WORKER_THREADS
+    return further * rank.loader.workers if further >= _LEAST_POOL else 0
 
 
 def is_blocked(rank: RankFacts) -> bool:

@@ -18,9 +18,10 @@ ends only when its slowest thread ends.
 ## How it is detected
 
 Paceline reports `cpu-oversubscribed` if there are at least 1.5 times as many compute threads as CPU cores that the
-program may use. Compute threads are the torch threads of all ranks on the host, or the torch threads of the loader's
-workers. The finding also requires that the training thread is ready to run and waits for a core during at least a tenth
-of step time. The expected gain is assumed: at most all of this waiting.
+program may use. Compute threads are the torch threads of all ranks on the host, or the threads of pools in the loader's
+workers (at least three threads beside those that each worker has). The finding also requires that the training thread
+is ready to run and waits for a core during at least a tenth of step time. The expected gain is assumed: at most all of
+this waiting.
 
 ## What helps
 
