@@ -284,7 +284,7 @@ def _made_here(bundle: _Bundle) -> list[_Made]:
 
 
 def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> Iterator[_Made]:
-    """Make the shards of a bundle; of a source that is read in groups, their samples are read first, in order."""
+    """Write the shards of a bundle. If the source is read in groups, read all samples first, in the order of groups."""
     if not getattr(source, "reads_groups", False):
         yield from (_make(source, task, told, None) for task in bundle)
         return

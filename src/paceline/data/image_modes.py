@@ -1,6 +1,6 @@
 """The mode of an image: its channels and their depth, named as in PIL, and read from the head of the file.
 
-Modes beyond those of PIL are `RGB;16`, `RGBA;16` and `LA;16`: 16 bits to a channel, which PIL would reduce to 8.
+PIL reduces images with 16 bits per channel to 8 bits. The modes `RGB;16`, `RGBA;16` and `LA;16` keep the 16 bits.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def begin_loop(name: str) -> Callable[[], int | None]:
         name: Of the loop, the same on all ranks.
 
     Returns:
-        What returns how many ranks have begun the loop, or None where there is only one rank or no store. It waits up
-        to 3 s for ranks that have not.
+        A function that waits up to 3 s for the other ranks, and returns the number of ranks that have begun the loop.
+        It returns None if there is only one rank or no store.
     """
     store, world = _store()
     if store is None:

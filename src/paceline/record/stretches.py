@@ -31,7 +31,7 @@ def rows_in(path: Path, row_type: np.dtype[Any]) -> int:
 
 
 def rows_of_each(processes: int) -> int:
-    """Return how many rows of each process are read, so that a run stays within its limit."""
+    """Return the largest number of step rows to read per process, so that all processes stay within the limit."""
     return max(LEAST_ROWS, MOST_ROWS // max(1, processes))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dis
 import functools
 import io
-import random
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -19,6 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from paceline.improve.child.digest import digest, fields_of
+from paceline.improve.child.streams import random_state
 
 State = Mapping[str, int]  # the checksum of each attribute, by its name
 
@@ -116,7 +116,7 @@ class _Checksum:
         self._seen[id(value)] = value
         if isinstance(value, _SKIPPED) or _is_model(value):
             return _hash(type(value).__qualname__)
-        if (drawn := _random_state(value)) is not None:
+        if (drawn := random_state(value)) is not None:
             return digest(drawn)
         return self._of_parts(value, depth)
 
@@ -158,15 +158,6 @@ def _has_bytes(value: Any) -> bool:
 def _is_model(value: Any) -> bool:
     """Say whether an object is a model or an optimizer, which change in each step."""
     return hasattr(value, "state_dict") and (hasattr(value, "parameters") or hasattr(value, "param_groups"))
-
-
-def _random_state(value: Any) -> Any:
-    """Return the state of a random number generator of Python, numpy or torch; None for anything else."""
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if hasattr(value, "bit_generator"):
-        return value.bit_generator.state
-    return value.get_state() if hasattr(value, "get_state") and hasattr(value, "seed") else None
 
 
 def _of_array(value: Any) -> int:

@@ -91,7 +91,7 @@ def _note(value: Any, row: list[Any], seen: dict[int, Any]) -> None:
     if id(value) in seen:
         return
     seen[id(value)] = value
-    drawn = _random_state(value)
+    drawn = random_state(value)
     if drawn is not None:
         row.append(digest(drawn))
     elif _is_place(value):
@@ -115,8 +115,8 @@ def _parts(value: Any, row: list[Any]) -> list[Any]:
     return [part for pair in value.items() for part in pair] if isinstance(value, Mapping) else list(value)
 
 
-def _random_state(value: Any) -> Any:
-    """Return where a generator of random numbers is, of Python, numpy or torch; None for anything else."""
+def random_state(value: Any) -> Any:
+    """Return the state of a random number generator of Python, numpy or torch; None for anything else."""
     if isinstance(value, random.Random):
         return value.getstate()
     if hasattr(value, "bit_generator"):

@@ -62,7 +62,7 @@ class Part:
         self.loss: Any = None
 
     def add(self, other: Part) -> None:
-        """Append what came after an optimizer step. A second optimizer (a GAN's) forwards the same samples."""
+        """Append what follows an optimizer step. A second optimizer, as in a GAN, uses the same samples."""
         samples = self.forward_samples if self.micro_steps else other.forward_samples
         synced, most = self.synced, max(self.most_synced, other.synced_passes)
         self.extend(other)

@@ -54,7 +54,7 @@ class PossibleEvaluation:
             self._loader = loader
 
     def is_ended_by(self, module: int, training: bool, loader: int | None) -> bool:
-        """Say whether a forward pass that begins shows that what came before it was an evaluation."""
+        """Return whether a new forward pass shows that the passes before it were an evaluation."""
         if self.by_mode:
             return training and module in self._modules
         others = loader is not None and loader != self._loader and self.batches >= _A_PASS

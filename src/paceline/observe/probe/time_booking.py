@@ -1,4 +1,4 @@
-"""Where the time of a step is booked: in the slot of the open phase, or kept until it is known what it was for."""
+"""Assign the time of a step to phases. Time whose phase is not known yet is kept until a later event decides it."""
 
 from __future__ import annotations
 
