@@ -137,6 +137,19 @@ def test_data004_of_a_reader_by_hand_proposes_a_multiple(tmp_path):
     assert "0 workers" not in finding.summary
 
 
+@pytest.mark.parametrize("samples, confidence", [(50, "high"), (12, "medium"), (3, "low")])
+def test_data001_of_a_reader_by_hand_is_as_sure_as_there_are_stack_samples(tmp_path, samples, confidence):
+    counted = [{"slot": "gap", "side": "input", "count": samples}]
+    finding = of_rows(tmp_path, plain(60, gap=10, fetches=0), summary={"samples": counted})["DATA001"]
+    assert finding.confidence == confidence
+
+
+def test_data001_is_critical_only_if_a_change_is_sure_to_help(tmp_path):
+    """Samples that burn one of two cores: workers may gain little or nothing."""
+    assert serial(tmp_path, 4, cpu_s=0.004)["DATA001"].severity == "warning"
+    assert serial(tmp_path / "waits", 30)["DATA001"].severity == "critical"
+
+
 def test_data001_is_not_said_of_workers(tmp_path):
     assert "DATA001" not in served(tmp_path, plain(100, wait=10), meter(50, 0.04, 0.001))
 
@@ -288,6 +301,16 @@ def test_data008_loader_jitter(tmp_path, slow_every, there):
     if there:
         assert set(remedies(findings["DATA008"])) == {"loader.prefetch", "loader.in_order"}
         assert not {"DATA002", "DATA003", "DATA004"} & set(findings)
+
+
+@pytest.mark.parametrize("contention, there", [(0.0, True), (1.0, False)])
+def test_data008_is_not_said_if_the_thread_waited_for_a_core_meanwhile(tmp_path, contention, there):
+    """Without a loader, a step whose thread lost its core before the forward pass looks like a late batch."""
+    rows = plain(121, wait=0.1, fetches=0)
+    for number in range(5, 121, 12):
+        rows[number] = {**rows[number], "data_wait": 60}
+    findings = of_rows(tmp_path, rows, contention=contention, gauges={"own_cpu_cores": 0.5, "other_cpu_cores": 1.5})
+    assert ("DATA008" in findings) == there
 
 
 # -- computing ---------------------------------------------------------------------------------------
@@ -525,6 +548,15 @@ def test_comm002_is_not_said_of_ranks_whose_batches_all_come_too_late(tmp_path, 
     two_ranks(folder, [first["rows"], second["rows"]], summary=second["summary"], cores=0.1)
     findings = found(folder.gauges().facts())
     assert "DATA004" in findings
+    assert ("COMM002" in findings) == there
+
+
+@pytest.mark.parametrize("others, there", [(0.0, True), (1.5, False)])
+def test_comm002_is_not_said_of_a_rank_that_other_programs_keep_from_the_cpu(tmp_path, others, there):
+    folder = RunFolder(tmp_path)
+    for number, (rows, contention) in enumerate([(plain(60, communication=10), 0.0), (plain(60, other=10), 0.5)]):
+        folder.rank(rows, number, meta={"world": 2, "distributed": True}, contention=contention)
+    findings = found(folder.gauges(own_cpu_cores=0.5, other_cpu_cores=others).facts())
     assert ("COMM002" in findings) == there
 
 

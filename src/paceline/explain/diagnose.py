@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline import units
 from paceline.explain.breakdown import timeline
+from paceline.explain.contention import with_confidence
 from paceline.explain.device_times import why_host_times
 from paceline.explain.ending import ended, unended_ranks
 from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
@@ -122,7 +123,8 @@ def _listed(facts: Facts) -> list[str]:
 
 def _findings(facts: Facts) -> list[Finding]:
     rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
-    return ordered([f for rule in rules if (f := rule.check(facts)) is not None], facts.shares)
+    found = [f for rule in rules if (f := rule.check(facts)) is not None]
+    return ordered(with_confidence(found, facts), facts.shares)
 
 
 def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:

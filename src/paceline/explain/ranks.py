@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.explain.breakdown import kept_from_cpu
+from paceline.explain.contention import others_take_cores
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.objectives import Exchanges, exchanges_of
 from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
 _REPEATED = 1.5  # exchanges of one module for one update
+_BY_A_CORE = 0.5  # share of a rank's delay from which other programs, not the rank itself, are the reason
 _WORTH = 0.1  # two cores of one machine were seen to differ by 9%
 
 
@@ -45,6 +48,11 @@ def straggler(facts: Facts) -> Straggler | None:
     others_waiting = float(np.median([r.breakdown.shares["communication"] for r in others]))
     if excess < _WORTH * step_s or others_waiting - waiting < 0.4 * excess / step_s:
         return None
+    if (
+        others_take_cores(facts)
+        and _without_a_core_s(late) - min(map(_without_a_core_s, others)) >= _BY_A_CORE * excess
+    ):
+        return None
     more = {p: _mean(late, p) - float(np.median([_mean(r, p) for r in others])) for p in PHASES if p != "communication"}
     phase = max(more, key=lambda p: more[p])
     return Straggler(
@@ -65,6 +73,11 @@ def straggler(facts: Facts) -> Straggler | None:
 def _pace_s(rank: RankFacts) -> float:
     """Return the seconds a step this rank would take if it never waited for another."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
+
+
+def _without_a_core_s(rank: RankFacts) -> float:
+    """Return the seconds a step in which the training thread of a rank was ready and had no CPU core."""
+    return kept_from_cpu(rank.record) * rank.total_s / max(1, len(rank.rows))
 
 
 def _mean(rank: RankFacts, phase: str) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
 from paceline.explain.model import Gain
 from paceline.explain.reader import made_behind
@@ -27,6 +28,7 @@ _MOST_WORKERS = 64
 _LEAST_FREE = 0.1  # cores
 _IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
 _OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
+_BY_A_CORE = 0.5  # share of long waits that waiting for a CPU core may explain
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
 _LEAST_POOL = 3  # threads of a pool that computes, beside the worker's main thread
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
@@ -268,4 +270,12 @@ def is_jitter(rank: RankFacts) -> bool:
     few = max(1, len(wait) // 6)
     more = np.sort(np.maximum(wait - np.median(wait), 0.0))[::-1]
     concentrated = bool(more[:few].sum() >= _IN_FEW * more.sum() and more.sum() >= _OF_WAIT * wait.sum())
-    return concentrated and (rank.loader is None or rank.loader.slow_share >= 0.4)
+    slow_batches = rank.loader is None or rank.loader.slow_share >= 0.4
+    return concentrated and slow_batches and not _waits_for_a_core(rank, float(more.sum()))
+
+
+def _waits_for_a_core(rank: RankFacts, more_s: float) -> bool:
+    """Say whether waiting for a CPU core, of whoever makes the batches, may explain half of these seconds."""
+    if rank.loader is not None and rank.loader.makers:
+        return rank.loader.runnable >= _BY_A_CORE * rank.loader.slow_share
+    return kept_from_cpu(rank.record) * rank.total_s >= _BY_A_CORE * more_s

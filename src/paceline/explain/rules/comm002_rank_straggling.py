@@ -24,7 +24,8 @@ ranks wait for it whenever ranks communicate.
 
 The busy time of a rank is its step time without communication. Paceline reports `rank-straggling` if the busy time of
 the slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks
-spend about that much more time in communication. The finding names the phase of a step in which the slowest rank loses
+spend about that much more time in communication. It is not reported if other programs keep that rank from the CPU for
+at least half of the difference. The finding names the phase of a step in which the slowest rank loses
 most time.
 
 In profiler captures of several ranks, Paceline matches each collective operation across the ranks. The rank that

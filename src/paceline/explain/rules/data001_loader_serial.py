@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline import units
 from paceline.explain import words
+from paceline.explain.breakdown import sample_counts
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.gains import twice_as_fast
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Confidence, Evidence, Finding, Remedy, Severity
 from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
 from paceline.explain.spans import idle_for_batches
 from paceline.explain.supply import WORTH, Supply, waiting_rank
 from paceline.traces.many import Traces
+
+_LARGE = 0.2  # share of step time
+_MANY, _FEW = 20, 8  # stack samples
 
 PAGE = """
 ## What it means
@@ -25,6 +31,9 @@ Paceline reports `loader-serial` if the training thread waits for data during at
 least 0.2 ms per step, and if no other thread or process loads the data. The training thread loads the data itself if
 the training loader has no workers (`num_workers=0`), or if the program has no `DataLoader` and reads data in the
 training thread between steps.
+
+Without a `DataLoader`, stack samples show which time is loading of data. The confidence is medium below 20 samples, and
+low below 8. The severity is critical if waiting takes at least 20% of step time and a change is sure to gain 5%.
 
 In profiler captures, Paceline reports `loader-serial` if the GPU is idle during at least 5% of the time while a loader
 without workers fetches a batch.
@@ -62,8 +71,8 @@ def check(facts: Facts) -> Finding | None:
     return Finding(
         code="DATA001",
         name="loader-serial",
-        severity="critical" if supply.wait_share >= 0.2 else "warning",
-        confidence="high",
+        severity=_severity(supply.wait_share, remedies),
+        confidence=_confidence(rank),
         time_share=supply.wait_share,
         gain=remedies[0].gain,
         ranks=[rank.record.rank],
@@ -72,6 +81,21 @@ def check(facts: Facts) -> Finding | None:
         summary=f"the training process loads its batches itself, without workers, and waits "
         f"{units.percent(supply.wait_share)} of its time for data",
     )
+
+
+def _severity(share: float, remedies: Sequence[Remedy]) -> Severity:
+    """Return critical only if a change is sure to save a noticeable part of the wait."""
+    sure = max((one.gain.low for one in remedies if one.gain is not None), default=1.0)
+    return "critical" if share >= _LARGE and sure >= 1 + WORTH else "warning"
+
+
+def _confidence(rank: RankFacts) -> Confidence:
+    """Return high if the wait was measured at a loader; otherwise stack samples show what is loading of data."""
+    if rank.loader is not None:
+        return "high"
+    counts = sample_counts(rank.record, "gap")
+    count = sum(n for side, n in counts.items() if side != "unknown")
+    return "high" if count >= _MANY else "medium" if count >= _FEW else "low"
 
 
 def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:

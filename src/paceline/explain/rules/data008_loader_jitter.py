@@ -25,7 +25,8 @@ Paceline reports `loader-jitter` if training waits for data during at least 5% o
 time occurs in a few steps. At least half of all waiting time must be time that a step waits longer than the median
 step, and at most a sixth of the steps must account for at least 70% of this time. The finding also requires that
 batches that take at least four times the median loading time account for at least 40% of the total loading time. The
-first batches of an epoch are not included.
+first batches of an epoch are not included, and the finding is not reported if waiting for a CPU core may explain half
+of the long waits.
 
 ## What helps
 

@@ -1,0 +1,56 @@
+"""How sure is a finding about time if other programs used the CPU meanwhile?
+
+A step that waits for a CPU core looks slow in whatever phase it is in. Confidence therefore falls where other programs,
+or a CPU quota, kept the training thread or the loader workers from a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline import units
+from paceline.explain.facts import Facts
+from paceline.explain.model import Confidence, Evidence, Finding
+
+_OTHERS = 0.15  # share of the cores that others use, from which a run is disturbed
+_THROTTLED = 0.05  # share of the time in which a CPU quota stops the program
+_NOTICEABLE = 0.05  # share of time without a core, below which nothing is disturbed
+_EXPLAINS = 0.5  # share of what a finding costs that waiting for a core must reach to explain it
+_LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
+# Findings that do not rest on times, and those that are about the machine itself.
+_UNDISTURBED = ("CONV", "MEM", "HOST", "GPU", "RUN007", "COMP001")
+
+
+def others_take_cores(facts: Facts) -> bool:
+    """Say whether other programs or a CPU quota took cores. Without readings of the host, any waiting counts."""
+    host = facts.host
+    known = host.allowed_cores is not None and host.own_cores is not None
+    return not known or host.others_share > _OTHERS or (host.throttled or 0.0) >= _THROTTLED
+
+
+def with_confidence(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """Lower the confidence of findings about time by what others took of the CPU, and say so.
+
+    Confidence is low if waiting for a core may explain at least half of what a finding costs.
+    """
+    if not others_take_cores(facts):
+        return list(findings)
+    workers = [r.loader.runnable for r in facts.ranks if r.loader is not None and r.loader.makers]
+    of_loaders = max([facts.kept_from_cpu, *workers])
+    return [_lowered(f, of_loaders if f.code.startswith("DATA") else facts.kept_from_cpu) for f in findings]
+
+
+def _lowered(finding: Finding, kept: float) -> Finding:
+    if kept < _NOTICEABLE or finding.code.startswith(_UNDISTURBED):
+        return finding
+    explained = finding.time_share is not None and kept >= _EXPLAINS * finding.time_share
+    text = (
+        f"other programs may have changed this: {'loading' if finding.code.startswith('DATA') else 'training'} waited "
+        f"for a CPU core during {units.percent(kept)} of its time"
+    )
+    return replace(
+        finding,
+        confidence="low" if explained else _LOWER[finding.confidence],
+        evidence=[*finding.evidence, Evidence(text=text, value=kept, unit="share of time")],
+    )
