@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,14 @@ def test_scatter_widens_it():
     steady = [outcome(predicted, 1.5)] * 8
     wild = [outcome(predicted, value) for value in (0.8, 2.6, 1.1, 2.2) * 2]
     assert width(corrected(predicted, wild, WORTH)) > 3 * width(corrected(predicted, steady, WORTH))
+
+
+def test_a_trial_that_measured_noise_moves_no_prediction():
+    predicted = Gain(low=2.31, high=3.36)
+    noise = replace(outcome(predicted, 1.1, status="no-win"), achieved=Interval(value=1.1, low=0.6, high=1.9, count=9))
+    assert corrected(predicted, [noise] * 20, WORTH) == predicted
+    clear = replace(noise, achieved=Interval(value=1.1, low=1.05, high=1.15, count=30))
+    assert corrected(predicted, [clear] * 20, WORTH) != predicted
 
 
 @given(gains, st.lists(st.builds(outcome, gains, factors), max_size=AGREEING - 1))

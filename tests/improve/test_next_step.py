@@ -13,6 +13,10 @@ from paceline.improve.next_step import NextStep, busy_text, next_steps
 PROGRAM = "train.py --epochs 6"
 SKIPPED = {"status": "skipped", "reason": "needs --allow numeric", "speedup": None}
 
+OPEN = trial(
+    1, "loader.workers", {"loader": {"num_workers": 2}}, status="undecided", speedup=factor(1.2, 0.9, 1.6), seconds=31.4
+)
+
 
 def skipped(safety, low, high, remedy="precision.autocast"):
     return trial(9, remedy, {}, safety=safety, predicted=gain(low, high), **SKIPPED)
@@ -30,7 +34,7 @@ def test_what_was_kept_is_run():
 
 def test_what_is_not_allowed_and_promises_more_is_the_last_line():
     won = {"best": {"loader": {"num_workers": 2}}, "speedup": factor(1.6, 1.5, 1.7)}
-    more, less = skipped("numeric", 1.5, 2.5), skipped("semantic", 1.2, 1.4, "batch.size")
+    more, less = skipped("numeric", 1.5, 2.5), skipped("numeric", 1.2, 1.4, "compute.compile")
     *_, last = steps_of("recipe.toml", trials=(less, more), **won)
     assert last.command == f"paceline tune --allow numeric {PROGRAM}"
     assert last.text.startswith(
@@ -46,8 +50,45 @@ def test_what_was_allowed_and_skipped_is_not_offered_again():
 
 
 def test_without_a_win_the_command_that_allows_more_comes_first():
-    step = steps_of(trials=(skipped("semantic", 1.5, 2.5, "loader.threads"),), budget_s=90.0)[0]
-    assert step.command == f"paceline tune --allow semantic --budget 90s {PROGRAM}"
+    step = steps_of(trials=(skipped("numeric", 1.5, 2.5, "loader.threads"),), budget_s=90.0)[0]
+    assert step.command == f"paceline tune --allow numeric --budget 90s {PROGRAM}"
+
+
+@pytest.mark.parametrize(
+    "ending", [{}, {"out_of_budget": True}, {"stopped": "interrupted; the result contains the changes kept so far"}]
+)
+def test_another_training_algorithm_is_never_the_next_step(ending):
+    one = skipped("semantic", 1.5, 9.0, "loader.threads")
+    assert not any("semantic" in f"{step.command} {step.text}" for step in steps_of(trials=(one,), **ending))
+
+
+def test_other_rounding_is_proposed_only_for_a_clear_gain():
+    assert not any("--allow" in (step.command or "") for step in steps_of(trials=(skipped("numeric", 1.0, 1.08),)))
+    assert any("--allow" in (step.command or "") for step in steps_of(trials=(skipped("numeric", 1.0, 1.4),)))
+
+
+def test_no_next_command_keeps_a_budget_that_was_too_small():
+    commands = [
+        step.command or ""
+        for step in steps_of(
+            trials=(OPEN, skipped("numeric", 1.5, 2.5)), out_of_budget=True, budget_s=240.0, wall_s=217.0
+        )
+    ]
+    assert len(commands) == 2
+    assert not any("--budget 4m" in command for command in commands)
+    assert commands[0].split("--budget ")[1].split()[0] == commands[1].split("--budget ")[1].split()[0]
+
+
+def test_the_larger_budget_is_enough_for_what_is_open():
+    """1.2x with an interval of a factor of 2 to each side needs 14 times the pairs; the trial took 100 s."""
+    near = replace(OPEN, speedup=factor(1.2, 1.0, 1.44), seconds=100.0)
+    far = replace(OPEN, speedup=factor(1.2, 0.6, 2.4), seconds=100.0)
+    first, second = (
+        steps_of(trials=(one,), out_of_budget=True, budget_s=200.0, wall_s=200.0)[0] for one in (near, far)
+    )
+    assert first.command == f"paceline tune --budget 7m {PROGRAM}"
+    assert second.command == f"paceline tune --budget 19m {PROGRAM}"
+    assert "loader.workers is undecided (1.20x so far), and a search of about 18 min 20 s is needed" in second.text
 
 
 def test_a_budget_that_was_too_small_is_said_with_a_larger_one():
@@ -59,16 +100,15 @@ def test_a_budget_that_was_too_small_is_said_with_a_larger_one():
 
 
 def test_an_undecided_comparison_asks_for_a_larger_budget():
-    open_one = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(1.2, 0.9, 1.6))
-    (step,) = steps_of(trials=(open_one,), budget_s=60.0, wall_s=50.0, allowed=("exact", "resampled", "numeric"))
-    assert step.text == "too few measurements for a result"
+    (step,) = steps_of(trials=(OPEN,), budget_s=60.0, wall_s=50.0, allowed=("exact", "resampled", "numeric"))
+    assert step.text.startswith("too few measurements for a result; loader.workers is undecided (1.20x so far)")
     assert step.command == f"paceline tune --allow numeric --budget 2m {PROGRAM}"
 
 
 @pytest.mark.parametrize("low, high", [(0.7, 0.9), (1.0, 1.01)])
 def test_a_change_that_surely_gains_nothing_asks_for_nothing(low, high):
     lost = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor((low * high) ** 0.5, low, high))
-    assert steps_of(trials=(lost,))[0].text != "too few measurements for a result"
+    assert not steps_of(trials=(lost,))[0].text.startswith("too few measurements for a result")
 
 
 def test_a_program_that_is_too_short_is_said_with_the_steps_it_needs():

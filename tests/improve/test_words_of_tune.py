@@ -8,7 +8,9 @@ import pytest
 from tests.report import tune_sample
 
 from paceline.improve.goals import GOALS
-from paceline.improve.wording import told
+from paceline.improve.model import OUTCOMES, Candidate
+from paceline.improve.together import Undecided
+from paceline.improve.wording import told, trying
 
 CACHED = {"loader": {"cache": True}}
 
@@ -29,7 +31,7 @@ CACHED = {"loader": {"cache": True}}
         (
             "time",
             {"speedup": tune_sample.factor(3.4, 2.0, 5.0, 8)},
-            "3.40x (95% CI 2.00–5.00, 8 pairs of blocks), no-win",
+            "3.40x (95% CI 2.00–5.00, 8 pairs of blocks), no gain",
         ),
         (
             "memory",
@@ -41,3 +43,16 @@ CACHED = {"loader": {"cache": True}}
 )
 def test_a_trial_is_told_in_what_is_the_goal(goal, known, said):
     assert said in told(tune_sample.trial(1, "loader.cache", CACHED, **known), GOALS[goal])
+
+
+def test_each_outcome_has_one_word_of_its_own():
+    assert len(set(OUTCOMES.values())) == len(OUTCOMES)
+    assert OUTCOMES["undecided"] != OUTCOMES["no-win"]
+
+
+def test_a_change_that_is_measured_again_says_why():
+    gained = tune_sample.factor(1.3, 0.8, 2.1, 12)
+    one = Candidate(remedy="loader.cache", recipe=CACHED, safety="exact", predicted=None, why="a test")
+    assert trying(one, None) == "trying loader.cache=true"
+    again = trying(one, Undecided(candidate=one, base={}, gained=gained))
+    assert again.startswith("measuring loader.cache=true for longer, because it is undecided: 1.30x")

@@ -10,7 +10,7 @@ from tests.report import sample
 
 from paceline.explain.model import Gain, Interval
 from paceline.improve.batch import BatchStudy, Size
-from paceline.improve.model import Check, Trial, Tuned
+from paceline.improve.model import Check, StepTimes, Trial, Tuned
 from paceline.improve.quality import Quality, SeedTimes
 
 WAITS = sample.spread(0.85, 0.0, 0.059, 0.072, 0.008, 0.0, 0.0, 0.0, 0.011)
@@ -56,7 +56,7 @@ def trial(number: int, remedy: str, recipe: Mapping[str, Mapping[str, object]], 
         "predicted_by_findings": None,
         "speedup": None,
         "status": "no-win",
-        "reason": "gain not proven",
+        "reason": "the gain is certainly below 2%",
         "rounds": 2 if "speedup" in known else 0,
         "seconds": 31.4,
         **known,
@@ -175,6 +175,7 @@ def tuned(**changes: object) -> Tuned:
         "best": MORE,
         "speedup": factor(9.0, 4.88, 19.2, 12),
         "saving": factor(0.79, 0.77, 0.81, 12),
+        "step_times": StepTimes(baseline_s=0.0475, candidate_s=0.0475 / 9.0),
         "in_turn": False,
         "checks": PROOF,
         "scatter": 0.021,
@@ -195,7 +196,7 @@ def tuned(**changes: object) -> Tuned:
 
 def no_win() -> Tuned:
     trials = tuple(t for t in TRIALS if t.status not in ("kept", "unsafe"))
-    return tuned(trials=trials, best={}, speedup=None, saving=None, checks=(), after=None)
+    return tuned(trials=trials, best={}, speedup=None, saving=None, step_times=None, checks=(), after=None)
 
 
 def one_kept() -> Tuned:
@@ -203,13 +204,16 @@ def one_kept() -> Tuned:
         trials=TRIALS[:1],
         best=WORKERS,
         speedup=TRIALS[0].speedup,
+        step_times=StepTimes(baseline_s=0.05, candidate_s=0.05 / 7.36),
         stopped="the time budget of 60 s is spent",
         saving=None,
     )
 
 
 def interrupted() -> Tuned:
-    return tuned(speedup=None, saving=None, stopped="interrupted; the result contains the changes kept so far")
+    return tuned(
+        speedup=None, saving=None, step_times=None, stopped="interrupted; the result contains the changes kept so far"
+    )
 
 
 def in_turn() -> Tuned:
@@ -226,6 +230,7 @@ def too_short() -> Tuned:
         best={},
         speedup=None,
         saving=None,
+        step_times=None,
         checks=(),
         stopped="too short to tune: the program has only 6 steps",
     )
@@ -259,6 +264,7 @@ def for_memory() -> Tuned:
         best=kept.recipe,
         speedup=kept.speedup,
         saving=kept.saving,
+        step_times=StepTimes(baseline_s=0.0451, candidate_s=0.0451 / 0.78),
         after=sample.diagnosis(shares=sample.COMPUTE, step_s=sample.around(0.058, 200), verdict="compute-bound"),
     )
 
@@ -300,6 +306,7 @@ def for_money() -> Tuned:
         best=larger.recipe,
         speedup=larger.speedup,
         saving=None,
+        step_times=StepTimes(baseline_s=0.0451, candidate_s=0.072),
         checks=BROKEN,
         price_per_hour=2.49,
         batch=study,
@@ -315,7 +322,7 @@ def far_out() -> Tuned:
         trial(3, "c", {"loader": {"threads": 3}}, speedup=factor(900.0, 300.0, 2000.0), cpu_ratio=0.0),
         trial(4, "d", {}, speedup=factor(1e-4, 1e-5, 1e-3), cpu_ratio=math.nan),
     )
-    return tuned(trials=odd, best={}, speedup=None, after=None)
+    return tuned(trials=odd, best={}, speedup=None, step_times=None, after=None)
 
 
 HOSTILE = sample.HOSTILE

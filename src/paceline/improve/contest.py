@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.explain.model import Interval
+from paceline.improve.model import StepTimes
 from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe
 
@@ -44,3 +45,15 @@ class Race:
     cpu_ratio: float | None
     rounds: Sequence[Round]
     verdict: str  # win, no-win, slow (less memory for far more time), undecided
+
+    @property
+    def step_times(self) -> StepTimes | None:
+        """The mean step times of the pairs that count; None if there is none."""
+        pairs = [pair for each in self.rounds for pair in each.fair]
+        steps = sum(pair.baseline.steps for pair in pairs)
+        if not steps:
+            return None
+        return StepTimes(
+            baseline_s=sum(pair.baseline.seconds for pair in pairs) / steps,
+            candidate_s=sum(pair.candidate.seconds for pair in pairs) / steps,
+        )

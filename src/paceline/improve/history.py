@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 from paceline.core.safety import Safety
 from paceline.explain.model import Gain, Interval
-from paceline.improve.model import Candidate, Status, Trial
+from paceline.improve.model import Candidate, Status, Trial, says_little
 from paceline.improve.remedies import expected
 from paceline.improve.situation import Situation
 
@@ -45,7 +45,7 @@ _PRIOR = 1.0  # k
 _PRIOR_SPREAD = 2.0  # m
 _FLOOR = math.log(1.1)  # f
 _Z = 1.2816  # 90% quantile of the normal
-_COUNTED = ("kept", "no-win")  # what did not train the same is no measure of speed
+_COUNTED = ("kept", "no-win", "undecided")  # what did not train the same is no measure of speed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +174,14 @@ def _size2(centre: float) -> float:
 
 
 def _expected_and_gained(one: Outcome) -> tuple[float, float] | None:
-    """Return the logs of the gain that the findings expected and of the one achieved; None where it does not count."""
+    """Return the logs of the gain that the findings expected and of the one achieved; None where it does not count.
+
+    A trial whose interval contains both a loss and a gain measured noise, and does not count.
+    """
     by_findings = one.predicted_by_findings
     if by_findings is None or one.status not in _COUNTED or not _usable(by_findings.low, by_findings.high):
         return None
-    if not _usable(one.achieved.value, one.achieved.value):
+    if not _usable(one.achieved.value, one.achieved.value) or says_little(one.achieved):
         return None
     return (math.log(by_findings.low) + math.log(by_findings.high)) / 2, math.log(one.achieved.value)
 

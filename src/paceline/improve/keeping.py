@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from paceline.explain.model import Interval
 from paceline.improve.contest import Race
-from paceline.improve.model import Candidate, Trial
+from paceline.improve.model import Candidate, Status, StepTimes, Trial
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.together import is_better_value
 
@@ -28,9 +28,15 @@ def _is_same(before: Trial, trial: Trial) -> bool:
     return before.recipe == trial.recipe
 
 
-def taken_back(tried: Sequence[Trial], reason: str) -> list[Trial]:
+def taken_back(tried: Sequence[Trial], race: Race, reason: str) -> list[Trial]:
     """Return the trials with none kept, because a second comparison did not confirm what was kept."""
-    return [replace(trial, status="no-win", reason=reason) if trial.status == "kept" else trial for trial in tried]
+    status = status_of(race.verdict)
+    return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
+
+
+def status_of(verdict: str) -> Status:
+    """Return the status of a change that is not kept, by the verdict of its comparison."""
+    return "undecided" if verdict == "undecided" else "no-win"
 
 
 def prepares_s(candidate: Candidate, step_s: float) -> float:
@@ -46,6 +52,18 @@ def prepares_s(candidate: Candidate, step_s: float) -> float:
 def outdated(trial: Trial) -> Trial:
     """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
     return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
+
+
+def step_times_in_turn(kept: Sequence[Trial]) -> StepTimes | None:
+    """Return the step times before all kept changes and after them, if each was measured against those before it.
+
+    The second is computed: the first, divided by the product of the speed-ups that were measured.
+    """
+    known = [trial.step_times for trial in kept if trial.step_times is not None]
+    if not known or len(known) < len(kept):
+        return None
+    ratio = math.prod(one.candidate_s / one.baseline_s for one in known)
+    return StepTimes(baseline_s=known[0].baseline_s, candidate_s=known[0].baseline_s * ratio)
 
 
 def reference(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:

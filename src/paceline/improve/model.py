@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,16 @@ from paceline.improve.quality import Quality
 from paceline.improve.recipe import Recipe
 
 _WIDE = 1.5  # times the low end of an interval
-Status = Literal["kept", "no-win", "failed", "unsafe", "skipped"]
+Status = Literal["kept", "no-win", "undecided", "failed", "unsafe", "skipped"]
+OUTCOMES: Mapping[Status, str] = {
+    "kept": "proven",
+    "no-win": "no gain",
+    "undecided": "undecided",
+    "failed": "failed",
+    "unsafe": "unsafe",
+    "skipped": "not tried",
+}
+"""The outcome of a candidate in words, as every report prints it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,14 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Mean seconds of a step in the pairs of blocks that a speed-up is computed from, of all ranks together."""
+
+    baseline_s: float
+    candidate_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One candidate, tried or not, and what became of it."""
 
@@ -65,17 +82,18 @@ class Trial:
     rounds: int = 0
     seconds: float = 0.0  # that the trial took
     gpu: GpuRange | None = None  # its GPUs during the blocks; None: it uses none
+    step_times: StepTimes | None = None  # of the pairs that count; None: not measured
 
     @property
     def as_predicted(self) -> bool | None:
         """Whether what was achieved lies in what was predicted; None without either, or if nothing is decided."""
-        if self.predicted is None or self.speedup is None or _says_little(self.speedup):
+        if self.predicted is None or self.speedup is None or says_little(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
 
 
-def _says_little(speedup: Interval) -> bool:
-    """Say whether an interval is so wide that it holds a loss as well as a gain."""
+def says_little(speedup: Interval) -> bool:
+    """Return whether an interval is so wide that it contains both a loss and a gain."""
     return speedup.low < 1 < speedup.high and speedup.high > _WIDE * speedup.low
 
 
@@ -90,6 +108,7 @@ class Tuned:
     best: Recipe
     speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
     saving: Interval | None  # the same of memory
+    step_times: StepTimes | None = None  # of the pairs behind `speedup`; None: nothing was kept, or not measured
     in_turn: bool  # whether they are products of what changes gained, each over those before: no time for all at once
     checks: Sequence[Check]
     scatter: float  # between processes of the baseline, standard deviation of the log

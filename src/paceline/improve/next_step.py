@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from paceline import units
-from paceline.core.safety import SAFETY_CLASSES, Safety
+from paceline.core.safety import Safety
+from paceline.explain.model import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.goals import GOALS
 from paceline.improve.model import Trial, Tuned
@@ -15,6 +16,10 @@ from paceline.improve.wording import NOT_TRIED
 DEFAULT_BUDGET_S = 600.0
 _BUSY_CORES = 0.3  # taken by other programs: more than this widens the intervals of a search
 _LONGER = 2.0  # times the budget that was too small
+_TRIAL_S = 60.0  # of a trial, about, where none was measured
+_MOST_LONGER = 10.0  # times the time of a trial: a change that needs more is not worth waiting for
+_CLEAR = 1.1  # the least speed-up for which changes with other rounding are proposed
+_PROVEN = 1.005  # the least low end of a proven gain
 _SECONDS_OF_STEPS = 60.0  # that a program should train for, so that its changes can be compared
 
 
@@ -30,7 +35,8 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     if recipe_file is not None:
         run = NextStep(text="run the program with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
         return [run, *([allow] if allow is not None else [])]
-    steps = [_again(tuned, program), _longer_program(tuned), _more_budget(tuned, program), allow]
+    again = _again(tuned, program)
+    steps = [again, _longer_program(tuned), _more_budget(tuned, program) if again is None else None, allow]
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
 
 
@@ -62,15 +68,16 @@ def _busy_cores(tuned: Tuned) -> str | None:
 
 
 def _allow(tuned: Tuned, program: str) -> NextStep | None:
-    """Return the command that allows what is expected to gain more than what was found."""
+    """Return the command that allows what is expected to gain more than what was found, and clearly.
+
+    Changes of the training algorithm (semantic) are a decision of the user and are never proposed.
+    """
     if GOALS[tuned.goal].aim != "time":
         return None
-    found = tuned.speedup.value if tuned.best and tuned.speedup is not None else GOALS[tuned.goal].worth
-    larger = [t for t in tuned.trials if _was_not_allowed(t, tuned.allowed) and _expected(t) > found]
+    found = max(_CLEAR, tuned.speedup.value if tuned.best and tuned.speedup is not None else _CLEAR)
+    larger = [t for t in tuned.trials if _may_be_proposed(t, tuned.allowed) and _expected(t) > found]
     if not larger:
         return None
-    safest = min((t.safety for t in larger), key=SAFETY_CLASSES.index)
-    larger = [t for t in larger if t.safety == safest]
     most = max(larger, key=_expected)
     assert most.predicted is not None  # `_expected` is above 1
     gain = f"{units.factor(most.predicted.low)} to {units.factor(most.predicted.high)}"
@@ -82,17 +89,51 @@ def _allow(tuned: Tuned, program: str) -> NextStep | None:
 
 
 def _enough_s(tuned: Tuned) -> float:
-    """Return the budget of a next search: the same, unless nothing could be measured in it."""
-    measured = any(trial.speedup is not None for trial in tuned.trials)
-    return tuned.budget_s if measured or not tuned.out_of_budget else _larger_s(tuned)
+    """Return the budget of a next search: the same, unless this one was too small to keep anything."""
+    was_too_small = tuned.out_of_budget or bool(_undecided(tuned))
+    return _larger_s(tuned) if was_too_small and not tuned.best else tuned.budget_s
 
 
 def _larger_s(tuned: Tuned) -> float:
-    return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, 2 * tuned.wall_s) / 60)
+    """Return a larger budget: twice this one, and no less than the time that is needed."""
+    return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, _LONGER * tuned.wall_s, _needed_s(tuned)) / 60)
 
 
-def _was_not_allowed(trial: Trial, allowed: Sequence[Safety]) -> bool:
-    return trial.status == "skipped" and trial.safety not in allowed
+def _needed_s(tuned: Tuned) -> float:
+    """Return how long a search takes, about, that decides what is open and tries what had no time.
+
+    An interval becomes narrower with the square root of the time.
+    """
+    known = [t.seconds for t in tuned.trials if t.speedup is not None and t.seconds > 0]
+    usual_s = sum(known) / len(known) if known else _TRIAL_S
+    most = _most_promising(tuned)
+    more_s = (_longer(_gained(most, tuned)) - 1) * most.seconds if most is not None else 0.0
+    return tuned.wall_s + more_s + usual_s * len(_waiting(tuned))
+
+
+def _longer(gained: Interval | None) -> float:
+    """Return how many times as long a trial has to be measured, about, for a proven gain."""
+    if gained is None or gained.low <= 0 or gained.value <= _PROVEN:
+        return _LONGER
+    return min(_MOST_LONGER, max(1.0, (math.log(gained.value / gained.low) / math.log(gained.value / _PROVEN)) ** 2))
+
+
+def _most_promising(tuned: Tuned) -> Trial | None:
+    """Return the undecided change with the largest speed-up so far."""
+    return max(_undecided(tuned), key=lambda t: g.value if (g := _gained(t, tuned)) is not None else 0.0, default=None)
+
+
+def _undecided(tuned: Tuned) -> list[Trial]:
+    return [t for t in tuned.trials if t.status == "undecided" and _is_open(t, tuned)]
+
+
+def _waiting(tuned: Tuned) -> list[Trial]:
+    """Return the changes that were allowed, and had no time."""
+    return [t for t in tuned.trials if t.status == "skipped" and t.safety in tuned.allowed and _had_no_time(t)]
+
+
+def _may_be_proposed(trial: Trial, allowed: Sequence[Safety]) -> bool:
+    return trial.status == "skipped" and trial.safety not in allowed and trial.safety != "semantic"
 
 
 def _expected(trial: Trial) -> float:
@@ -117,11 +158,18 @@ def _longer_program(tuned: Tuned) -> NextStep | None:
 
 def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
     """Return the command with a larger budget, if the budget ended the search or left a comparison undecided."""
-    undecided = [t for t in tuned.trials if t.status == "no-win" and t.speedup is not None and _is_open(t, tuned)]
-    waiting = [t for t in tuned.trials if t.status == "skipped" and t.safety in tuned.allowed and _had_no_time(t)]
-    if not undecided and not waiting and (not tuned.out_of_budget or _allow(tuned, program) is not None):
+    most = _most_promising(tuned)
+    if most is None and not _waiting(tuned) and (not tuned.out_of_budget or _allow(tuned, program) is not None):
         return None
     what = "the time budget was too small for a result" if tuned.out_of_budget else "too few measurements for a result"
+    if most is not None:
+        gained = _gained(most, tuned)
+        assert gained is not None  # it is open
+        what += f"; {most.remedy} is undecided ({units.factor(gained.value)} so far)"
+    elif waiting := _waiting(tuned):
+        what += f"; {len(waiting)} change{'s' * (len(waiting) != 1)} had no time"
+    if most is not None or _waiting(tuned):
+        what += f", and a search of about {units.seconds(_needed_s(tuned))} is needed"
     cores = _busy_cores(tuned)
     busy = f", and other programs used {cores}: run it when the machine is idle" if cores is not None else ""
     command = f"paceline tune{_allowed(tuned)}{_budget(_larger_s(tuned))} {program}"
@@ -134,9 +182,12 @@ def _had_no_time(trial: Trial) -> bool:
 
 def _is_open(trial: Trial, tuned: Tuned) -> bool:
     """Say whether a trial was ended before it was certain that its gain is not worth having."""
-    gained = trial.saving if GOALS[tuned.goal].aim == "memory" else trial.speedup
-    worth = GOALS[tuned.goal].worth
-    return gained is not None and gained.value >= worth and gained.low <= 1.0
+    gained, worth = _gained(trial, tuned), GOALS[tuned.goal].worth
+    return gained is not None and gained.value >= worth
+
+
+def _gained(trial: Trial, tuned: Tuned) -> Interval | None:
+    return trial.saving if GOALS[tuned.goal].aim == "memory" else trial.speedup
 
 
 def _explain(tuned: Tuned, program: str) -> NextStep:

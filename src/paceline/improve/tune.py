@@ -25,7 +25,17 @@ from paceline.improve.goals import GOALS, TIME, Goal, seconds
 from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.history import informed, machine_of
 from paceline.improve.isolation import isolation_for
-from paceline.improve.keeping import outdated, prepares_s, reason_to_keep, recorded, reference, refuted, taken_back
+from paceline.improve.keeping import (
+    outdated,
+    prepares_s,
+    reason_to_keep,
+    recorded,
+    reference,
+    refuted,
+    status_of,
+    step_times_in_turn,
+    taken_back,
+)
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.pairing import Round
@@ -36,7 +46,7 @@ from paceline.improve.situation import Situation
 from paceline.improve.statistics import far_off, product
 from paceline.improve.together import Undecided, together, unfinished
 from paceline.improve.trials import NotMeasured, TrialFailed
-from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, why_skipped
+from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, trying, why_skipped
 from paceline.improve.workshop import Workshop
 
 _SEEDS = (0, 1, 2)
@@ -142,7 +152,7 @@ class Search:
     def _take_back(self, race: Race) -> str:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
         reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
-        self._tried = taken_back(self._tried, reason)
+        self._tried = taken_back(self._tried, race, reason)
         self._kept, self._progress = [], []
         return reason
 
@@ -248,7 +258,7 @@ class Search:
         """Race a candidate against what is kept, and prove it if it wins."""
         begun = time.monotonic()
         recipe = merged(self.best, candidate.recipe)
-        self._told(f"trying {in_words(candidate.recipe)}")
+        self._told(trying(candidate, self._earlier(candidate)))
         try:
             left_s = self._left_s() - candidate.begins_s
             until = Until(
@@ -273,7 +283,7 @@ class Search:
             self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained, rounds=race.rounds))
         measured = self._trial(
             candidate,
-            status="no-win",
+            status=status_of(race.verdict),
             reason=no_win(race.verdict, self._goal, gained),
             speedup=race.speedup,
             saving=race.saving,
@@ -281,6 +291,7 @@ class Search:
             set_aside=sum(len(r.pairs) - len(r.fair) for r in race.rounds),
             far_off=far_off([seconds(pair) for r in race.rounds for pair in r.fair]),
             rounds=len(race.rounds),
+            step_times=race.step_times,
             gpu=over_blocks([b.gpu for r in race.rounds for p in r.pairs for b in (p.baseline, p.candidate)]),
             seconds=time.monotonic() - begun,
         )
@@ -288,9 +299,14 @@ class Search:
 
     def _taken_up(self, candidate: Candidate) -> Sequence[Round]:
         """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
-        found = [u for u in self._undecided if u.base == self.best and u.candidate.recipe == candidate.recipe]
-        self._undecided = [u for u in self._undecided if u not in found]
-        return found[0].rounds if found else ()
+        found = self._earlier(candidate)
+        self._undecided = [u for u in self._undecided if u is not found]
+        return found.rounds if found is not None else ()
+
+    def _earlier(self, candidate: Candidate) -> Undecided | None:
+        """Return the undecided comparison of the same change with the same baseline."""
+        same = (u for u in self._undecided if u.base == self.best and u.candidate.recipe == candidate.recipe)
+        return next(same, None)
 
     def _gained(self, race: Race | Trial) -> Interval | None:
         return race.saving if self._goal.aim == "memory" else race.speedup
@@ -342,6 +358,7 @@ class Search:
             best=self.best,
             speedup=speedup,
             saving=saving,
+            step_times=step_times_in_turn(self._kept) if race is None else race.step_times,
             in_turn=race is None and len(self._kept) > 1,
             checks=self._kept[-1].checks if self._kept else (),
             scatter=self._workshop.scatter,

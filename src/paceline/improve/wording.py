@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from paceline.core.safety import Safety
 from paceline.explain.model import Interval
 from paceline.improve.goals import SLOWEST, Goal
-from paceline.improve.model import Candidate, Trial
+from paceline.improve.model import OUTCOMES, Candidate, Trial
 from paceline.improve.recipe import in_words
+from paceline.improve.together import Undecided
 
 _FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
 
@@ -46,8 +47,8 @@ def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
     if verdict == "no-win":
         return f"the gain is certainly below {goal.worth - 1:.0%}"
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
-        return "gain not proven, because there are too few measurements; try a longer --budget"
-    return "gain not proven"
+        return "too few measurements in the time of this trial"
+    return "the noise is larger than the gain"
 
 
 def not_confirmed(goal: Goal, gained: Interval | None) -> str:
@@ -57,15 +58,23 @@ def not_confirmed(goal: Goal, gained: Interval | None) -> str:
     return f"{found} in a second comparison, so nothing is kept"
 
 
+def trying(candidate: Candidate, earlier: Undecided | None) -> str:
+    """Say which change is measured next, and why again if its earlier comparison was undecided."""
+    what = in_words(candidate.recipe)
+    if earlier is None:
+        return f"trying {what}"
+    return f"measuring {what} for longer, because it is undecided: {_measured(earlier.gained)} so far"
+
+
 def told(trial: Trial, goal: Goal) -> str:
     """Say in a line what became of a trial."""
-    what = in_words(trial.recipe)
+    what, outcome = in_words(trial.recipe), OUTCOMES[trial.status]
     if trial.speedup is None:
-        return f"{what}: {trial.status}, {trial.reason}"
+        return f"{what}: {outcome}, {trial.reason}"
     measured = _measured(trial.speedup)
     if goal.aim == "memory" and trial.saving is not None:
         measured = f"peak memory smaller by a factor of {_measured(trial.saving)}, speed {measured}"
-    return f"{what}: {measured}, {trial.status}: {trial.reason}"
+    return f"{what}: {measured}, {outcome}: {trial.reason}"
 
 
 def _measured(found: Interval) -> str:

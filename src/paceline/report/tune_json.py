@@ -9,7 +9,7 @@ from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.by_hand import by_hand
 from paceline.improve.gpu_blocks import GpuRange
-from paceline.improve.model import Check, Trial, Tuned
+from paceline.improve.model import OUTCOMES, Check, StepTimes, Trial, Tuned
 from paceline.improve.quality import Quality
 from paceline.report.tune_words import not_watched
 
@@ -45,6 +45,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
             "recipe": tuned.best,
             "speedup": _speedup(tuned.speedup),
             "memory_saving": _speedup(tuned.saving),
+            "step_s": _step_times(tuned.step_times),
             "in_turn": tuned.in_turn,
             "checks": [_check(check) for check in tuned.checks],
         },
@@ -82,6 +83,7 @@ def _trial(trial: Trial) -> Json:
         "gpu": _gpu(trial.gpu),
         "seconds": trial.seconds,
         "status": trial.status,
+        "outcome": OUTCOMES[trial.status],
         "reason": trial.reason,
         "checks": [_check(check) for check in trial.checks],
     }
@@ -110,6 +112,10 @@ def _speedup(interval: Interval | None) -> Json | None:
         "high": _finite(interval.high),
         "pairs": interval.count,
     }
+
+
+def _step_times(times: StepTimes | None) -> Json | None:
+    return None if times is None else {"baseline": times.baseline_s, "with_recipe": times.candidate_s}
 
 
 def _finite(value: float) -> float | None:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline import units
-from paceline.explain.model import Gain, Interval
+from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.goals import GOALS
-from paceline.improve.model import Trial, Tuned
+from paceline.improve.model import OUTCOMES, Trial, Tuned
 from paceline.improve.recipe import BASELINE, Recipe, in_words
 from paceline.report import words
 
-MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "failed": "▲", "unsafe": "✗"}
-_SAID = ("gain proven", "gain not proven")  # reasons that the status says already
+MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}
+_SAID = ("gain proven",)  # reasons that the outcome says already
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,19 @@ def in_all(tuned: Tuned) -> Interval | None:
     """Return what the best recipe gains over the program as it is; None where nothing was kept or measured."""
     found = tuned.saving if for_memory(tuned) else tuned.speedup
     return found if found is not None and math.isfinite(found.value) else None
+
+
+def throughput(tuned: Tuned) -> tuple[float, float] | None:
+    """Return samples/s of all ranks before and after, from the pairs behind the speed-up; None if not known."""
+    samples = [_samples(run) for run in (tuned.before, tuned.after)]
+    if tuned.step_times is None or samples[0] is None or samples[1] is None:
+        return None
+    return samples[0] / tuned.step_times.baseline_s, samples[1] / tuned.step_times.candidate_s
+
+
+def _samples(run: Diagnosis | None) -> float | None:
+    """Return the samples of a step over all ranks."""
+    return run.batch_size * run.world if run is not None and run.batch_size else None
 
 
 def settings(row: Row) -> list[str]:
@@ -110,8 +123,13 @@ def memory(saving: Interval | None) -> tuple[str, str]:
     return f"{units.factor(ends.value)} more", bounds(ends)
 
 
+def outcome(trial: Trial) -> str:
+    """Return the outcome of a trial with its mark: ``✓ proven``."""
+    return f"{MARKS.get(trial.status, ' ')} {OUTCOMES[trial.status]}"
+
+
 def reason(trial: Trial) -> str:
-    """Return why a trial ended as it did; empty where its status says all of it."""
+    """Return why a trial ended as it did; empty where its outcome says all of it."""
     return "" if trial.reason in _SAID else trial.reason
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, words
 from paceline.report.terminal import encodable
-from paceline.report.tune_rows import MARKS, Row
+from paceline.report.tune_rows import Row
 
-_STYLES = {"kept": "bold green", "unsafe": "bold red", "failed": "yellow"}
-_WIDTHS = (8, 8, 27, 14)  # outcome, achieved, its ends, expected; the class is last
+_STYLES = {"kept": "bold green", "unsafe": "bold red", "failed": "yellow", "undecided": "cyan"}
+_WIDTHS = (11, 8, 27, 14)  # outcome, achieved, its ends, expected; the class is last
 _MARGIN = _WIDTHS[0] + 2
 _NARROWEST = 40
 
@@ -41,7 +41,7 @@ def _columns(*cells: str) -> str:
 
 
 def _figures(row: Row) -> str:
-    outcome = f"{MARKS.get(row.trial.status, ' ')} {row.trial.status.replace('-', ' ')}"
+    outcome = tune_rows.outcome(row.trial)
     expected = tune_rows.expected(row.expected)
     if not tune_rows.bounds(row.gain):
         both = tune_rows.value(row.gain).ljust(_WIDTHS[1] + 2 + _WIDTHS[2])

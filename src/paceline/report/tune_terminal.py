@@ -11,7 +11,7 @@ from paceline import units
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
 from paceline.improve.by_hand import by_hand
-from paceline.improve.model import Trial, Tuned
+from paceline.improve.model import OUTCOMES, Trial, Tuned
 from paceline.improve.next_step import busy_text
 from paceline.improve.recipe import in_words
 from paceline.report import tune_rows
@@ -48,7 +48,7 @@ def _line(trial: Trial, tuned: Tuned) -> str:
     if tune_rows.for_memory(tuned) and trial.speedup:
         memory = tune_rows.achieved(trial.saving)
         achieved = f"peak memory smaller by a factor of {memory}, speed {tune_rows.achieved(trial.speedup)},  "
-    return f"{_what(trial)} ({trial.safety}): {achieved}{trial.status}: {trial.reason}"
+    return f"{_what(trial)} ({trial.safety}): {achieved}{OUTCOMES[trial.status]}: {trial.reason}"
 
 
 def _what(trial: Trial) -> str:

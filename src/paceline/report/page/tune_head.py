@@ -8,7 +8,6 @@ from pathlib import PurePath
 
 from paceline import units
 from paceline.core.safety import Safety, least_safe
-from paceline.explain.model import Diagnosis
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.markup import Markup, element, join, sentence
@@ -100,13 +99,18 @@ def _meta(tuned: Tuned) -> str:
 
 
 def _bars(tuned: Tuned) -> Markup | None:
-    """Draw a step before and after."""
-    runs = [("Baseline", tuned.before), *([("With the recipe", tuned.after)] if tuned.after is not None else [])]
-    return paced([Paced(name=name, time_s=_step_s(run), shares=run.shares) for name, run in runs])
-
-
-def _step_s(run: Diagnosis) -> float | None:
-    return words.finite(run.step_s.value) if run.step_s is not None else None
+    """Draw a step before and after, with the step times that the speed-up is computed from."""
+    times = tuned.step_times
+    if tuned.after is None or times is None:
+        own_s = tuned.before.step_s
+        only_s = times.baseline_s if times is not None else words.finite(own_s.value) if own_s is not None else None
+        return paced([Paced(name="Baseline", time_s=only_s, shares=tuned.before.shares)])
+    return paced(
+        [
+            Paced(name="Baseline", time_s=times.baseline_s, shares=tuned.before.shares),
+            Paced(name="With the recipe", time_s=times.candidate_s, shares=tuned.after.shares),
+        ]
+    )
 
 
 # -- figures ---------------------------------------------------------------------------------------------
@@ -129,10 +133,10 @@ def _moved(tuned: Tuned) -> list[Fact]:
     if after is None:
         return [("Bottleneck", before.verdict, words.headline(before.verdict_text))]
     found = [("Bottleneck", f"{before.verdict} → {after.verdict}", "in one run each")]
-    speeds = words.finite(before.samples_per_s), words.finite(after.samples_per_s)
-    if speeds[0] is not None and speeds[1] is not None:
-        both = " → ".join(f"{speed:,.0f}" if speed >= 100 else units.significant(speed) for speed in speeds if speed)
-        found.append(("Throughput", f"{both} samples/s", f"{words.OVER}, in one run each"))
+    speeds = tune_rows.throughput(tuned)
+    if speeds is not None:
+        both = " → ".join(f"{speed:,.0f}" if speed >= 100 else units.significant(speed) for speed in speeds)
+        found.append(("Throughput", f"{both} samples/s", "computed from the step times of the pairs"))
     return found
 
 

@@ -15,13 +15,19 @@ _TURNS = (
     "repeatedly during the trial. The intervals include the noise between processes of the same program. Paceline "
     "discarded pairs only if other programs used CPU cores."
 )
-_BARS = "Each bar at the top shows the median step time of one run. The speed-up is computed from the pairs."
+_BARS = (
+    "Each bar at the top shows a mean step time. The times come from the same pairs as the speed-up. The shares of the "
+    "phases come from one run each."
+)
+_TURNS_TIME = "The second step time is computed from the speed-ups of the single changes."
 
 
 def method(tuned: Tuned) -> Markup:
     """Explain how the numbers were measured."""
     missing = f"The program was {tune_words.not_watched(tuned)}." if tuned.best else ""
-    paragraphs = (_TURNS, _BARS if tuned.after is not None else missing, _predictions(tuned))
+    bars = [_BARS, *([_TURNS_TIME] if tuned.in_turn else [])]
+    shown = tuned.after is not None and tuned.step_times is not None
+    paragraphs = (_TURNS, " ".join(bars) if shown else missing if tuned.after is None else "", _predictions(tuned))
     return section(
         "method",
         "How it was measured",
@@ -50,10 +56,14 @@ def _scatter(tuned: Tuned) -> str:
 
 def _predictions(tuned: Tuned) -> str:
     """Say how predictions did, and whether earlier trials had a part in them."""
-    judged = [trial.as_predicted for trial in tuned.trials if trial.as_predicted is not None]
+    measured = [t for t in tuned.trials if t.speedup is not None and t.predicted is not None]
+    judged = [trial.as_predicted for trial in measured if trial.as_predicted is not None]
     said = []
-    if judged:
-        said.append(f"{sum(judged)} of the {len(judged)} measured speed-ups are within their expected intervals.")
+    if measured:
+        within = f"Of {words.count(len(measured), 'measured speed-up')} with an expected interval, {sum(judged)} "
+        open_ones = len(measured) - len(judged)
+        rest = f"; for {open_ones}, the measurement is too uncertain to tell" if open_ones else ""
+        said.append(f"{within}{'is' if sum(judged) == 1 else 'are'} within it{rest}.")
     known = [t for t in tuned.trials if t.predicted_by_findings is not None]
     if any(t.predicted != t.predicted_by_findings for t in known):
         said.append(

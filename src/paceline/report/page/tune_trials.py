@@ -12,7 +12,7 @@ from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
 from paceline.report.page.next_step import SAFETY
-from paceline.report.tune_rows import MARKS, Row
+from paceline.report.tune_rows import Row
 
 _ENDS = (0.25, 64.0)  # of the axis, at the widest
 _LEAST = (0.9, 1.25)  # at the narrowest
@@ -136,11 +136,11 @@ def _achieved(row: Row) -> Markup:
 
 def _outcome(row: Row) -> Markup:
     trial = row.trial
-    mark = element("span", MARKS.get(trial.status, ""), aria_hidden="true")
+    mark, word = tune_rows.outcome(trial).split(" ", 1)
     said = tune_rows.reason(trial)
     return join(
         (
-            element("div", mark, f" {trial.status.replace('-', ' ')}", class_=f"outcome {trial.status}"),
+            element("div", element("span", mark, aria_hidden="true"), f" {word}", class_=f"outcome {trial.status}"),
             element("small", sentence(said)) if said else None,
             _measured(row),
         )
