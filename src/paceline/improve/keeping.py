@@ -8,8 +8,11 @@ from dataclasses import replace
 
 from paceline.explain.model import Interval
 from paceline.improve.contest import Race
+from paceline.improve.goals import seconds
+from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.model import Candidate, Status, StepTimes, Trial
 from paceline.improve.recipe import BASELINE, Recipe
+from paceline.improve.statistics import far_off
 from paceline.improve.together import is_better_value
 
 
@@ -32,6 +35,21 @@ def taken_back(tried: Sequence[Trial], race: Race, reason: str) -> list[Trial]:
     """Return the trials with none kept, because a second comparison did not confirm what was kept."""
     status = status_of(race.verdict)
     return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
+
+
+def figures_of(race: Race) -> dict[str, object]:
+    """Return what a comparison measured, as fields of a trial."""
+    pairs = [pair for each in race.rounds for pair in each.pairs]
+    return {
+        "speedup": race.speedup,
+        "saving": race.saving,
+        "cpu_ratio": race.cpu_ratio,
+        "set_aside": sum(len(each.pairs) - len(each.fair) for each in race.rounds),
+        "far_off": far_off([seconds(pair) for each in race.rounds for pair in each.fair]),
+        "rounds": len(race.rounds),
+        "step_times": race.step_times,
+        "gpu": over_blocks([block.gpu for pair in pairs for block in (pair.baseline, pair.candidate)]),
+    }
 
 
 def status_of(verdict: str) -> Status:

@@ -21,11 +21,11 @@ from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
 from paceline.improve.budget import Budget
 from paceline.improve.contest import Contest, Race, Until
-from paceline.improve.goals import GOALS, TIME, Goal, seconds
-from paceline.improve.gpu_blocks import over_blocks
+from paceline.improve.goals import GOALS, TIME, Goal
 from paceline.improve.history import informed, machine_of
 from paceline.improve.isolation import isolation_for
 from paceline.improve.keeping import (
+    figures_of,
     outdated,
     prepares_s,
     reason_to_keep,
@@ -43,7 +43,7 @@ from paceline.improve.quality import Curve, Quality, compared
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
-from paceline.improve.statistics import far_off, product
+from paceline.improve.statistics import product
 from paceline.improve.together import Undecided, together, unfinished
 from paceline.improve.trials import NotMeasured, TrialFailed
 from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, trying, why_skipped
@@ -285,14 +285,7 @@ class Search:
             candidate,
             status=status_of(race.verdict),
             reason=no_win(race.verdict, self._goal, gained),
-            speedup=race.speedup,
-            saving=race.saving,
-            cpu_ratio=race.cpu_ratio,
-            set_aside=sum(len(r.pairs) - len(r.fair) for r in race.rounds),
-            far_off=far_off([seconds(pair) for r in race.rounds for pair in r.fair]),
-            rounds=len(race.rounds),
-            step_times=race.step_times,
-            gpu=over_blocks([b.gpu for r in race.rounds for p in r.pairs for b in (p.baseline, p.candidate)]),
+            **figures_of(race),
             seconds=time.monotonic() - begun,
         )
         return measured if kept_for is None else self._proven(candidate, replace(measured, reason=kept_for), begun)
