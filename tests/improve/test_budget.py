@@ -22,9 +22,10 @@ def test_a_long_search_does_not_take_longer_for_a_trial_than_it_needs():
 
 
 def test_processes_are_compared_where_there_is_time():
-    assert Budget(total_s=600.0).allows_learning(5.0)
-    assert not Budget(total_s=60.0).allows_learning(5.0)
-    assert not Budget(total_s=600.0).allows_learning(100.0)
+    assert Budget(total_s=600.0).allows_learning(5.0, 0.1)
+    assert not Budget(total_s=60.0).allows_learning(5.0, 0.1)
+    assert not Budget(total_s=600.0).allows_learning(100.0, 0.1)
+    assert not Budget(total_s=600.0).allows_learning(5.0, 10.0)  # blocks of one slow step each
 
 
 def test_no_trial_is_begun_that_could_not_end():
@@ -44,6 +45,7 @@ def test_one_trial_leaves_time_to_those_that_wait():
     budget = Budget(total_s=120.0)
     assert budget.promising_s(100.0) == 80.0
     assert budget.promising_s(100.0, waiting=2) < 30.0
+    assert budget.large_s(100.0) == 80.0  # whatever waits
     assert budget.race_s(100.0) == 50.0
     assert budget.race_s(100.0, waiting=2) < 35.0
 
@@ -63,7 +65,7 @@ def test_the_last_trial_takes_no_more_than_is_left():
 
 def test_what_begins_late_is_not_ended_for_it():
     now = time.monotonic()
-    until = Until(usual=now + 10.0, promising=now + 20.0, begins_s=15.0)
+    until = Until(usual=now + 10.0, promising=now + 20.0, large=now + 30.0, begins_s=15.0)
     assert until.later(now, start_s=2.0) == until  # it began as soon as the program does without it
     late = until.later(now - 12.0, start_s=2.0)
     assert late.usual == pytest.approx(now + 20.0, abs=1.0)

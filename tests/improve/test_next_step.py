@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,14 @@ def test_what_is_not_allowed_and_promises_more_is_the_last_line():
         "precision.autocast was not tried, because it is numeric; its expected speed-up is 1.50x to 2.50x"
     )
     assert len(steps_of("recipe.toml", trials=(less,), **won)) == 1  # it promises less than what was found
+
+
+def test_what_looked_best_can_be_run_though_it_is_not_proven():
+    looked = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(8.2, 0.0, math.inf, pairs=5))
+    again, run = steps_of("unproven.toml", unproven=looked, out_of_budget=True)
+    assert again.command.startswith("paceline tune --budget")
+    assert run.command == f"paceline run --recipe unproven.toml {PROGRAM}"
+    assert run.text.startswith("it looked 8.20x faster, which is not proven")
 
 
 def test_what_was_allowed_and_skipped_is_not_offered_again():

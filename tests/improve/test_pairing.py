@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 
 import pytest
 
-from paceline.improve.pairing import Judges, Pair, RoundLimits, long_run, play_round, undisturbed
+from paceline.explain.model import Interval
+from paceline.improve import pairing
+from paceline.improve.judging import Rules, judges_of
+from paceline.improve.pairing import Judges, Pair, RoundLimits, long_run, play_alone, play_round, undisturbed
 from paceline.improve.statistics import speed_up
 from paceline.improve.trials import Block
 
-LIMITS = RoundLimits(step_s=0.04, block_s=0.12, most_steps=1 << 30, warmup_steps=0, budget_s=60, most_s=60)
+LIMITS = RoundLimits(step_s=0.04, block_s=0.12, most_steps=1 << 30, warmup_steps=0, budget_s=60, most_s=60, large_s=60)
 
 
 class Simulated:
@@ -35,7 +40,7 @@ class Simulated:
 
 
 def found(baseline: Simulated, candidate: Simulated, pairs: int = 6) -> float:
-    judges = Judges(enough=lambda counted: len(counted) >= pairs, promising=lambda counted: True)
+    judges = Judges(enough=lambda counted: len(counted) >= pairs, outlook=lambda counted: "promising")
     one = play_round(baseline, candidate, LIMITS, judges)
     return speed_up([[(p.baseline.seconds, p.candidate.seconds) for p in one.fair]]).value
 
@@ -73,3 +78,36 @@ def test_queues_that_are_not_known_change_nothing():
     blocks = [Block(steps=4, seconds=1.0, cpu_s=0.0, other_cores=0.0)] * 3
     assert long_run(blocks) == 1.0
     assert long_run([]) == 1.0
+
+
+@pytest.mark.parametrize(("outlook", "pairs"), [("open", 1), ("promising", 4), ("large", 8)])
+def test_a_comparison_goes_on_for_as_long_as_what_it_looks_like_is_worth(monkeypatch, outlook, pairs):
+    """Each pair takes a second: an open comparison has 0.5 s, a promising one 3.5 s, a large gain 7.5 s."""
+    now = [0.0]
+
+    def played(*_):
+        while True:
+            now[0] += 1.0
+            block = Block(steps=1, seconds=0.5, cpu_s=0.0, other_cores=0.0)
+            yield Pair(baseline=block, candidate=block)
+
+    monkeypatch.setattr(pairing, "_played", played)
+    monkeypatch.setattr(pairing.time, "monotonic", lambda: now[0])
+    limits = replace(LIMITS, warm=True, budget_s=0.5, most_s=3.5, large_s=7.5)
+    judges = Judges(enough=lambda counted: False, outlook=lambda counted: outlook)
+    assert len(play_round(None, None, limits, judges).pairs) == pairs
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "count", "expected"),
+    [(0.0, 8.2, 5, "large"), (0.6, 1.6, 40, "open"), (0.9, 1.8, 40, "large"), (0.9, 1.2, 40, "promising")],
+)
+def test_what_a_comparison_looks_like(low, value, count, expected):
+    found = Interval(value=value, low=low, high=math.inf, count=count)
+    rules = Rules(worth=1.02, fewest=16, scatter=0.02, rounds=1)
+    assert judges_of(lambda pairs: found, rules).outlook([]) == expected
+
+
+def test_processes_of_the_baseline_are_not_compared_for_longer_than_there_is_time():
+    player = Simulated(load_s=0.0, step_s=1.0)
+    assert play_alone([player, player], time.monotonic() - 1.0, step_s=1.0, block_s=0.1, blocks=20) == [[], []]

@@ -72,7 +72,9 @@ def on_a_card(tmp_path, monkeypatch):
 
 def race_of(workshop: Workshop):
     ends = time.monotonic() + 60
-    return workshop.race(Contest(before=BASELINE, after=FASTER, warmup_steps=7), Until(usual=ends, promising=ends))
+    return workshop.race(
+        Contest(before=BASELINE, after=FASTER, warmup_steps=7), Until(usual=ends, promising=ends, large=ends)
+    )
 
 
 def test_with_room_both_processes_live_at_a_time(on_a_card):

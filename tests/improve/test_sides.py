@@ -13,7 +13,7 @@ from paceline.improve.sides import copies_that_fit
 from paceline.improve.trials import BaselineFailed, NotMeasured, ProgramFailed
 
 GIB = 1 << 30
-SOON = Until(usual=0.0, promising=0.0)  # as little time as a race takes
+SOON = Until(usual=0.0, promising=0.0, large=0.0)  # as little time as a race takes
 
 TRAINS = """
 import socket, time

@@ -10,7 +10,7 @@ from paceline.explain.model import Interval
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
 from paceline.improve.statistics import product
-from paceline.improve.together import Undecided, is_better_value, together, unfinished
+from paceline.improve.together import Undecided, is_better_value, looked_best, together, unfinished
 
 
 def undecided(remedy, recipe, value, *, base=None, half=0.08, safety="numeric", rounds=(), **more):
@@ -119,3 +119,10 @@ def test_what_changes_gained_in_turn_is_their_product():
 @pytest.mark.parametrize("factors", [[], [None], [interval(2.0, 0.03), None], [interval(2.0, math.inf)]])
 def test_a_product_of_what_is_not_known_is_not_known(factors):
     assert product(factors) is None
+
+
+def test_what_looked_clearly_faster_than_the_unchanged_program_comes_the_fastest_first():
+    workers = undecided("loader.workers", {"loader": {"num_workers": 3}}, 8.2, half=3.0)
+    cache = undecided("loader.cache", {"loader": {"cache": True}}, 2.8, half=2.0)
+    later = undecided("loader.threads", {"loader": {"threads": 2}}, 9.0, base={"loader": {"cache": True}})
+    assert looked_best([FUSED, cache, later, workers]) == [workers, cache]

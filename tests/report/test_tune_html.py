@@ -300,3 +300,10 @@ class TestInBrowser:
         light = tab.value(paper)
         tab.open(pages / "tuned.html", dark=True)
         assert tab.value(paper) != light
+
+
+def test_what_looked_best_is_shown_as_not_proven_and_is_no_recipe() -> None:
+    page = to_html(tune_sample.unproven(), recipe_file="unproven.toml", next_command="paceline tune train.py")
+    assert "What looked fastest" in page and "num_workers = 2" in page and "not proven" in page
+    made = tuned_json(tune_sample.unproven(), "unproven.toml")
+    assert (made["recipe_file"], made["unproven"]["recipe_file"]) == (None, "unproven.toml")

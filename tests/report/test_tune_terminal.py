@@ -100,3 +100,11 @@ def test_the_safety_of_what_was_kept_is_one_line() -> None:
     said = safety_line(tune_sample.tuned(trials=(kept,)))
     assert said.startswith("safety: resampled. Training sees the same samples in the same order")
     assert said.endswith("If each sample gets the same random numbers, training computes the same numbers.")
+
+
+def test_what_looked_best_is_said_with_what_is_known_of_it() -> None:
+    text = printed("unproven", terminal=False)
+    assert "no gain was proven: the baseline is kept" in text
+    looked = "loader.num_workers=2, 8.20x (5 pairs, too few for an interval) over the baseline; not proven"
+    assert f"looked best: {looked}" in text
+    assert "proof: " in text

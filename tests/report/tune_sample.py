@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.report import sample
 
@@ -199,6 +200,12 @@ def no_win() -> Tuned:
     return tuned(trials=trials, best={}, speedup=None, saving=None, step_times=None, checks=(), after=None)
 
 
+def unproven() -> Tuned:
+    """One where nothing was proven, and one change looked faster."""
+    looked = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(8.2, 0.0, math.inf, 5))
+    return replace(no_win(), unproven=replace(looked, checks=tuned().checks[:2]))
+
+
 def one_kept() -> Tuned:
     return tuned(
         trials=TRIALS[:1],
@@ -353,5 +360,17 @@ def hostile() -> Tuned:
 
 SCENES = {
     make.__name__: functools.cache(make)
-    for make in (tuned, no_win, one_kept, interrupted, in_turn, too_short, for_memory, for_money, far_out, hostile)
+    for make in (
+        tuned,
+        no_win,
+        unproven,
+        one_kept,
+        interrupted,
+        in_turn,
+        too_short,
+        for_memory,
+        for_money,
+        far_out,
+        hostile,
+    )
 }

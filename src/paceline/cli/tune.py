@@ -173,11 +173,12 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         _tell("interrupted before anything was measured")
         return 130
-    written, fault = _write_recipe(options["recipe"], tuned.best) if tuned.best else (None, None)
+    found = tuned.best or (tuned.unproven.recipe if tuned.unproven is not None else {})
+    written, fault = _write_recipe(options["recipe"], found, proven=bool(tuned.best)) if found else (None, None)
     steps = next_steps(tuned, as_typed(line), written)
     render(tuned, recipe_file=written, steps=steps, console=Console(highlight=False))
     if fault is not None:
-        click.echo(to_toml(tuned.best), nl=False)
+        click.echo(to_toml(found), nl=False)
     offer = patch.offer(line, tuned.best, tuned.before.findings)
     offer = patch.proven(offer, line, tuned.best, folder, options)
     _write_reports(tuned, written, steps[0].command or "", offer, options)
@@ -206,29 +207,38 @@ def _tell(text: str) -> None:
     click.echo(f"paceline: {text}", err=True)
 
 
-def _free_name() -> Path:
+def _free_name(stem: str = "recipe") -> Path:
     """Return a name for the recipe that no file has: somebody may run with one that is there."""
-    names = ("recipe.toml", *(f"recipe-{number}.toml" for number in range(2, 1000)))
+    names = (f"{stem}.toml", *(f"{stem}-{number}.toml" for number in range(2, 1000)))
     return next(path for name in names if not (path := Path(name)).exists())
 
 
-def _claimed_name() -> Path:
+def _claimed_name(stem: str = "recipe") -> Path:
     """Return such a name with an empty file: another `tune` may end in this folder at the same time."""
-    path = _free_name()
+    path = _free_name(stem)
     try:
         path.touch(exist_ok=False)
     except FileExistsError:
-        return _claimed_name()
+        return _claimed_name(stem)
     return path
 
 
-def _write_recipe(given: Path | None, recipe: Recipe) -> tuple[str | None, EnvironmentFault | None]:
-    """Write a recipe. Returns where it is, or why it is nowhere: what was found must not be lost for that."""
+def _write_recipe(
+    given: Path | None, recipe: Recipe, *, proven: bool = True
+) -> tuple[str | None, EnvironmentFault | None]:
+    """Write a recipe. Returns where it is, or why it is nowhere: what was found must not be lost for that.
+
+    Args:
+        given: The file for a recipe that is proven; None: one is chosen.
+        recipe: The recipe.
+        proven: Whether its gain is proven. If not, the file is always called `unproven`: scripts may use the other.
+    """
     from paceline.cli.outputs import write_text
 
     try:
-        path = given or _claimed_name()
-        write_text(path, to_toml(recipe))
+        path = (given or _claimed_name()) if proven else _claimed_name("unproven")
+        comment = "" if proven else "# The gain of this recipe is not proven.\n"
+        write_text(path, comment + to_toml(recipe))
     except EnvironmentFault as fault:
         return None, fault
     except OSError as error:

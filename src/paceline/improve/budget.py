@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.improve.contest import Until
+
 _WATCHED_S = (2.0, 8.0)  # of steps to diagnose from: the least, and what is enough
 _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
 _PROMISING_S = (10.0, 150.0)
+_LARGE_S = (10.0, 300.0)
 _IN_ALL_S = (5.0, 60.0)
 _LEARNT_S = 9.0  # of blocks by which processes of the baseline are compared
+_LEARNT_STEPS = 12  # that they make together, at least
 _OF_LEARNING = 0.15  # of the whole, at most
 
 
@@ -44,9 +48,32 @@ class Budget:
         share_s = max(most_s / (1 + min(waiting, 2)), min(most_s, begins_s))
         return _no_longer(left_s, _within(_PROMISING_S, share_s))
 
-    def allows_learning(self, start_s: float) -> bool:
-        """Say whether to find out how much processes differ among themselves, when one takes so long to start."""
-        return 2 * start_s + _LEARNT_S <= _OF_LEARNING * self.total_s
+    def large_s(self, left_s: float) -> float:
+        """A trial that looks like a large gain, but is not certain yet: nothing that waits is worth more time."""
+        return _no_longer(left_s, _within(_LARGE_S, 0.8 * left_s))
+
+    def until(self, begun: float, left_s: float, waiting: int, begins_s: float) -> Until:
+        """A trial that began at some time on the monotonic clock; the rest as in `promising_s`."""
+        return Until(
+            usual=begun + self.race_s(left_s, waiting),
+            promising=begun + self.promising_s(left_s, waiting, begins_s),
+            large=begun + self.large_s(left_s),
+            begins_s=begins_s,
+        )
+
+    @property
+    def learning_s(self) -> float:
+        """To find out how much processes differ among themselves, at most."""
+        return _OF_LEARNING * self.total_s
+
+    def allows_learning(self, start_s: float, step_s: float) -> bool:
+        """Say whether there is time to find out how much processes differ among themselves.
+
+        Args:
+            start_s: That one takes to its first step.
+            step_s: Seconds of a step.
+        """
+        return 2 * start_s + max(_LEARNT_S, _LEARNT_STEPS * step_s) <= self.learning_s
 
     def allows_trial(self, left_s: float, start_s: float, begins_s: float = 0.0) -> bool:
         """Say whether a trial that is begun now can come to anything: both sides start, race and are proven.

@@ -28,12 +28,13 @@ class Until:
 
     usual: float
     promising: float  # where it looks like a win, but is not certain yet
+    large: float  # where it looks like a large win
     begins_s: float = 0.0  # later than that, where the second takes so long to begin
 
     def later(self, begun: float, start_s: float) -> Until:
         """Return the same for what began before now, and would have taken so long without what is tried."""
         late_s = min(self.begins_s, max(0.0, time.monotonic() - begun - start_s))
-        return replace(self, usual=self.usual + late_s, promising=self.promising + late_s)
+        return replace(self, usual=self.usual + late_s, promising=self.promising + late_s, large=self.large + late_s)
 
 
 @dataclass(frozen=True, kw_only=True)

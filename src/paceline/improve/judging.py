@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.explain.model import Interval
-from paceline.improve.pairing import Judges, Pair
+from paceline.improve.pairing import Judges, Outlook, Pair
 from paceline.improve.statistics import LARGE, decided, wants_processes
 
 _FUTILE = (0.9, 1.15)  # speed-up, and its upper end: who is so much slower is not looked at any longer
@@ -56,9 +56,12 @@ def judges_of(gained: Callable[[Sequence[Pair]], Interval], rules: Rules) -> Jud
             return many and wants_processes(found, rules.scatter, rules.rounds)
         return found.high <= _SHARP * found.low or len(pairs) >= _ENOUGH_PAIRS
 
-    def promising(pairs: Sequence[Pair]) -> bool:
+    def outlook(pairs: Sequence[Pair]) -> Outlook:
         found = gained(pairs)
-        undecided = decided(found, rules.worth, rules.fewest) is None
-        return found.value >= _PROMISING[0] and found.low >= _PROMISING[1] and undecided
+        if decided(found, rules.worth, rules.fewest) is not None:
+            return "open"
+        if found.value >= LARGE and (found.low >= _PROMISING[1] or found.count < rules.fewest):
+            return "large"
+        return "promising" if found.value >= _PROMISING[0] and found.low >= _PROMISING[1] else "open"
 
-    return Judges(enough=enough, promising=promising)
+    return Judges(enough=enough, outlook=outlook)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.explain.model import Interval
@@ -13,7 +14,7 @@ from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.model import Candidate, Status, StepTimes, Trial
 from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.statistics import far_off
-from paceline.improve.together import is_better_value
+from paceline.improve.together import Undecided, is_better_value
 
 
 def recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
@@ -55,6 +56,29 @@ def figures_of(race: Race) -> dict[str, object]:
 def status_of(verdict: str) -> Status:
     """Return the status of a change that is not kept, by the verdict of its comparison."""
     return "undecided" if verdict == "undecided" else "no-win"
+
+
+def with_checks(
+    tried: Sequence[Trial], looked: Sequence[Undecided], proven: Callable[[Candidate, Trial, float], Trial]
+) -> tuple[list[Trial], Trial | None]:
+    """Check that training is the same with the change that looked best, or with the next one where it is not.
+
+    Args:
+        tried: The trials so far.
+        looked: Changes whose gain was not proven, the fastest first.
+        proven: Checks the training of a candidate whose trial began at some time.
+
+    Returns:
+        The trials, with those that are not safe told, and the trial of the change with its checks; None without one.
+    """
+    trials = list(tried)
+    for one in looked:
+        trial = next(t for t in trials if t.recipe == one.candidate.recipe and t.speedup is not None)
+        checked = proven(one.candidate, trial, time.monotonic())
+        if checked.status == "kept":
+            return trials, replace(trial, checks=checked.checks)
+        trials = recorded(trials, checked)
+    return trials, None
 
 
 def prepares_s(candidate: Candidate, step_s: float) -> float:

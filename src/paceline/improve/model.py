@@ -111,6 +111,7 @@ class Tuned:
     step_times: StepTimes | None = None  # of the pairs behind `speedup`; None: nothing was kept, or not measured
     in_turn: bool  # whether they are products of what changes gained, each over those before: no time for all at once
     checks: Sequence[Check]
+    unproven: Trial | None = None  # nothing was kept, and this change looked best: training is the same, the gain open
     scatter: float  # between processes of the baseline, standard deviation of the log
     compared: int  # processes by which that was measured; below two: it is what is usual
     wall_s: float

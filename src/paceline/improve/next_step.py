@@ -29,14 +29,16 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     Args:
         tuned: The result of the search.
         program: The program as it is typed after a verb.
-        recipe_file: Where the recipe was written; None if nothing was kept.
+        recipe_file: Where the recipe, or what looked best but was not proven, was written; None if there is none.
     """
     allow = _allow(tuned, program)
-    if recipe_file is not None:
+    if recipe_file is not None and tuned.best:
         run = NextStep(text="run the program with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
         return [run, *([allow] if allow is not None else [])]
     again = _again(tuned, program)
-    steps = [again, _longer_program(tuned), _more_budget(tuned, program) if again is None else None, allow]
+    more_budget = _more_budget(tuned, program) if again is None else None
+    looked_best = _looked_best(tuned, program, recipe_file)
+    steps = [again, _longer_program(tuned), more_budget, looked_best, allow]
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
 
 
@@ -59,6 +61,18 @@ def _again(tuned: Tuned, program: str) -> NextStep | None:
         return None
     command = f"paceline tune{_allowed(tuned)}{_budget(tuned.budget_s)} {program}"
     return NextStep(text="the search was interrupted before a change was kept", command=command)
+
+
+def _looked_best(tuned: Tuned, program: str, recipe_file: str | None) -> NextStep | None:
+    """Return the command that runs with what looked best but was not proven: a whole run says more than a trial."""
+    trial = tuned.unproven
+    if trial is None or trial.speedup is None or recipe_file is None:
+        return None
+    looked = f"it looked {units.factor(trial.speedup.value)} faster, which is not proven"
+    return NextStep(
+        text=f"{looked}: run the program with and without it, and compare the runs with paceline compare last~1 last",
+        command=f"paceline run --recipe {recipe_file} {program}",
+    )
 
 
 def _busy_cores(tuned: Tuned) -> str | None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from paceline.improve.gpu_blocks import unsteady
 from paceline.improve.trials import Block, Player, ProgramOver
@@ -86,6 +86,7 @@ class RoundLimits:
     warmup_steps: int  # that do not count, at least
     budget_s: float  # to stop after
     most_s: float  # to stop after where it looks like a win, but is not certain yet
+    large_s: float  # to stop after where it looks like a large win
     warm: bool = False  # whether each block begins warm, because its process made other steps before
 
 
@@ -123,12 +124,15 @@ def _longer(block: Block, factor: float) -> Block:
     return replace(block, seconds=block.seconds * factor)
 
 
+Outlook = Literal["open", "promising", "large"]  # what a comparison that is not decided yet looks like
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judges:
     """What decides that a round has gone on for long enough, by the pairs that count so far."""
 
     enough: Callable[[Sequence[Pair]], bool]
-    promising: Callable[[Sequence[Pair]], bool]
+    outlook: Callable[[Sequence[Pair]], Outlook]
 
 
 def play_round(baseline: Playing, candidate: Playing, limits: RoundLimits, judges: Judges) -> Round:
@@ -138,9 +142,10 @@ def play_round(baseline: Playing, candidate: Playing, limits: RoundLimits, judge
         baseline: The program as it is.
         candidate: The same under a recipe.
         limits: How long blocks and the round are.
-        judges: Say when that is enough, and whether more is worth some more time.
+        judges: Say when that is enough, and what more time may show.
     """
     begun = time.monotonic()
+    patience_s = {"open": limits.budget_s, "promising": limits.most_s, "large": max(limits.most_s, limits.large_s)}
     warm: list[Pair] = []
     pairs: list[Pair] = []
     for pair in _played(baseline, candidate, limits):
@@ -154,17 +159,20 @@ def play_round(baseline: Playing, candidate: Playing, limits: RoundLimits, judge
             pairs.append(pair)
         if pairs and judges.enough(undisturbed(pairs)):
             break
-        spent_s = time.monotonic() - begun
-        if spent_s > limits.most_s or (spent_s > limits.budget_s and not judges.promising(undisturbed(pairs))):
+        if time.monotonic() - begun > patience_s[judges.outlook(undisturbed(pairs))]:
             break
     return Round(warmup=warm, pairs=pairs, over=False)
 
 
-def play_alone(players: Sequence[Player], *, step_s: float, block_s: float, blocks: int) -> list[list[float]]:
-    """Let processes of the same program play the same steps in turn; return the seconds of their blocks."""
+def play_alone(
+    players: Sequence[Player], ends: float, *, step_s: float, block_s: float, blocks: int
+) -> list[list[float]]:
+    """Let processes of the same program play the same steps in turn, until then; return the seconds of their blocks."""
     steps = steps_of(step_s, step_s, block_s)
     found: list[list[float]] = [[] for _ in players]
     for block in range(blocks + 1):
+        if time.monotonic() > ends:
+            break
         turn = players if block % 2 else players[::-1]
         try:
             seconds = {id(player): player.play(steps, 60.0 + _SLACK * steps * step_s).seconds for player in turn}

@@ -40,6 +40,7 @@ def restarted_limits(contest: Contest, until: Until, *, step_s: float, start_s: 
         warmup_steps=0,
         budget_s=max(least_s, until.usual - time.monotonic()),
         most_s=max(least_s, until.promising - time.monotonic()),
+        large_s=max(least_s, until.large - time.monotonic()),
         warm=True,
     )
 

@@ -43,6 +43,7 @@ def limits_of(contest: Contest, until: Until, *, step_s: float, block_s: float, 
         warmup_steps=contest.warmup_steps,
         budget_s=max(LEAST_ROUND_S, min(_ROUND_S, until.usual - now)) + warmup_s,
         most_s=max(LEAST_ROUND_S, until.promising - now) + warmup_s,
+        large_s=max(LEAST_ROUND_S, until.large - now) + warmup_s,
     )
 
 

@@ -35,6 +35,7 @@ from paceline.improve.keeping import (
     status_of,
     step_times_in_turn,
     taken_back,
+    with_checks,
 )
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
@@ -44,7 +45,7 @@ from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import product
-from paceline.improve.together import Undecided, together, unfinished
+from paceline.improve.together import Undecided, looked_best, together, unfinished
 from paceline.improve.trials import NotMeasured, TrialFailed
 from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, trying, why_skipped
 from paceline.improve.workshop import Workshop
@@ -94,6 +95,7 @@ class Search:
         self._undecided: list[Undecided] = []
         self._now: Situation | None = None
         self._progress: list[float] = []  # that a step makes under each kept change
+        self._unproven: Trial | None = None
         self._out_of_budget = False
         self._waiting = 0  # candidates that may come after the one that is tried
         self._found: Sequence[Candidate] = ()  # the one that is tried, and those that may come after it
@@ -119,6 +121,8 @@ class Search:
             if race is not None and refuted(race, self._gained(race)):
                 stopped = f"{stopped}; {self._take_back(race)}"
                 race = None
+            if not self._kept and self._goal.aim == "time" and not self._is_over():
+                self._tried, self._unproven = with_checks(self._tried, looked_best(self._undecided), self._proven)
             if self._limits.verify_quality and self.best:
                 self._quality = _verified(self._workshop, self.best, self._told)
         except KeyboardInterrupt:
@@ -131,9 +135,10 @@ class Search:
         rank = before.facts.first
         if not before.facts.enough:
             return f"too short to tune: the program has only {len(rank.record.steps)} steps"
-        if self._budget.allows_learning(self._workshop.start_s):
+        step_s = rank.breakdown.step_s.value
+        if self._budget.allows_learning(self._workshop.start_s, step_s):
             self._told("measuring how much the step time differs between identical processes of the program")
-        self._workshop.learn(rank.breakdown.step_s.value, before.epoch_steps, waits=before.waits_outside)
+        self._workshop.learn(step_s, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
     def _in_all(self) -> Race | None:
@@ -147,7 +152,7 @@ class Search:
         self._told("comparing what was kept with the unchanged program once more")
         contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
         ends = time.monotonic() + self._budget.in_all_s
-        return self._workshop.race(contest, Until(usual=ends, promising=ends))
+        return self._workshop.race(contest, Until(usual=ends, promising=ends, large=ends))
 
     def _take_back(self, race: Race) -> str:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
@@ -261,11 +266,7 @@ class Search:
         self._told(trying(candidate, self._earlier(candidate)))
         try:
             left_s = self._left_s() - candidate.begins_s
-            until = Until(
-                usual=begun + self._budget.race_s(left_s, self._waiting),
-                promising=begun + self._budget.promising_s(left_s, self._waiting, candidate.begins_s),
-                begins_s=candidate.begins_s,
-            )
+            until = self._budget.until(begun, left_s, self._waiting, candidate.begins_s)
             contest = Contest(
                 before=self.best,
                 after=recipe,
@@ -354,6 +355,7 @@ class Search:
             step_times=step_times_in_turn(self._kept) if race is None else race.step_times,
             in_turn=race is None and len(self._kept) > 1,
             checks=self._kept[-1].checks if self._kept else (),
+            unproven=self._unproven,
             scatter=self._workshop.scatter,
             compared=self._workshop.compared,
             wall_s=time.monotonic() - self._begun,

@@ -157,13 +157,14 @@ class Workshop:
         """
         self.step_s, self._epoch_steps = step_s, epoch_steps
         self._block_s = LONG_S if waits or self._on_gpu else SHORT_S
-        if self._at_a_time < 2 or not self._budget.allows_learning(self.start_s):
+        if self._at_a_time < 2 or not self._budget.allows_learning(self.start_s, step_s):
             return
+        ends = time.monotonic() + self._budget.learning_s
         with ExitStack() as stack:
             made = [stack.enter_context(self._player(BASELINE)) for _ in range(self._at_a_time)]
-            going = [player for player in made if _begins(player)]
+            going = [player for player in made if _begins(player, ends)]
             blocks = round(_LEARNT_S / self._block_s)
-            found = [b for b in play_alone(going, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
+            found = [b for b in play_alone(going, ends, step_s=step_s, block_s=self._block_s, blocks=blocks) if b]
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
     def _find_room(self, memory: Sequence[GpuMemory], needs: int = 0, free: float | None = None) -> None:
@@ -361,11 +362,11 @@ class Workshop:
         return self._proofs.prove(recipe, least_safe(classes), reference, span, fixed_draws="resampled" in classes)
 
 
-def _begins(player: Player) -> bool:
-    """Let a player begin; some programs fail by themselves now and then."""
+def _begins(player: Player, ends: float) -> bool:
+    """Let a player begin until then; some programs fail by themselves now and then."""
     try:
-        player.begin()
-    except ProgramFailed:
+        player.begin(max(1.0, ends - time.monotonic()))
+    except TrialFailed:
         return False
     return True
 

@@ -23,7 +23,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
 
     Args:
         tuned: What tuning found.
-        recipe_file: Where the recipe was written; None when nothing was kept.
+        recipe_file: Where the recipe, or the one that was not proven, was written; None when there is none.
     """
     return {
         "schema": SCHEMA,
@@ -49,10 +49,24 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
             "in_turn": tuned.in_turn,
             "checks": [_check(check) for check in tuned.checks],
         },
-        "recipe_file": recipe_file,
+        "unproven": _unproven(tuned.unproven, recipe_file),
+        "recipe_file": recipe_file if tuned.best else None,
         "price_per_hour_usd": tuned.price_per_hour,
         "batch": _batch(tuned.batch) if tuned.batch is not None else None,
         "quality": _quality(tuned.quality) if tuned.quality is not None else None,
+    }
+
+
+def _unproven(trial: Trial | None, recipe_file: str | None) -> Json | None:
+    if trial is None:
+        return None
+    checks = [_check(check) for check in trial.checks]
+    return {
+        "recipe": trial.recipe,
+        "recipe_file": recipe_file,
+        "safety": trial.safety,
+        "speedup": _speedup(trial.speedup),
+        "checks": checks,
     }
 
 

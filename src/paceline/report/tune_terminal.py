@@ -18,7 +18,15 @@ from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
 from paceline.report.tune_table import print_trials
-from paceline.report.tune_words import batch_lines, gained, money_lines, not_watched, quality_lines, safety_line
+from paceline.report.tune_words import (
+    batch_lines,
+    gained,
+    money_lines,
+    not_watched,
+    quality_lines,
+    safety_line,
+    unproven_lines,
+)
 from paceline.report.words import printable
 
 PREFIX = "paceline: "
@@ -30,7 +38,12 @@ def render(tuned: Tuned, *, recipe_file: str | None, steps: Sequence[NextStep], 
         print_trials(tuned, console)
     else:
         _say(console, *(f"trial: {_line(trial, tuned)}" for trial in tuned.trials))
-    _say(console, *_end(tuned), *([f"recipe: {recipe_file}"] if recipe_file else []), *map(_next, steps))
+    _say(console, *_end(tuned), *_written(tuned, recipe_file), *map(_next, steps))
+
+
+def _written(tuned: Tuned, recipe_file: str | None) -> list[str]:
+    what = "recipe" if tuned.best else "recipe that is not proven"
+    return [f"{what}: {recipe_file}"] if recipe_file else []
 
 
 def _say(console: Console, *lines: str) -> None:
@@ -65,7 +78,7 @@ def _end(tuned: Tuned) -> list[str]:
     lines += [f"batch: {line}" for line in (batch_lines(tuned.batch) if tuned.batch is not None else ())]
     hand = [f"by hand: {one.remedy.id} ({one.finding}): {one.remedy.change}; {one.why}" for one in by_hand(tuned)]
     if not tuned.best:
-        return [*lines, "no gain was proven: the baseline is kept", *hand]
+        return [*lines, "no gain was proven: the baseline is kept", *unproven_lines(tuned), *hand]
     lines.append(f"best: {in_words(tuned.best)}, {gained(tuned)}")
     lines += [safety_line(tuned), *money_lines(tuned)]
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]

@@ -8,8 +8,9 @@ from paceline import units
 from paceline.core.safety import SAFETY_MEANING, least_safe
 from paceline.explain.model import Interval
 from paceline.improve.batch import BatchStudy, Size
-from paceline.improve.model import Tuned
+from paceline.improve.model import Check, Tuned
 from paceline.improve.quality import Quality
+from paceline.improve.recipe import in_words
 from paceline.report.words import confidence
 
 _MILLION = 1e6
@@ -109,6 +110,19 @@ def safety_line(tuned: Tuned) -> str:
         else ""
     )
     return f"safety: {safety}. {SAFETY_MEANING[safety]}{fixed}"
+
+
+def unproven_lines(tuned: Tuned) -> list[str]:
+    """Say what looked best where nothing was kept, and what is known of it; nothing where no change looked faster."""
+    trial = tuned.unproven
+    if trial is None:
+        return []
+    lines = [f"looked best: {in_words(trial.recipe)}, {speedup(trial.speedup)} over the baseline; not proven"]
+    return [*lines, f"safety: {trial.safety}. {SAFETY_MEANING[trial.safety]}", *map(_checked, trial.checks)]
+
+
+def _checked(check: Check) -> str:
+    return f"{'proof' if check.passed else 'changed'}: {check.text}"
 
 
 def speedup(interval: Interval | None, what: str = "pairs") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.report.page.axis import Axis, axis, log_axis
@@ -40,6 +40,7 @@ def test_log_fraction() -> None:
     assert [made.fraction(value) for value in (0.01, 1.0, 100.0, 1e9)] == pytest.approx([0, 0.5, 1, 1])
 
 
+@example(low=9e-12, width=1e-6, unit="steps")
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.sampled_from(["s", "steps", "bytes", "%", ""]))
 def test_ticks_lie_on_the_axis_and_are_not_many(low: float, width: float, unit: str) -> None:
     made = Axis(low=low, high=low + max(width, abs(low) * 1e-6), unit=unit)

@@ -80,7 +80,8 @@ def _round_values(low: float, high: float, most: int, *, whole: bool) -> list[fl
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     step = max(1.0, step) if whole else step
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    slack = 1e-9 * min(1.0, (high - low) / step)  # where whole numbers are asked for, a step may exceed the range
+    first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
     return [i * step for i in range(first, last + 1)]
 
 

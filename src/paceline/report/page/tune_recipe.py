@@ -9,23 +9,27 @@ from paceline.improve.recipe import to_toml
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence
 from paceline.report.page.tune_trials import check_of
-from paceline.report.tune_words import quality_lines
+from paceline.report.tune_words import quality_lines, unproven_lines
 
 MAX_DIFF = 3000  # lines
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
 def recipe(tuned: Tuned, recipe_file: str | None) -> Markup | None:
-    """Show the best recipe and the checks that training stays the same under it."""
-    if not tuned.best:
+    """Show the best recipe, or what looked best but was not proven, and the checks that training stays the same."""
+    shown, found = tuned.best, tuned.checks
+    if not tuned.best and tuned.unproven is not None:
+        shown, found = tuned.unproven.recipe, tuned.unproven.checks
+    if not shown:
         return None
     where = element("p", "Written to ", element("code", recipe_file), ".", class_="quiet") if recipe_file else None
-    checks = element("ul", *map(check_of, tuned.checks), class_="checks") if tuned.checks else None
+    checks = element("ul", *map(check_of, found), class_="checks") if found else None
     return section(
         "recipe",
-        "The recipe",
+        "The recipe" if tuned.best else "What looked fastest",
+        *(element("p", sentence(words.headline(line))) for line in unproven_lines(tuned)[:1]),
         where,
-        _block(to_toml(tuned.best).splitlines()),
+        _block(to_toml(shown).splitlines()),
         element("h3", "Is the training result still the same?") if checks else None,
         checks,
         _quality(tuned),
