@@ -81,3 +81,20 @@ def money(value: float | None, currency: str = "USD") -> str:
     if value is None or math.isnan(value):
         return MISSING
     return f"{value:,.2f} {currency}" if abs(value) >= 0.01 or value == 0 else f"{significant(value, 2)} {currency}"
+
+
+def count(number: float, noun: str) -> str:
+    """Print a number of things: ``1 step``, ``1,240 steps``, ``2 batches``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
+    return f"{number:,.0f} {noun}{ending}"
+
+
+def ago(age_s: float) -> str:
+    """Print how long ago something was: ``5 s ago``, ``3 min ago``, ``2 days ago``."""
+    if age_s < 0:
+        return "just now"
+    for unit_s, unit in ((86400, "day"), (3600, "h"), (60, "min"), (1, "s")):
+        if age_s >= 2 * unit_s or unit == "s":
+            number = max(1, round(age_s / unit_s))
+            return f"{count(number, unit)} ago" if unit == "day" else f"{number} {unit} ago"
+    raise AssertionError

@@ -112,6 +112,21 @@ def test_unknown_finding_names_what_is_near(given: str, near: str) -> None:
         explain(given)
 
 
+@pytest.mark.parametrize("verdict", ["balanced", "too-short", "no-steps", "Too-Short"])
+def test_a_verdict_without_a_finding_is_explained(verdict: str) -> None:
+    assert explain(verdict).splitlines()[0] == f"# {verdict.lower()}"
+
+
+def test_the_beginning_of_a_group_names_all_of_the_group() -> None:
+    with pytest.raises(UsageError, match=r"DATA001 loader-serial, .*DATA008 loader-jitter"):
+        explain("DATA")
+
+
+def test_no_page_of_data_loading_is_about_gpus_alone() -> None:
+    (page,) = [page for page in all_pages() if page.code == "DATA001"]
+    assert "GPU" not in page.when
+
+
 def test_unknown_finding_with_nothing_near() -> None:
     with pytest.raises(UsageError, match="`paceline explain` lists all"):
         explain("qqqqqqqq")

@@ -95,6 +95,16 @@ def test_help_fits_narrow_terminals(tmp_path: Path, width: str) -> None:
     assert [line for line in too_long if not line.lstrip().startswith(("-", "paceline tune"))] == []
 
 
+def test_the_main_help_lists_the_exit_codes_of_its_verbs(tmp_path: Path) -> None:
+    codes = call("--help", cwd=tmp_path).stdout.partition("Exit codes:")[2]
+    assert re.findall(r"^  (\w+) ", codes, re.MULTILINE) == ["0", "1", "2", "3", "130", "other"]
+
+
+@pytest.mark.parametrize("verb", ["report", "compare", "profile"])
+def test_runs_before_the_last_are_in_the_help(verb: str, tmp_path: Path) -> None:
+    assert "`last~1`" in call(verb, "--help", cwd=tmp_path).stdout
+
+
 def test_plan_shows_its_options(tmp_path: Path) -> None:
     text = call("plan", "--help", cwd=tmp_path).stdout
     assert [flag for flag in ("--gpus", "--layout", "--target-tokens", "calibrate") if flag not in text] == []
@@ -151,7 +161,7 @@ def complete(words: str, place: Path) -> list[str]:
         ("paceline plan --cata", ["plain,--catalogue"]),
         ("paceline plan --here", ["plain,--here"]),
         ("paceline tune --allow num", ["plain,numeric"]),
-        ("paceline report la", ["plain,last"]),
+        ("paceline report la", ["plain,last", "plain,last~1"]),
         ("paceline compare last run-", ["plain,run-1"]),
     ],
 )

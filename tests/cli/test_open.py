@@ -93,6 +93,7 @@ def test_a_list_of_runs_has_no_page_to_open(paceline: Paceline) -> None:
 def test_run_says_its_next_command_on_its_page(place: Path, paceline: Paceline) -> None:
     done = paceline("report", "slow")
     (following,) = [line for line in done.stdout.splitlines() if line.startswith("next: ")]
-    command = following.removeprefix("next: ")
+    command, _, text = following.removeprefix("next: ").partition("  # ")
     assert plain(place / ".paceline/runs/slow/report.html").count(f"<code>{command}</code>") >= 2
+    assert text.capitalize() in plain(place / ".paceline/runs/slow/report.html")
     assert os.path.exists(place / ".paceline/runs/slow/report.html")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Paceline, call
 
 from paceline.cli.runs import find_run
 from paceline.errors import UsageError
 from paceline.record import layout
+from paceline.report.run_list import RunLine, print_runs
 
 RUNS = Path(".paceline") / "runs"
 
@@ -67,9 +71,27 @@ def test_runs_before_the_last_are_counted_back(tmp_path: Path) -> None:
         find_run("last~3", tmp_path)
 
 
+def test_the_only_run_is_not_called_all_runs(tmp_path: Path) -> None:
+    (tmp_path / "20261121-0315-train-3fa2" / "ranks").mkdir(parents=True)
+    with pytest.raises(UsageError, match="lists the only run,"):
+        find_run("zzzz", tmp_path)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_names_of_runs_are_never_cut(width: int) -> None:
+    run_id = "20261121-031500-image_classifier-3fa2"
+    lines = [RunLine(run_id=run_id, age_s=5.4, ended="exited with code 1", verdict="loader-serial", command="x" * 99)]
+    file = io.StringIO()
+    print_runs(lines, Console(file=file, width=width, force_terminal=True, no_color=True, _environ={}))
+    text = re.sub("\x1b\\[[0-9;]*m", "", file.getvalue())
+    assert f"{run_id}  loader-serial" in text
+    assert "5 s ago, exited with code 1: xxx" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_last_is_the_newest(paceline: Paceline) -> None:
     done = paceline("report", "last")
-    assert "ValueError: out of luck" in done.stdout
+    assert re.search(r"^exited with code 1 after .* s: ValueError at train.py:\d+: out of luck", done.stdout)
     assert done.returncode == 0
 
 

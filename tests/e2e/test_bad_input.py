@@ -114,8 +114,7 @@ def test_a_program_that_fails_in_its_first_step(script, tmp_path):
     assert result.code == 1
     assert "RuntimeError" in result.err
     assert result.diagnosis.verdict == "no-steps"
-    assert result.diagnosis.ended.startswith("exited with code 1: RuntimeError: mat1 and mat2 shapes")
-    assert "train.py:4" in result.diagnosis.ended or "linear.py" in result.diagnosis.ended
+    assert result.diagnosis.ended.startswith("exited with code 1: RuntimeError at train.py:4: mat1 and mat2 shapes")
 
 
 def test_no_torch_where_the_program_runs(script, tmp_path):

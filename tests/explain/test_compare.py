@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.explain.build import training
 from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
 
 from paceline.errors import UsageError
@@ -29,6 +31,12 @@ def compared(before: Path, after: Path, tolerance: float = TOLERANCE) -> Compari
 
 def pair(tmp_path: Path, before: list[bytes], after: list[bytes]) -> Comparison:
     return compared(write_run(tmp_path / "before", before), write_run(tmp_path / "after", after))
+
+
+def with_one_objective(folder: Path) -> Path:
+    (rank,) = (folder / layout.RANKS_DIR).iterdir()
+    (rank / layout.SUMMARY_FILE).write_text(json.dumps({"training": training()}))
+    return folder
 
 
 def plain(mean: float, seed: int, spread: float = 0.02, count: int = COUNT) -> list[bytes]:
@@ -208,6 +216,29 @@ def test_new_and_gone_findings(tmp_path: Path) -> None:
     assert "RUN001" in [finding.code for finding in there.new]
     assert "RUN001" in [finding.code for finding in back.gone]
     assert "COMP001" not in [finding.code for finding in back.new]
+
+
+def test_a_finding_that_a_shorter_run_cannot_show_is_not_gone(tmp_path: Path) -> None:
+    flat = [step(i, 0.1, loss=4.0 * 0.99 ** min(i, 100)) for i in range(COUNT)]
+    falling = [step(i, 0.1, loss=4.0 - 0.01 * i) for i in range(COUNT)]
+    runs = {"long": flat, "short": flat[:80], "again": flat, "falling": falling}
+    there, part, again, falls = (with_one_objective(write_run(tmp_path / name, rows)) for name, rows in runs.items())
+    assert "CONV003" not in [f.code for f in (*compared(there, part).gone, *compared(part, there).new)]
+    assert not compared(there, again).gone
+    assert "CONV003" in [f.code for f in compared(there, falls).gone]
+
+
+def test_a_run_that_is_too_short_for_findings_makes_none_new_or_gone(tmp_path: Path) -> None:
+    waiting = write_run(tmp_path / "waiting", steady_rows(walls(0.14, 2), {"checkpoint": [0.04] * COUNT}))
+    short = write_run(tmp_path / "short", steady_rows(walls(0.001, 1, count=40)))
+    found, back = compared(short, waiting), compared(waiting, short)
+    assert (list(found.new), list(back.gone)) == ([], [])
+    assert any("the run before is too short for a diagnosis" in note for note in found.notes)
+
+
+def test_a_run_compared_with_itself_is_said_to_be(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", plain(0.1, 1))
+    assert any("the same run" in note for note in compared(tmp_path / "one", tmp_path / "one").notes)
 
 
 def test_versions_that_differ_are_told(tmp_path: Path) -> None:

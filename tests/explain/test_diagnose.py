@@ -83,7 +83,7 @@ def test_an_exception_is_named_with_its_rank(tmp_path):
     two_ranks(folder, [plain(30), plain(30)])
     folder.rank(plain(30), 2, meta={"world": 3, "distributed": True}, notes=[note])
     found = diagnosed(folder, exit_code=1)
-    assert found.ended == "exited with code 1: RuntimeError: shapes at train.py:9 on rank 2"
+    assert found.ended == "exited with code 1: RuntimeError at train.py:9 on rank 2: shapes"
     assert found.exit_code == 1
 
 

@@ -66,6 +66,41 @@ def test_a_run_with_a_recipe_is_compared_with_the_run_before_it():
     assert after_run(found, launch).command == "paceline tune --diff --from recipe.toml 'my train.py' --lr 0.1"
 
 
+def test_another_finding_is_searched_and_the_text_says_why():
+    plain = diagnosis(remedy("host.cores", "exact"))
+    verdict, *others = plain.findings
+    remedies, gain = [remedy("loader.workers", "exact")], Gain(low=1.1, high=1.5)
+    other = replace(verdict, name="loader-serial", confidence="high", gain=gain, remedies=remedies)
+    step = after_run(replace(plain, findings=[verdict, other, *others]), LAUNCH)
+    assert step.command == "paceline tune 'my train.py' --lr 0.1"
+    assert step.text == f"try the changes proposed for loader-serial, because tune can try no change for {verdict.name}"
+
+
+def test_the_page_of_a_verdict_says_why_nothing_is_searched():
+    found = diagnosis(remedy("host.cores", "exact"))
+    assert after_run(found, LAUNCH).text.endswith("; tune can try none of its remedies")
+
+
+@pytest.mark.parametrize(
+    "verdict, exit_code, ended, command, said",
+    [
+        ("too-short", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
+        ("no-steps", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
+        ("too-short", 0, "finished", "paceline run 'my train.py' --lr 0.1", "more steps"),
+        ("too-short", 130, "interrupted (SIGINT)", "paceline run 'my train.py' --lr 0.1", "more steps"),
+        ("too-short", None, "still running", "paceline report", "later"),
+        ("no-steps", 0, "finished", None, "run a program that trains"),
+    ],
+)
+def test_a_run_without_a_verdict_says_what_has_to_change(verdict, exit_code, ended, command, said):
+    step = after_run(
+        replace(sample.diagnosis(), verdict=verdict, findings=[], exit_code=exit_code, ended=ended), LAUNCH
+    )
+    assert (step.command or "").startswith(command or "")
+    assert (step.command is None) == (command is None)
+    assert said in step.text
+
+
 def test_without_a_verdict_the_report_is_shown_again():
     healthy = replace(diagnosis(), verdict="balanced", findings=[])
     assert after_run(healthy, LAUNCH).command == f"paceline report {healthy.run_id}"

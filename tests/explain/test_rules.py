@@ -927,6 +927,7 @@ def test_conv003_loss_plateau(tmp_path):
         pytest.param([2.0 + 0.2 * math.sin(n) for n in range(100)], id="never fell, but few"),
         pytest.param([4.0] * 60 + [3.85] * 140, id="fell by less than 5%"),
         pytest.param(falling(59), id="too few"),
+        pytest.param([4.0 * 0.9**n for n in range(60)] + [0.011, 0.010] * 70, id="converged near zero"),
     ],
 )
 def test_conv003_is_not_said(tmp_path, values):

@@ -12,6 +12,7 @@ from tests.report.reading import Reading
 from tests.report.strategies import diagnoses
 
 from paceline.explain.model import Diagnosis, HotFunction, SourceLines
+from paceline.explain.next_step import NextStep
 from paceline.record.layout import PHASES
 from paceline.report.html import to_html
 from paceline.report.phases import STYLES
@@ -103,7 +104,7 @@ def test_readable_without_scripts() -> None:
 
 
 def test_what_to_do_first_and_the_next_command_stand_at_the_top_and_at_the_end() -> None:
-    reading = Reading(to_html(sample.diagnosis(), next_command="paceline tune train.py"))
+    reading = Reading(to_html(sample.diagnosis(), following=NextStep(text="try it", command="paceline tune train.py")))
     (box,) = reading.all("div", "first")
     assert "Keep the decoded images" in box.text
     assert "exact training computes the same numbers" in box.text
@@ -205,7 +206,7 @@ def test_without_steps_there_are_no_empty_sections() -> None:
 
 def test_a_crash_is_seen_at_once() -> None:
     ended = Reading(to_html(sample.crashed())).all("b", "ended-badly")
-    assert [node.text for node in ended] == ["failed with exit code 1"]
+    assert [node.text for node in ended] == ["failed with exit code 1 after 9 min 01 s"]
 
 
 def test_colours_of_both_themes_are_on_the_page() -> None:

@@ -16,6 +16,7 @@ from tests.report.test_trace_html import read
 
 from paceline.explain.compare import compare
 from paceline.explain.model import Diagnosis, SourceLines
+from paceline.explain.next_step import NextStep
 from paceline.explain.traced import findings_in
 from paceline.record.read import read_run
 from paceline.report import compare_html, html, plan_html, trace_html, tune_html
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 MIB = 2.0**20
 COMMAND = "paceline tune --budget 20m --allow semantic train.py --config configs/imagenet/resnet50-pretrained.yaml"
+FOLLOWING = NextStep(text="try the proposed changes and keep those that help", command=COMMAND)
 LINES = SourceLines(
     file="/home/me/train.py",
     marked=31,
@@ -40,13 +42,13 @@ def with_source(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def run_page(scene: str) -> str:
-    return html.to_html(with_source(sample.SCENES[scene]()), next_command=COMMAND)
+    return html.to_html(with_source(sample.SCENES[scene]()), following=FOLLOWING)
 
 
 def fast_network_page() -> str:
     """A page whose axes have the longest labels of bytes per second: 500 MiB/s."""
     network = [sample.gauge(name, "bytes/s", 600 * MIB, None) for name in ("net_received", "net_sent")]
-    return html.to_html(dataclasses.replace(sample.SCENES["data_bound"](), gauges=network), next_command=COMMAND)
+    return html.to_html(dataclasses.replace(sample.SCENES["data_bound"](), gauges=network), following=FOLLOWING)
 
 
 def compare_page(place: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,14 @@ from tests.report import sample
 from tests.report.strategies import diagnoses
 
 from paceline.explain.model import Diagnosis
+from paceline.explain.next_step import NextStep
 from paceline.report.terminal import render
 from paceline.report.terminal_bar import cells
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 REPORT = ".paceline/runs/20261118-142301-a7f3/report.html"
-NEXT = "paceline improve train.py --epochs 6"
+COMMAND = "paceline tune train.py --epochs 6"
+NEXT = NextStep(text="try the proposed changes and keep those that help", command=COMMAND)
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -30,7 +33,7 @@ def printed(diagnosis: Diagnosis, width: int = 100, *, terminal: bool = True, **
     file = console.pop("file", None) or io.StringIO()
     console = {"stderr": True, "legacy_windows": False, "_environ": {}} | console
     made = Console(file=file, width=width, force_terminal=terminal, **console)
-    render(diagnosis, report_path=REPORT, next_command=NEXT, console=made)
+    render(diagnosis, report_path=REPORT, following=NEXT, console=made)
     file.flush()
     return file.getvalue() if isinstance(file, io.StringIO) else file.buffer.getvalue().decode(file.encoding)
 
@@ -76,13 +79,38 @@ def test_short_and_within_the_width(scene: str, width: int) -> None:
 def test_path_and_command_can_be_copied(terminal: bool) -> None:
     lines = printed(sample.diagnosis(), 20, terminal=terminal, no_color=True)
     assert REPORT in lines
-    assert NEXT in lines
+    assert COMMAND in lines
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_next_to_the_machines_finding_stands_what_the_program_can_gain(terminal: bool) -> None:
+    plain = sample.diagnosis()
+    machine = replace(
+        plain.findings[0], code="HOST003", name="cpu-contended", summary="the cores are taken", remedies=[]
+    )
+    text = printed(replace(plain, verdict="cpu-contended", findings=[machine, *plain.findings]), 200, terminal=terminal)
+    own = plain.findings[0]
+    assert f"{own.name} ({own.code}, 1.55x to 2.10x faster if fixed)" in COLOUR.sub("", text)
+    assert own.remedies[0].change in text
+
+
+def test_a_step_without_a_command_is_said() -> None:
+    file = io.StringIO()
+    step = NextStep(text="run a program that trains", command=None)
+    render(sample.diagnosis(), report_path="", following=step, console=Console(file=file, width=100))
+    assert "next: run a program that trains\n" in file.getvalue()
+
+
+def test_the_time_stands_before_the_message_of_an_exception() -> None:
+    failed = replace(sample.diagnosis(), exit_code=1, ended="exited with code 1: IndexError at crash.py:6: too large")
+    text = printed(failed, 200, terminal=False)
+    assert "exited with code 1 after 9 min 01 s: IndexError at crash.py:6: too large · " in text
 
 
 def test_no_colour_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()
-    render(sample.diagnosis(), report_path="", next_command="", console=Console(file=file, force_terminal=True))
+    render(sample.diagnosis(), report_path="", following=None, console=Console(file=file, force_terminal=True))
     assert not re.search("\x1b\\[[0-9;]*(3[0-7]|38)[0-9;]*m", file.getvalue())
 
 

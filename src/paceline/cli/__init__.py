@@ -36,6 +36,12 @@ VERBS = {
         "paceline plan llama-3-8b --gpus 8xH100-SXM",
         "paceline COMMAND --help",
     ),
+    exit_codes={
+        "1": "a regression (`compare`), a finding at least as severe as `--fail-on` (`run`), or damaged data "
+        "(`data verify`)",
+        "130": "Ctrl-C",
+        "other": "`run` passes on the exit code of the program",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PACELINE"},
 )
 @click.version_option(__version__, prog_name="paceline")

@@ -44,7 +44,7 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*args, **settings)
         self.forms, self.examples, self.groups = tuple(forms), tuple(examples), dict(groups or {})
-        self.exit_codes = dict(sorted({**EXIT_CODES, **(exit_codes or {})}.items(), key=_order))
+        self.exit_codes = all_exit_codes(exit_codes)
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
         """Return the names of the help option, whatever context asks first: click keeps the option that it makes."""
@@ -78,6 +78,15 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options below their headings."""
         write_options(self.get_params(ctx), self.groups, ctx, formatter)
+
+
+def all_exit_codes(own: Mapping[str, str] | None) -> dict[str, str]:
+    """Return all exit codes in their order, and what they mean.
+
+    Args:
+        own: Codes of one verb, beside those of `EXIT_CODES`.
+    """
+    return dict(sorted({**EXIT_CODES, **(own or {})}.items(), key=_order))
 
 
 def _order(code: tuple[str, str]) -> tuple[bool, int]:

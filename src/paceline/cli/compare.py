@@ -38,7 +38,8 @@ class Fraction(click.ParamType[float]):
     cls=Command,
     name="compare",
     examples=(
-        "paceline compare 20261121-0315 last",
+        "paceline compare last~1 last",
+        "paceline compare 20261121-0315 last --html compare.html",
         "paceline compare main-run last --tolerance 3% --json compare.json",
     ),
     groups={"When to fail": ("--tolerance", "--strict"), "Which runs": ("--dir",)},
@@ -66,7 +67,8 @@ class Fraction(click.ParamType[float]):
 def command(before: str, after: str, **options: Any) -> int:
     """Compare two runs and show what became slower or faster: step time, phases, loss, memory and findings.
 
-    BEFORE and AFTER are run ids, the beginnings of ids, paths of runs' folders, or `last`.
+    BEFORE and AFTER are run ids, the beginnings of ids, paths of runs' folders, `last`, or `last~1` for the run before
+    the last.
     """
     from paceline.explain.compare import compare
     from paceline.record.read import read_run

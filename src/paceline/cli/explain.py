@@ -14,9 +14,13 @@ from paceline.core.safety import SAFETY_MEANING, Safety
 from paceline.errors import UsageError
 from paceline.explain.pages import Page, all_pages
 from paceline.explain.pages import markdown as finding_markdown
+from paceline.explain.verdict import NOT_FINDINGS
 
 if TYPE_CHECKING:
     from paceline.improve.pages import RemedyPage
+
+
+_MOST = 9  # names that an error proposes
 
 
 @click.command(
@@ -34,11 +38,15 @@ def command(name: str | None) -> int:
     """Print the page of a finding or a remedy; without an argument, list all findings and remedies.
 
     The page of a finding says what the finding means, how it is detected and which remedies help. The page of a remedy
-    says when the remedy helps, how safe it is, what it sets and how to apply it by hand.
+    says when the remedy helps, how safe it is, what it sets and how to apply it by hand. The verdicts that are
+    not findings (balanced, too-short, no-steps) have a page too.
     """
     if name is None:
         _list_findings(all_pages())
         _list_remedies(list(REMEDIES.values()))
+        return 0
+    if name.strip().lower() in NOT_FINDINGS:
+        _print(f"# {name.strip().lower()}\n\nA verdict without a finding. {NOT_FINDINGS[name.strip().lower()]}")
         return 0
     page = find_page(name)
     if isinstance(page, Page):
@@ -79,8 +87,9 @@ def _near(wanted: str, by_key: Mapping[str, Page | RemedyPage]) -> str:
     """Return the question which of the most similar names was meant; an empty string if none is similar."""
     within = [key for key in by_key if len(wanted) > 2 and wanted in key]
     near = within or get_close_matches(wanted, by_key, n=3, cutoff=0.5)
-    titles = list(dict.fromkeys(_title(by_key[key]) for key in near))[:3]
-    return f"; did you mean {' or '.join(titles)}?" if titles else ""
+    titles = list(dict.fromkeys(_title(by_key[key]) for key in near))
+    more = f" or {len(titles) - _MOST} more" if len(titles) > _MOST else ""
+    return f"; did you mean {', '.join(titles[:_MOST])}{more}?" if titles else ""
 
 
 def _title(page: Page | RemedyPage) -> str:

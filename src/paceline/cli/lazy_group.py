@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.cli.command import EXIT_CODES, write_examples, write_exit_codes, write_options, write_usage
+from paceline.cli.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
 from paceline.cli.settings import defaults_of, name_variables, settings_map
 from paceline.errors import UsageError
 
@@ -28,6 +28,7 @@ class LazyGroup(click.Group):
         modules: What precedes a verb's name in the name of its module, such as ``paceline.cli.data_``.
         forms: What may follow the group's name, one line each.
         examples: Command lines that work.
+        exit_codes: Codes and their meanings, beside those of `EXIT_CODES`.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class LazyGroup(click.Group):
         modules: str,
         forms: Sequence[str] = ("COMMAND [OPTIONS] [ARGS]...",),
         examples: Sequence[str] = (),
+        exit_codes: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
+        self.exit_codes = all_exit_codes(exit_codes)
         self.verbs, self.modules, self.forms, self.examples = dict(verbs), modules, tuple(forms), tuple(examples)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -109,7 +112,7 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(self.verbs.items()))
         self.write_own_options(ctx, formatter)
-        write_exit_codes(EXIT_CODES, formatter)
+        write_exit_codes(self.exit_codes, formatter)
 
     def write_own_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of the group itself."""

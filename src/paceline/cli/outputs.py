@@ -20,6 +20,7 @@ from paceline.errors import EnvironmentFault, PacelineError
 
 if TYPE_CHECKING:
     from paceline.explain.model import Diagnosis
+    from paceline.explain.next_step import NextStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
     from paceline.report.json_run import to_json
     from paceline.report.markdown import to_markdown
 
-    following = _next_command(diagnosis, folder)
-    html = to_html(diagnosis, next_command=following)
+    following = _next_step(diagnosis, folder)
+    html = to_html(diagnosis, following=following)
     page = _write_page(folder / PAGE, html)
     if not outputs.quiet:
         _print_verdict(diagnosis, page, following, outputs.to_stdout)
@@ -100,8 +101,8 @@ def _write_page(page: Path, html: str) -> str:
     return str(page)
 
 
-def _next_command(diagnosis: Diagnosis, folder: Path) -> str:
-    """Return what to type next; of a run whose neighbours cannot be read, what its own record says."""
+def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
+    """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
     from paceline.cli.runs import run_before
     from paceline.explain.next_step import after_run
     from paceline.record.read import read_launches
@@ -111,18 +112,17 @@ def _next_command(diagnosis: Diagnosis, folder: Path) -> str:
         before = run_before(folder)
     except (OSError, PacelineError):
         before = None
-    step = after_run(diagnosis, launches[0] if launches else None, before)
-    return step.command or ""
+    return after_run(diagnosis, launches[0] if launches else None, before)
 
 
-def _print_verdict(diagnosis: Diagnosis, page: str, following: str, to_stdout: bool) -> None:
+def _print_verdict(diagnosis: Diagnosis, page: str, following: NextStep, to_stdout: bool) -> None:
     from rich.console import Console
 
     from paceline.report.terminal import render
 
     sys.stdout.flush()
     console = Console(stderr=not to_stdout)
-    render(diagnosis, report_path=page, next_command=following, console=console)
+    render(diagnosis, report_path=page, following=following, console=console)
 
 
 def tell_written(*paths: Path | None) -> None:

@@ -24,7 +24,8 @@ from paceline.record.write import RUNS
 def command(directory: Path | None, run: str) -> int:
     """Profile a few more steps of a run that is still going.
 
-    RUN is a run id, the beginning of one, the path of a run's folder, or `last` (the default). Every training process
+    RUN is a run id, the beginning of one, the path of a run's folder, `last` (the default), or `last~1` for the run
+    before the last. Every training process
     of the run is profiled. The profiled steps are slightly slower, so they are not included in step times. A report
     shows the newest window.
     """

@@ -47,13 +47,13 @@ _HEAD_CHARS = 4096  # the title is at the beginning of a page
 def command(run: str | None, directory: Path | None, everything: bool, **options: Any) -> int:
     """Show the report of a run, finished or still going; without RUN, list all runs.
 
-    RUN is a run id, the beginning of one, the path of a run's folder, or `last`.
+    RUN is a run id, the beginning of one, the path of a run's folder, `last`, or `last~1` for the run before the last.
     """
     base = directory or RUNS
     if run is None:
         if any(options.values()):
             raise UsageError(
-                "--json, --markdown and --html need a run; give one, such as `paceline report last --json FILE`"
+                "--json, --markdown, --html and --open need a run; give one, such as `paceline report last --json FILE`"
             )
         return _list(base, everything)
     folder = find_run(run, base)

@@ -33,7 +33,7 @@ _NAMED = 5  # most similar runs that an error names
 
 def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the runs that begin so, newest first, for shell completion."""
-    names = [LAST, *(folder.name for folder in run_folders(ctx.params.get("directory") or RUNS))]
+    names = [LAST, f"{LAST}~1", *(folder.name for folder in run_folders(ctx.params.get("directory") or RUNS))]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -127,7 +127,8 @@ def _near(name: str, folders: Sequence[Path]) -> str:
     near = within or [by_name[one] for one in get_close_matches(Path(name).name, by_name, n=_NAMED, cutoff=0.4)]
     if near:
         return f"; did you mean {_few(near)}?"
-    return f"; `paceline report` lists all {len(folders)} runs, and --dir DIR looks for runs in another folder"
+    which = "the only run" if len(folders) == 1 else f"all {len(folders)} runs"
+    return f"; `paceline report` lists {which}, and --dir DIR looks for runs in another folder"
 
 
 def _few(folders: Sequence[Path]) -> str:

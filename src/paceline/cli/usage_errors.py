@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 import click
@@ -13,6 +14,8 @@ _TYPES = {
     "is not a valid float range": "is not a number",
     "is not a valid float": "is not a number",
 }
+_MOST = 3  # verbs that an error names
+_ALIKE = 0.7  # of two flags, of which one may be a typing error of the other
 _LEAST = re.compile(r"is not in the range x>=([\d.]+)")
 _ABOVE = re.compile(r"is not in the range x>([\d.]+)")
 
@@ -22,7 +25,8 @@ def message_of(error: click.ClickException) -> str:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "paceline"
     if isinstance(error, click.NoSuchOption):
-        return f"`{path}` has no option {error.option_name}{_near(error, ctx)}; `{path} --help` lists all options"
+        meant = _owner(error.option_name, ctx) or _near(error, ctx)
+        return f"`{path}` has no option {error.option_name}{meant}; `{path} --help` lists all options"
     if isinstance(error, click.MissingParameter):
         return _missing(error, path, ctx)
     if isinstance(error, click.BadOptionUsage) and "requires" in error.message:
@@ -31,12 +35,37 @@ def message_of(error: click.ClickException) -> str:
         return f"{_as_sentence(error.message)}; `{path} --help` describes it"
     if isinstance(error, click.BadParameter):
         return _bad_value(error, path)
-    return f"{_as_sentence(error.format_message())}; `{path} --help` shows what is allowed"
+    text = _as_sentence(error.format_message()).replace("got unexpected", f"`{path}` does not take the")
+    return f"{text}; `{path} --help` shows what is allowed"
+
+
+def _owner(flag: str, ctx: click.Context | None) -> str:
+    """Say to which other verbs an option belongs; an empty string if there is none."""
+    if ctx is None or not flag.startswith("--"):
+        return ""
+    owners = [f"`{path}`" for path, command in _verbs(ctx.find_root()) if any(flag in p.opts for p in command.params)]
+    if not owners:
+        return ""
+    listed = ", ".join(owners[:_MOST]) + (" and other commands" if len(owners) > _MOST else "")
+    return f"; {flag} is an option of {listed}"
+
+
+def _verbs(ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Yield every verb below a group with its command line; a group itself is left out."""
+    group = ctx.command
+    if not isinstance(group, click.Group):
+        return
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        if isinstance(command, click.Group):
+            yield from _verbs(click.Context(command, info_name=name, parent=ctx))
+        elif command is not None:
+            yield f"{ctx.command_path} {name}", command
 
 
 def _near(error: click.NoSuchOption, ctx: click.Context | None) -> str:
     known = [] if ctx is None else [flag for param in ctx.command.get_params(ctx) for flag in param.opts]
-    near = get_close_matches(error.option_name, [flag for flag in known if flag.startswith("--")], n=1)
+    near = get_close_matches(error.option_name, [flag for flag in known if flag.startswith("--")], n=1, cutoff=_ALIKE)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -13,7 +13,7 @@ from paceline import units
 from paceline.errors import UsageError
 from paceline.explain.batch_means import mean_interval, paired_ratio
 from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
-from paceline.explain.contrast import differences, loss_change, notes, unshared
+from paceline.explain.contrast import differences, gone_findings, loss_change, new_findings, notes
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import MIN_STEPS, Facts, gather
 from paceline.explain.model import Diagnosis, Interval
@@ -63,8 +63,8 @@ def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) ->
         "tolerance": tolerance,
         "basis": _basis(*told),
         "loss": loss_change(facts[0].first.record, facts[1].first.record),
-        "new": unshared(told[1], told[0]),
-        "gone": unshared(told[0], told[1]),
+        "new": new_findings(*told),
+        "gone": gone_findings(*told),
         "differences": differences(facts, told),
         "notes": notes(told),
         "launch_after": facts[1].run.launches[0] if facts[1].run.launches else None,

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from paceline.explain.comparison import Difference, LossChange
+from paceline.explain.ending import RUNNING
 from paceline.explain.facts import Facts
 from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.statistics import Floats, median_interval
+from paceline.explain.verdict import TOO_SHORT
 from paceline.record import layout
 from paceline.record.run import Rank, column
 
@@ -27,12 +29,34 @@ _LOADER = (
     "start_method",
 )
 _CONTENTION = "HOST003"
+_LATE_AND_HARMLESS = frozenset({"CONV003"})
+_LATE = _LATE_AND_HARMLESS | {"CONV001", "CONV002", "MEM002", "RUN005"}  # findings that show only after many steps
 
 
-def unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
-    """Return the findings of the first that the second does not have; news that asks for nothing is left out."""
+def new_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
+    """Return the findings that only the run after has, unless the run before was too short to have them."""
+    shorter = _steps(before) < _steps(after)
+    return [f for f in _unshared(after, before) if not (shorter and f.code in _LATE_AND_HARMLESS)]
+
+
+def gone_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
+    """Return the findings that only the run before has, unless the run after was too short to have them."""
+    shorter = _steps(after) < _steps(before)
+    return [f for f in _unshared(before, after) if not (shorter and f.code in _LATE)]
+
+
+def _unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
+    """Return the findings of the first that the second does not have, without those that ask for nothing.
+
+    A run that is too short for a diagnosis has no findings about speed, so nothing is concluded from their absence.
+    """
     known = {finding.code for finding in second.findings}
-    return [f for f in first.findings if f.code not in known and f.severity != "info"]
+    found = [f for f in first.findings if f.code not in known and f.severity != "info"]
+    return [f for f in found if f.code in _LATE] if second.verdict == TOO_SHORT else found
+
+
+def _steps(told: Diagnosis) -> int:
+    return max((rank.steps for rank in told.ranks), default=0)
 
 
 # ------------------------------------------------------------------------------------------------------ loss
@@ -99,7 +123,8 @@ def _loader_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]
 
 def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
     """Return what should be known before the comparison is believed."""
-    found: list[str] = []
+    same = told[0].run_id == told[1].run_id
+    found = ["BEFORE and AFTER name the same run; `paceline report` lists all runs"] if same else []
     contended = [any(finding.code == _CONTENTION for finding in one.findings) for one in told]
     if any(contended):
         which = "both runs were" if all(contended) else f"the run {'before' if contended[0] else 'after'} was"
@@ -107,6 +132,8 @@ def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
     for which, one in zip(("before", "after"), told, strict=True):
         if one.exit_code not in (0, None):
             found.append(f"the run {which} did not finish: {one.ended}")
-        elif one.ended == "still running":
+        elif one.ended == RUNNING:
             found.append(f"the run {which} is still running; its steps so far are compared")
+        if one.verdict == TOO_SHORT:
+            found.append(f"the run {which} is too short for a diagnosis, so it has no findings about speed")
     return found

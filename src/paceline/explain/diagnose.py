@@ -19,7 +19,7 @@ from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
 from paceline.explain.rules import all_rules
 from paceline.explain.source import source_lines
 from paceline.explain.throughput import samples_per_s
-from paceline.explain.verdict import ordered, verdict_of
+from paceline.explain.verdict import NO_STEPS, TOO_SHORT, ordered, verdict_of
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
 
@@ -54,7 +54,7 @@ def _without_steps(run: Run) -> Diagnosis:
         loader=None,
         loss=None,
         cost=_cost(run, 1.0),
-        verdict="no-steps",
+        verdict=NO_STEPS,
         verdict_text="no training step was seen: " + _why_no_steps(exit_code),
         findings=(),
         unavailable={"steps": "no optimizer step and no backward pass was seen", **missing_gauges(run)},
@@ -132,7 +132,7 @@ def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
         return verdict_of(findings)
     steps = min(len(r.rows) for r in facts.ranks)
     seconds = min(r.total_s for r in facts.ranks)
-    return "too-short", (
+    return TOO_SHORT, (
         f"too short for a diagnosis: {steps} steady steps (after the warm-up) in {units.seconds(seconds)}, but at "
         f"least {MIN_STEPS} steps and {units.seconds(MIN_STEADY_S)} are needed"
     )

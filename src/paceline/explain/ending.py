@@ -89,9 +89,9 @@ def _exception(run: Run) -> str:
         return ""
     _, number, note = min(found, key=lambda each: each[:2])
     message = str(note.get("message") or "").splitlines()
-    first = f": {message[0][:160]}" if message else ""
+    first = f": {message[0][:160].rstrip(' .')}" if message else ""
     where = f" at {note['where']}" if note.get("where") else ""
-    return f"{note['exception']}{first}{where}" + (f" on rank {number}" if len(run.ranks) > 1 else "")
+    return f"{note['exception']}{where}" + (f" on rank {number}" if len(run.ranks) > 1 else "") + first
 
 
 def _last_lives(run: Run) -> list[Rank]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from paceline.core.safety import SAFETY_CLASSES, Safety
 from paceline.explain.comparison import Comparison
+from paceline.explain.ending import RUNNING
 from paceline.explain.model import Diagnosis, Finding, Remedy
+from paceline.explain.verdict import NO_STEPS, TOO_SHORT
 from paceline.record.run import Launch
 
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
@@ -25,42 +27,83 @@ class NextStep:
     text: str
     command: str | None
 
+    @property
+    def line(self) -> str:
+        """The command with the text as a shell comment, or the text alone."""
+        return self.text if self.command is None else f"{self.command}  # {self.text}"
+
 
 def after_run(diagnosis: Diagnosis, launch: Launch | None, before: str | None = None) -> NextStep:
     """Return the next step after a run.
 
     A run with a recipe is compared with the run before it. If ``paceline tune`` can try a remedy of the verdict, that
-    is the next step. Otherwise it is the page of the verdict.
+    is the next step. Otherwise it is the page of the verdict. A run without a verdict is repeated, and the text says
+    what has to change before.
 
     Args:
         diagnosis: The run, explained.
         launch: How the run was started; None if its record does not say.
         before: The name of the last run of the same program without a recipe; None if there is none.
     """
-    failed = diagnosis.exit_code not in (0, None)
     verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
-    if launch is not None and (not failed or launch.recipe is not None):
-        program = as_typed(launch.command)
-        if launch.recipe is not None and before is not None:
-            return NextStep(
-                text="compare with the previous run", command=f"paceline compare {before} {diagnosis.run_id}"
-            )
-        if launch.recipe is not None:
-            return _patch(launch)
-        if verdict is not None and (safety := _needed(verdict)) is not None:
-            allow = "" if safety in _BY_DEFAULT else f"--allow {safety} "
-            return NextStep(
-                text="try the proposed changes and keep those that make training faster",
-                command=f"paceline tune {allow}{program}",
-            )
-        if other := next((f for f in diagnosis.findings if _is_worth_a_search(f)), None):
-            allow = "" if _needed(other) in _BY_DEFAULT else f"--allow {_needed(other)} "
-            return NextStep(
-                text=f"try the changes proposed for {other.name}", command=f"paceline tune {allow}{program}"
-            )
-    if verdict is not None:
-        return NextStep(text="see what this finding means and what helps", command=f"paceline explain {verdict.code}")
-    return NextStep(text="see the report again", command=f"paceline report {diagnosis.run_id}")
+    steps = [
+        None if launch is None else _with_recipe(diagnosis, launch, before),
+        None if launch is None or _failed(diagnosis) else _search(diagnosis, verdict, launch),
+        None if verdict is None else _page(verdict, failed=_failed(diagnosis)),
+        None if launch is None else _again(diagnosis, launch),
+    ]
+    found = next((step for step in steps if step is not None), None)
+    return found or NextStep(text="see the report again", command=f"paceline report {diagnosis.run_id}")
+
+
+def _failed(diagnosis: Diagnosis) -> bool:
+    return diagnosis.exit_code not in (0, None)
+
+
+def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None) -> NextStep | None:
+    if launch.recipe is None:
+        return None
+    if before is None:
+        return _patch(launch)
+    return NextStep(text="compare with the previous run", command=f"paceline compare {before} {diagnosis.run_id}")
+
+
+def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> NextStep | None:
+    """Return the command that tries remedies of the verdict, or those of another finding; None if tune can try none."""
+    if verdict is not None and (safety := _needed(verdict)) is not None:
+        return NextStep(text="try the proposed changes and keep those that help", command=_tune(safety, launch))
+    for other in diagnosis.findings:
+        if _is_worth_a_search(other) and (safety := _needed(other)) is not None:
+            none = "" if verdict is None else f", because tune can try no change for {verdict.name}"
+            return NextStep(text=f"try the changes proposed for {other.name}{none}", command=_tune(safety, launch))
+    return None
+
+
+def _tune(safety: Safety, launch: Launch) -> str:
+    allow = "" if safety in _BY_DEFAULT else f"--allow {safety} "
+    return f"paceline tune {allow}{as_typed(launch.command)}"
+
+
+def _page(verdict: Finding, *, failed: bool) -> NextStep:
+    """Return the page of the verdict, and why no search is proposed."""
+    why = "" if failed or not verdict.remedies else "; tune can try none of its remedies"
+    return NextStep(
+        text=f"see what {verdict.name} means and what helps{why}", command=f"paceline explain {verdict.code}"
+    )
+
+
+def _again(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
+    """Return what to do after a run without a verdict; None if there is nothing to do."""
+    program = as_typed(launch.command)
+    if diagnosis.ended == RUNNING:
+        return NextStep(text="look again later", command=f"paceline report {diagnosis.run_id}")
+    if _failed(diagnosis) and (diagnosis.exit_code or 0) in range(1, 128):
+        return NextStep(text="correct the error, then run the program again", command=f"paceline run {program}")
+    if diagnosis.verdict == TOO_SHORT:
+        return NextStep(text="let the program make more steps", command=f"paceline run {program}")
+    if diagnosis.verdict == NO_STEPS:
+        return NextStep(text="run a program that trains with torch; this one made no training step", command=None)
+    return None
 
 
 def after_comparison(comparison: Comparison) -> NextStep:
@@ -74,7 +117,8 @@ def after_comparison(comparison: Comparison) -> NextStep:
         return _patch(launch)
     named = [*comparison.new, *(f for f in after.findings if f.name == after.verdict)]
     if named:
-        return NextStep(text="see what this finding means and what helps", command=f"paceline explain {named[0].code}")
+        text = f"see what {named[0].name} means and what helps"
+        return NextStep(text=text, command=f"paceline explain {named[0].code}")
     return NextStep(text="see the report again", command=f"paceline report {after.run_id}")
 
 

@@ -36,7 +36,7 @@ _GROUPS = {
 TABLE: Mapping[str, tuple[str, str]] = {
     "DATA001": (
         "loader-serial",
-        "the training process loads its data itself, without workers, and the GPU waits for the data",
+        "the training process loads its data itself, without workers, and training waits for the data",
     ),
     "DATA002": ("loader-cpu-bound", "the loader's workers use all CPU cores, so more workers would not help"),
     "DATA003": ("loader-io-bound", "the loader's workers wait for storage or the network"),

@@ -14,6 +14,18 @@ from dataclasses import replace
 from paceline.explain.gains import with_best_remedy, within_budget
 from paceline.explain.model import Finding, Gain
 
+NO_STEPS, TOO_SHORT, BALANCED = "no-steps", "too-short", "balanced"  # verdicts that are not findings
+NOT_FINDINGS: Mapping[str, str] = {
+    BALANCED: "No finding takes at least 5% of the time, so there is no single bottleneck. Findings with smaller gains "
+    "are in the report of the run.",
+    TOO_SHORT: "The run has too few steps for a diagnosis: at least 12 steady steps (after the warm-up) that take at "
+    "least 150 ms together are needed. Let the program make more steps, for example with more epochs or a larger part "
+    "of the data.",
+    NO_STEPS: "Paceline saw no training step, which is an optimizer step or a backward pass of torch. The program may "
+    "not train, may have ended before its first step, or may train in a process that Paceline does not watch. Watching "
+    "needs torch, Python 3.11 or later, and an unchanged PYTHONPATH. To watch a launcher, type `paceline run --` and "
+    "the command line of the launcher.",
+}
 _RESULT_FIRST = ("CONV001", "CONV002")
 _LEAST_GAIN = 1.05
 _DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}
@@ -76,5 +88,5 @@ def worth(finding: Finding) -> float:
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
     """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
     if not findings or _key(findings[0])[0] == 0:
-        return "balanced", "no single cause takes at least 5% of the time"
+        return BALANCED, "no single cause takes at least 5% of the time"
     return findings[0].name, findings[0].summary

@@ -109,7 +109,7 @@ def _memory(comparison: Comparison) -> Iterator[Row]:
 def _loss(loss: LossChange) -> Row:
     apart = loss.before.high < loss.after.low or loss.after.high < loss.before.low
     if loss.steps_alike == loss.steps_common:
-        change = f"the same in all {loss.steps_common} steps"
+        change = f"the same in {'the only step' if loss.steps_common == 1 else f'all {loss.steps_common} steps'}"
     else:
         change = f"{loss.after.value - loss.before.value:+.3g}" + ("" if apart else ", within noise")
     return Row(
@@ -159,3 +159,8 @@ def differing(comparison: Comparison) -> list[str]:
 def next_command(comparison: Comparison) -> str:
     """Return what to type next."""
     return after_comparison(comparison).command or ""
+
+
+def next_text(comparison: Comparison) -> str:
+    """Return what that command does."""
+    return after_comparison(comparison).text

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.explain.comparison import METHOD, Comparison
-from paceline.report.compare_rows import Row, next_command, reasons, rows
+from paceline.report.compare_rows import Row, next_command, next_text, reasons, rows
 from paceline.report.terminal import encodable
 from paceline.report.words import headline, printable
 
@@ -40,7 +40,7 @@ def _print_plain(comparison: Comparison, console: Console) -> None:
         *(_plain_row(row) for row in rows(comparison)),
         *(f"{label}: {text}" for label, text in reasons(comparison)),
         f"method: {METHOD}",
-        f"next: {next_command(comparison)}",
+        f"next: {next_command(comparison)}  # {next_text(comparison)}",
     ]
     for line in lines:
         console.print(Text(encodable(printable(line), console=console)), soft_wrap=True)
@@ -62,7 +62,7 @@ def _print_rich(comparison: Comparison, console: Console) -> None:
         Text(encoded(f"{mark} {comparison.outcome}"), style=style),
         *_sentence(comparison.text, width, encoded),
         Text(),
-        *_table(rows(comparison), encoded),
+        *_table(rows(comparison), width, encoded),
         *_labelled(comparison, width, encoded),
         Text(),
     ]
@@ -70,12 +70,14 @@ def _print_rich(comparison: Comparison, console: Console) -> None:
         console.print(block, soft_wrap=True)
 
 
-def _table(lines: Sequence[Row], encoded: Encode) -> list[Text]:
-    """Lay the rows out in columns; a change that may be scatter is dim."""
+def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
+    """Lay the rows out in columns, or on two lines each where columns do not fit; a change that may be noise is dim."""
     if not lines:
         return []
     table = [_HEADS, *lines]
     widths = [max(len(cell) for cell in column) for column in zip(*map(_cells, table), strict=True)]
+    if sum(widths) + 2 * len(widths) > width:
+        return [*(line for row in lines for line in _stacked(row, widths[0], encoded)), Text()]
     found = []
     for row in table:
         *cells, change = (cell.ljust(width) for cell, width in zip(_cells(row), widths, strict=True))
@@ -83,6 +85,13 @@ def _table(lines: Sequence[Row], encoded: Encode) -> list[Text]:
         shade = "" if row.certain else "dim"
         found.append(Text.assemble(("  " + encoded("  ".join(cells)) + "  ", style), (encoded(change.rstrip()), shade)))
     return [*found, Text()]
+
+
+def _stacked(row: Row, label_width: int, encoded: Encode) -> list[Text]:
+    """Lay a row out on two lines."""
+    first = Text(encoded(f"  {row.label.ljust(label_width)}  {row.before} → {row.after}"))
+    change = Text(" " * (label_width + 4) + encoded(row.change), style="" if row.certain else "dim")
+    return [first, change] if row.change else [first]
 
 
 def _cells(row: Row) -> tuple[str, str, str, str]:
@@ -95,7 +104,13 @@ def _labelled(comparison: Comparison, width: int, encoded: Encode) -> list[Text]
     for label, text in [*reasons(comparison), ("method", METHOD)]:
         lines.append(_indented("" if label == shown else label, printable(text), width, encoded))
         shown = label
-    return [*lines, Text.assemble(("  " + "next".ljust(LABEL_WIDTH), "dim"), (next_command(comparison), "bold"))]
+    comment = _indented("", f"# {next_text(comparison)}", width, encoded)
+    comment.stylize("dim")
+    return [
+        *lines,
+        Text.assemble(("  " + "next".ljust(LABEL_WIDTH), "dim"), (next_command(comparison), "bold")),
+        comment,
+    ]
 
 
 def _sentence(text: str, width: int, encoded: Encode) -> list[Text]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from paceline.plan.here import Predicted
 from paceline.plan.profile import Figure, Profile
-from paceline.units import percent, seconds, size
+from paceline.units import count, percent, seconds, size
 
 _NAMES = {
     "matrix": "matrix products",
@@ -57,4 +57,4 @@ def speed(found: Predicted) -> str:
 
 
 def _taken(figure: Figure) -> str:
-    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {figure.count} times)"
+    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {count(figure.count, 'time')})"

@@ -9,7 +9,7 @@ from typing import Any
 from paceline import __version__
 from paceline.plan.report import Errors, Report
 from paceline.plan.rows import Row
-from paceline.units import percent
+from paceline.units import count, percent
 
 SCHEMA = "paceline.plan-validate/1"
 _HEAD = ("rows", "predicted", "time, median", "time, p90", "memory, median", "order")
@@ -73,7 +73,7 @@ def lines_of(report: Report) -> list[str]:
         f"pairs of configurations in a sweep that were predicted in the right order: "
         f"{percent(report.overall.order_in_sweeps)} (only pairs whose "
         "times per sample differ by more than 5%)",
-        *[f"{count} rows were not used: {reason}" for reason, count in refused.items()],
+        *[f"{count(rows, 'row')} not used: {reason}" for reason, rows in refused.items()],
     ]
 
 

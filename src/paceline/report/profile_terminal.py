@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from paceline.plan.here import messages_of, rates_of
 from paceline.plan.profile import Figure, Moved, Place, Profile
-from paceline.units import percent, seconds, significant, size
+from paceline.units import count, percent, seconds, significant, size
 
 _REFERENCE_FLOPS = 2 * 512**3
 _NOISY = 0.1  # of a figure: half the distance between its quartiles
@@ -52,14 +52,15 @@ def _messages(profile: Profile, name: str) -> Iterator[str]:
     for ranks in sorted({each.ranks for each in profile.messages}):
         found = messages_of(profile, name, ranks)
         if found is not None:
-            count = sum(each.time.count for each in profile.messages if each.name == name)
+            said = count(sum(each.time.count for each in profile.messages if each.name == name), "message")
             speed = size(found.bytes_per_s)
-            yield f"{name}, {ranks} ranks: latency {seconds(found.latency_s)}, bandwidth {speed}/s ({count} messages)"
+            yield f"{name}, {ranks} ranks: latency {seconds(found.latency_s)}, bandwidth {speed}/s ({said})"
 
 
 def _rate(moved: Moved) -> str:
     fast, slow = moved.moved_bytes / moved.time.low, moved.moved_bytes / moved.time.high
-    return f"{size(moved.moved_bytes / moved.time.seconds)}/s ({size(slow)} to {size(fast)}, {moved.time.count} times)"
+    times = count(moved.time.count, "time")
+    return f"{size(moved.moved_bytes / moved.time.seconds)}/s ({size(slow)} to {size(fast)}, {times})"
 
 
 def _per_byte(rate: float) -> str:
@@ -67,4 +68,4 @@ def _per_byte(rate: float) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {figure.count} times)"
+    return f"{seconds(figure.seconds)} ({seconds(figure.low)} to {seconds(figure.high)}, {count(figure.count, 'time')})"

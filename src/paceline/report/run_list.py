@@ -13,7 +13,8 @@ from paceline import units
 from paceline.report.words import printable
 
 _HEADS = ("run", "began", "ended", "verdict", "command")
-_NARROW = 12
+_LEAST_WIDTH = 12  # of a column that may be cut
+_NARROW = 90  # columns of a terminal below which a run takes two lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,10 @@ class RunLine:
 def print_runs(lines: Sequence[RunLine], console: Console) -> None:
     """Print the list: fitted to a terminal, or with columns aligned and nothing cut where it is read by a program."""
     rows = [_cells(line) for line in lines]
+    if console.is_terminal and console.width < _NARROW:
+        for row in rows:
+            console.print(_stacked(row, console.width), no_wrap=True, overflow="ellipsis")
+        return
     if console.is_terminal:
         console.print(_table(rows))
         return
@@ -39,25 +44,25 @@ def print_runs(lines: Sequence[RunLine], console: Console) -> None:
         console.print(Text(text.rstrip()), soft_wrap=True)
 
 
-def age(seconds: float) -> str:
-    """Print how long ago something was, roughly."""
-    if seconds < 0:
-        return "just now"
-    if seconds < 86400 * 2:
-        return f"{units.seconds(max(1, round(seconds)))} ago"
-    return f"{seconds / 86400:.0f} days ago"
-
-
 def _cells(line: RunLine) -> tuple[str, ...]:
-    cells = (line.run_id, age(line.age_s), line.ended, line.verdict or "-", line.command)
+    cells = (line.run_id, units.ago(line.age_s), line.ended, line.verdict or "-", line.command)
     return tuple(printable(cell) for cell in cells)
+
+
+def _stacked(row: Sequence[str], width: int) -> Text:
+    """Lay a run out on two lines; what does not fit is cut at the end."""
+    run_id, began, ended, verdict, command = row
+    lines = [Text.assemble(run_id, "  ", (verdict, "bold")), Text(f"  {began}, {ended}: {command}", style="dim")]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for head in _HEADS:
         fixed = head in ("run", "began", "verdict")
-        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=None if fixed else _NARROW)
+        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=None if fixed else _LEAST_WIDTH)
     for row in rows:
         table.add_row(*(Text(cell, style="bold" if i == 3 else "") for i, cell in enumerate(row)))
     return table

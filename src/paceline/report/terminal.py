@@ -17,6 +17,7 @@ from rich.text import Text
 
 from paceline import units
 from paceline.explain.model import Cost, Diagnosis, Finding, Remedy
+from paceline.explain.next_step import NextStep
 from paceline.report import words
 from paceline.report.phases import shown
 from paceline.report.terminal_bar import bar, legend
@@ -46,18 +47,19 @@ class Line:
     text: str
     style: str = ""
     copied: bool = False  # a path or a command: it is never wrapped, so that it can be copied
+    comment: str = ""  # what a command does
 
 
-def render(diagnosis: Diagnosis, *, report_path: str, next_command: str, console: Console) -> None:
+def render(diagnosis: Diagnosis, *, report_path: str, following: NextStep | None, console: Console) -> None:
     """Print the few lines that end a run.
 
     Args:
         diagnosis: what was found.
         report_path: where the HTML report is; empty if none was written.
-        next_command: what to type next; empty if there is nothing to say.
+        following: what to do next; None if there is nothing to say.
         console: where to print, as a rule stderr: stdout is the program's.
     """
-    lines = _lines(diagnosis, report_path, next_command)
+    lines = _lines(diagnosis, report_path, following)
     printing = _print_rich if console.is_terminal else _print_plain
     printing(diagnosis, lines, console)
 
@@ -69,7 +71,7 @@ def _print_plain(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) 
     texts = [_head(diagnosis), f"{title} ({details})" if details else title]
     texts += [words.headline(diagnosis.verdict_text)]
     texts += [f"phases: {phases}"] if phases else []
-    texts += [f"{line.label}: {line.text}" for line in lines]
+    texts += [f"{line.label}: {line.text}" + (f"  # {line.comment}" if line.comment else "") for line in lines]
     prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
     for text in texts:
         console.print(Text(prefix + encodable(text, console=console)), soft_wrap=True)
@@ -103,8 +105,20 @@ def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
     repeated = before is not None and before.label == line.label
     label = ("" if repeated else line.label).ljust(LABEL_WIDTH)
     if line.copied:
-        return Text.assemble(("  " + label, "dim"), (encoded(line.text), line.style))
+        return Text.assemble(("  " + label, "dim"), (encoded(line.text), line.style), _comment(line, width, encoded))
     return _indented(label, line.text, width, encoded, style=line.style)
+
+
+def _comment(line: Line, width: int, encoded: Encode) -> tuple[str, str]:
+    """Lay out what a command does: beside it where there is room, else below it."""
+    if not line.comment:
+        return "", ""
+    margin = " " * (LABEL_WIDTH + 2)
+    beside = encoded(f"  # {line.comment}")
+    if len(margin) + len(line.text) + len(beside) <= width:
+        return beside, "dim"
+    rows = _wrapped(encoded(line.comment), max(20, width - len(margin) - 2))
+    return "".join(f"\n{margin}# {row}" for row in rows), "dim"
 
 
 def _indented(label: str, text: str, width: int, encoded: Encode, *, style: str = "") -> Text:
@@ -137,9 +151,8 @@ def encodable(text: str, *, console: Console) -> str:
 
 
 def _head(diagnosis: Diagnosis) -> str:
-    after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
     device = words.device(diagnosis)
-    return f"{words.ending(diagnosis)}{after}" + (f" · {device}" if device else "")
+    return words.ending_and_time(diagnosis) + (f" · {device}" if device else "")
 
 
 def _head_line(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
@@ -151,21 +164,25 @@ def _head_line(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
 def _details(diagnosis: Diagnosis) -> list[str]:
     """Say beside the verdict: its code, the gain to expect, how sure that is."""
     finding = words.verdict_finding(diagnosis)
-    if finding is None:
-        return []
+    return [] if finding is None else [*_code_and_gain(finding), f"{finding.confidence} confidence"]
+
+
+def _code_and_gain(finding: Finding) -> list[str]:
     parts = [words.printable(finding.code)]
     if finding.gain is not None and finding.gain.high > 1.0:
         assumed = ", assumed" if finding.gain.basis == "assumed" else ""
         parts.append(f"{words.factors(finding.gain)} {IF_FIXED}{assumed}")
-    return [*parts, f"{finding.confidence} confidence"]
+    return parts
 
 
-def _lines(diagnosis: Diagnosis, report_path: str, next_command: str) -> list[Line]:
+def _lines(diagnosis: Diagnosis, report_path: str, following: NextStep | None) -> list[Line]:
     finding = words.verdict_finding(diagnosis)
     speed = ", ".join(words.speed(diagnosis))
     lines = [Line(label="steps", text=speed)] if speed else []
     lines += _finding_lines(finding, diagnosis) if finding else _reasons(diagnosis)
-    lines += _also(diagnosis, finding)
+    own = words.own_finding(diagnosis)
+    lines += _own_lines(own) if own is not None else []
+    lines += _also([one for one in diagnosis.findings if one is not finding and one is not own])
     spread = words.rank_spread(diagnosis.ranks)
     if spread:
         lines.append(Line(label="ranks", text=spread))
@@ -173,9 +190,16 @@ def _lines(diagnosis: Diagnosis, report_path: str, next_command: str) -> list[Li
         lines.append(Line(label="cost", text=_cost(diagnosis.cost)))
     if report_path:
         lines.append(Line(label="report", text=words.printable(report_path), copied=True))
-    if next_command:
-        lines.append(Line(label="next", text=words.printable(next_command), style="bold", copied=True))
-    return lines
+    return [*lines, *_next(following)]
+
+
+def _next(following: NextStep | None) -> list[Line]:
+    if following is None:
+        return []
+    if following.command is None:
+        return [Line(label="next", text=words.printable(following.text), style="bold")]
+    command, text = words.printable(following.command), words.printable(following.text)
+    return [Line(label="next", text=command, style="bold", copied=True, comment=text)]
 
 
 def _finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
@@ -183,6 +207,15 @@ def _finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
     lines = [Line(label="why", text=text) for text in texts]
     if finding.remedies:
         lines.append(Line(label="do", text=_remedy(finding.remedies[0]), style="bold"))
+    return lines
+
+
+def _own_lines(own: Finding) -> list[Line]:
+    """Return what the program itself can gain, where the verdict is about the machine."""
+    name, summary = words.printable(own.name), words.printable(own.summary)
+    lines = [Line(label="program", text=f"{name} ({', '.join(_code_and_gain(own))}): {summary}")]
+    if own.remedies:
+        lines.append(Line(label="do", text=_remedy(own.remedies[0]), style="bold"))
     return lines
 
 
@@ -199,14 +232,19 @@ def _reasons(diagnosis: Diagnosis) -> list[Line]:
     return [Line(label="note", text=text) for text in texts]
 
 
-def _also(diagnosis: Diagnosis, verdict: Finding | None) -> list[Line]:
-    others = [finding for finding in diagnosis.findings if finding is not verdict]
+def _also(others: Sequence[Finding]) -> list[Line]:
     if not others:
         return []
-    parts = [f"{words.printable(other.name)} ({words.printable(other.code)})" for other in others[:MAX_ALSO]]
+    parts = [f"{words.printable(other.name)} ({_code_and_factors(other)})" for other in others[:MAX_ALSO]]
     more = len(others) - MAX_ALSO
     text = ", ".join(parts) + (f" and {more} more" if more > 0 else "")
     return [Line(label="also", text=text)]
+
+
+def _code_and_factors(finding: Finding) -> str:
+    gain = finding.gain
+    factors = f", {words.gain(gain)}" if gain is not None and gain.high > 1.0 else ""
+    return words.printable(finding.code) + factors
 
 
 def _cost(cost: Cost) -> str:

@@ -13,7 +13,10 @@ from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
 
 OVER = "over the steady steps"  # what samples/s is taken over: all steady steps together, slow ones included
+count = units.count
 HEALTHY = ("compute-bound", "balanced")  # verdicts that ask for nothing
+_OF_THE_MACHINE = frozenset({"HOST003", "GPU001", "GPU002", "GPU003", "GPU004", "GPU005", "COMM003"})
+_FAILED = re.compile(r"exited with code \d+(?=: )")
 _UNIT = re.compile(r"(?<=[0-9]) ?[^0-9 .,]+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -53,15 +56,6 @@ def quantity(value: float | None, unit: str) -> str:
         return units.MISSING
     known = _BY_UNIT.get(unit)
     return known(value) if known else f"{_number(value)} {unit}"
-
-
-def count(number: float, noun: str) -> str:
-    """Print a number of things: ``1 step``, ``1,240 steps``."""
-    return f"{number:,.0f} {noun}" if number == 1 else f"{number:,.0f} {noun}{_plural(noun)}"
-
-
-def _plural(noun: str) -> str:
-    return "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
 
 
 def span(low: float, high: float, unit: str = "s") -> str:
@@ -163,6 +157,15 @@ def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
     return next(named, None)
 
 
+def own_finding(diagnosis: Diagnosis) -> Finding | None:
+    """Return the first finding about the program itself, if the verdict is about the machine; else None."""
+    verdict = verdict_finding(diagnosis)
+    if verdict is None or verdict.code not in _OF_THE_MACHINE:
+        return None
+    others = (f for f in diagnosis.findings if f.code not in _OF_THE_MACHINE and f.severity != "info")
+    return next(others, None)
+
+
 def ended_badly(diagnosis: Diagnosis) -> bool:
     """Say whether the program ended by itself or otherwise with an error."""
     return diagnosis.exit_code not in (None, 0)
@@ -174,6 +177,14 @@ def ending(diagnosis: Diagnosis) -> str:
     if ended_badly(diagnosis) and str(diagnosis.exit_code) not in text:
         text += f", exit code {diagnosis.exit_code}"
     return text
+
+
+def ending_and_time(diagnosis: Diagnosis) -> str:
+    """Say how the program ended and after what time; the time stands before the message of an exception."""
+    after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
+    text = ending(diagnosis)
+    failed = _FAILED.match(text)
+    return f"{text}{after}" if failed is None else f"{failed[0]}{after}{text[failed.end() :]}"
 
 
 def mood(diagnosis: Diagnosis) -> str:

@@ -12,6 +12,7 @@ from paceline.explain.rules import Rule
 
 _LEAST = 60
 _IMPROVED = 0.05  # share of the first loss by which it must have fallen
+_CONVERGED = 0.9  # share of the first loss: a loss that fell by this has little left to fall
 _FLAT = 0.01
 _LEAST_NEVER = 120  # losses needed to report that the loss never fell
 
@@ -19,7 +20,8 @@ PAGE = """
 ## What it means
 
 The loss fell at first and then stopped falling. Either training has converged, or the loss cannot fall further with the
-current learning rate.
+current learning rate. Paceline cannot tell these two cases apart. If training has converged, stopping earlier saves the
+rest of the training time.
 
 ## How it is detected
 
@@ -28,7 +30,8 @@ Paceline looks at the loss only if the program has one objective that does not m
 Paceline reports `loss-plateau` if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the
 loss hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal
 parts. The median losses of the four parts must differ by less than 1% of the first loss, or by less than half of the
-noise between neighboring losses.
+noise between neighboring losses. A loss that fell by at least 90% of its first value counts as converged, and is not
+reported.
 
 If the loss never fell, Paceline needs at least 120 losses, and the finding has low confidence. In that case, Paceline
 divides the whole run into four equal parts, and the median losses of the four parts must differ by less than 1% of the
@@ -85,7 +88,7 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary="the loss has not improved during the whole run"
         if never
-        else f"the loss has not improved since step {since}",
+        else f"the loss has not improved since step {since}: training has converged, or needs another learning rate",
     )
 
 
@@ -100,7 +103,8 @@ def _flat_since(loss: LossCurve) -> int | None:
     parts = _medians(half)
     scatter = float(np.median(np.abs(np.diff(half))))
     flat = max(parts) - min(parts) < max(_FLAT * abs(loss.first), 0.5 * scatter) or parts[-1] >= parts[0]
-    if not flat or loss.first - loss.last < _IMPROVED * abs(loss.first):
+    fell = loss.first - loss.last
+    if not flat or fell < _IMPROVED * abs(loss.first) or 0 <= parts[-1] <= (1 - _CONVERGED) * loss.first:
         return None
     return int(loss.steps[len(values) // 2])
 

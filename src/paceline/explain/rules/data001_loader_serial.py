@@ -23,7 +23,7 @@ PAGE = """
 ## What it means
 
 The training process reads, decodes and augments the batches itself, without loader workers. While the training process
-loads a batch, the GPU is idle. While the GPU computes, no batch is loaded.
+loads a batch, the model does not train, and a GPU is idle. While the model trains, no batch is loaded.
 
 ## How it is detected
 

@@ -82,7 +82,7 @@ def _evidence(rank: RankFacts, share: float, restarts: int) -> list[Evidence]:
     other = float(np.median(rank.phases["data_wait"][~starts])) if (~starts).any() else 0.0
     text = (
         f"the first batch of an epoch takes {units.seconds(first)}, a later batch {units.seconds(other)} (medians; "
-        f"the workers were started again {restarts} times in {len(rank.rows)} steps)"
+        f"the workers were started again {units.count(restarts, 'time')} in {units.count(len(rank.rows), 'step')})"
     )
     return [
         words.share_of_step(share, "starting the workers again in each epoch"),

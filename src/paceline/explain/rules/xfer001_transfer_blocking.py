@@ -85,7 +85,13 @@ def _overlapped(rank: RankFacts) -> list[Evidence]:
     if not count:
         return []
     each = f", {units.seconds(copies['timed_s'] / timed)} each ({timed} timed)" if timed else ""
-    return [Evidence(text=f"{count} copies run on a separate CUDA stream{each}", value=float(count), unit="copies")]
+    return [
+        Evidence(
+            text=f"{'1 copy runs' if count == 1 else f'{count:,} copies run'} on a separate CUDA stream{each}",
+            value=float(count),
+            unit="copies",
+        )
+    ]
 
 
 def _remedies(rank: RankFacts, share: float) -> list[Remedy]:

@@ -8,7 +8,7 @@ from paceline import units
 from paceline.explain.comparison import Comparison, Outcome
 from paceline.explain.model import Diagnosis
 from paceline.report import words
-from paceline.report.compare_rows import Row, reasons, relative, rows
+from paceline.report.compare_rows import Row, next_text, reasons, relative, rows
 from paceline.report.compare_terminal import MARKS
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import first_step
@@ -51,7 +51,12 @@ def header(comparison: Comparison, next_command: str) -> Markup:
         element("p", chip, element("strong", comparison.outcome), class_=f"chip {mood}"),
         element("h1", sentence(headline(comparison))),
         element("p", _why(comparison), class_="meta"),
-        first_step(first_sentence(comparison), details=[], command=next_command),
+        first_step(
+            first_sentence(comparison),
+            details=[],
+            command=next_command,
+            before=f"{words.headline(next_text(comparison))}:",
+        ),
         _bars(comparison),
         facts(_facts(comparison)),
         _runs(comparison),

@@ -6,53 +6,60 @@ from collections.abc import Sequence
 
 from paceline import units
 from paceline.explain.model import Diagnosis, Remedy
+from paceline.explain.next_step import NextStep
 from paceline.report import words
 from paceline.report.page.chart import legend, phase_bar
 from paceline.report.page.markup import Markup, element, join, sentence
-from paceline.report.page.next_step import FIRST, SAFETY, badge, first_step
+from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.phases import shown
 
 MAX_PROBLEMS = 20
 Fact = tuple[str, str, str]  # what, how much, and beside it
 
 
-def header(diagnosis: Diagnosis, next_command: str) -> Markup:
+def header(diagnosis: Diagnosis, following: NextStep | None) -> Markup:
     """Make the top of the page."""
     mood = words.mood(diagnosis)
-    after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
     device = words.device(diagnosis)
-    ended = element("b", words.ending(diagnosis), class_="ended-badly" if words.ended_badly(diagnosis) else None)
+    ended = element(
+        "b", words.ending_and_time(diagnosis), class_="ended-badly" if words.ended_badly(diagnosis) else None
+    )
     return element(
         "header",
         element("p", element("b", "paceline"), element("span", diagnosis.run_id), class_="brand"),
         element("p", *_chip(diagnosis), class_=f"chip {mood}"),
         element("h1", sentence(words.headline(diagnosis.verdict_text))),
-        element("p", ended, after + (f" · {device}" if device else ""), class_="meta"),
-        _first(diagnosis, next_command),
+        element("p", ended, f" · {device}" if device else "", class_="meta"),
+        _first(diagnosis, following),
+        _own(diagnosis),
         _phases(diagnosis),
         facts(_facts(diagnosis)),
         element("pre", element("code", diagnosis.command), class_="command", tabindex="0", aria_label="The program"),
     )
 
 
-def _first(diagnosis: Diagnosis, next_command: str) -> Markup | None:
-    """Show the recommended remedy and the command."""
+def _first(diagnosis: Diagnosis, following: NextStep | None) -> Markup | None:
+    """Show the recommended remedy and the command, with what the command does."""
     remedy = words.recommended(diagnosis)
-    if remedy is None and not next_command:
+    if remedy is None and following is None:
         return None
-    title = FIRST if remedy is not None else "Next step"
-    return first_step(first_sentence(diagnosis), details=_known(remedy), command=next_command, title=title)
+    what, command = (words.headline(following.text), following.command or "") if following is not None else ("", "")
+    if remedy is None:
+        healthy = diagnosis.verdict in words.HEALTHY
+        first, before = ("Nothing needs a change", what) if healthy else (what, "")
+        return first_step(first, details=[], command=command, title="Next step", before=before)
+    return first_step(words.headline(remedy.change), details=_known(remedy), command=command, before=f"{what}:")
 
 
-def first_sentence(diagnosis: Diagnosis) -> str:
-    """Say what to do first: the recommended remedy, or that nothing needs a change."""
-    remedy = words.recommended(diagnosis)
-    if remedy is not None:
-        return words.headline(remedy.change)
-    finding = words.verdict_finding(diagnosis)
-    if finding is not None:
-        return f"Read what {finding.name} means"
-    return "Nothing needs a change" if diagnosis.verdict in words.HEALTHY else "Read the report of this run"
+def _own(diagnosis: Diagnosis) -> Markup | None:
+    """Show what the program itself can gain, where the verdict is about the machine."""
+    own = words.own_finding(diagnosis)
+    if own is None:
+        return None
+    gain = f": {words.gain(own.gain)} expected" if own.gain is not None else ""
+    known = f"In the program itself, {own.name} ({own.code}{gain}): {own.summary}."
+    change = f" {words.headline(own.remedies[0].change)}." if own.remedies else ""
+    return element("p", words.printable(known + change), class_="meta")
 
 
 def _known(remedy: Remedy | None) -> list[str | Markup]:
