@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from tests.report import tune_sample
 
 from paceline.explain.model import Interval
+from paceline.improve.keeping import with_checks
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
 from paceline.improve.statistics import product
@@ -126,3 +129,21 @@ def test_what_looked_clearly_faster_than_the_unchanged_program_comes_the_fastest
     cache = undecided("loader.cache", {"loader": {"cache": True}}, 2.8, half=2.0)
     later = undecided("loader.threads", {"loader": {"threads": 2}}, 9.0, base={"loader": {"cache": True}})
     assert looked_best([FUSED, cache, later, workers]) == [workers, cache]
+
+
+def test_what_is_handed_over_trains_the_same_or_is_told_as_not_safe():
+    workers = undecided("loader.workers", {"loader": {"num_workers": 3}}, 8.2)
+    cache = undecided("loader.cache", {"loader": {"cache": True}}, 2.8)
+    tried = [
+        tune_sample.trial(number, one.candidate.remedy, one.candidate.recipe, speedup=one.gained, status="undecided")
+        for number, one in enumerate((workers, cache))
+    ]
+
+    def proven(candidate, trial, begun):
+        return replace(trial, status="unsafe" if candidate is workers.candidate else "kept")
+
+    lines = []
+    trials, found = with_checks(tried, [workers, cache], proven, lines.append)
+    assert (found.remedy, found.status) == ("loader.cache", "undecided")
+    assert [trial.status for trial in trials] == ["unsafe", "undecided"]
+    assert len(lines) == 2

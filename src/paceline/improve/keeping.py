@@ -12,9 +12,9 @@ from paceline.improve.contest import Race
 from paceline.improve.goals import seconds
 from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.model import Candidate, Status, StepTimes, Trial
-from paceline.improve.recipe import BASELINE, Recipe
+from paceline.improve.recipe import BASELINE, Recipe, in_words
 from paceline.improve.statistics import far_off
-from paceline.improve.together import Undecided, is_better_value
+from paceline.improve.together import Undecided, is_better_value, looked_best
 
 
 def recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
@@ -59,21 +59,26 @@ def status_of(verdict: str) -> Status:
 
 
 def with_checks(
-    tried: Sequence[Trial], looked: Sequence[Undecided], proven: Callable[[Candidate, Trial, float], Trial]
+    tried: Sequence[Trial],
+    undecided: Sequence[Undecided],
+    proven: Callable[[Candidate, Trial, float], Trial],
+    told: Callable[[str], None],
 ) -> tuple[list[Trial], Trial | None]:
     """Check that training is the same with the change that looked best, or with the next one where it is not.
 
     Args:
         tried: The trials so far.
-        looked: Changes whose gain was not proven, the fastest first.
+        undecided: Changes whose gain was not proven.
         proven: Checks the training of a candidate whose trial began at some time.
+        told: Takes a line on what happens.
 
     Returns:
         The trials, with those that are not safe told, and the trial of the change with its checks; None without one.
     """
     trials = list(tried)
-    for one in looked:
+    for one in looked_best(undecided):
         trial = next(t for t in trials if t.recipe == one.candidate.recipe and t.speedup is not None)
+        told(f"checking whether training stays the same with {in_words(trial.recipe)}, which looked fastest")
         checked = proven(one.candidate, trial, time.monotonic())
         if checked.status == "kept":
             return trials, replace(trial, checks=checked.checks)

@@ -45,7 +45,7 @@ from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import product
-from paceline.improve.together import Undecided, looked_best, together, unfinished
+from paceline.improve.together import Undecided, together, unfinished
 from paceline.improve.trials import NotMeasured, TrialFailed
 from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, trying, why_skipped
 from paceline.improve.workshop import Workshop
@@ -122,7 +122,7 @@ class Search:
                 stopped = f"{stopped}; {self._take_back(race)}"
                 race = None
             if not self._kept and self._goal.aim == "time" and not self._is_over():
-                self._tried, self._unproven = with_checks(self._tried, looked_best(self._undecided), self._proven)
+                self._tried, self._unproven = with_checks(self._tried, self._undecided, self._proven, self._told)
             if self._limits.verify_quality and self.best:
                 self._quality = _verified(self._workshop, self.best, self._told)
         except KeyboardInterrupt:
