@@ -748,6 +748,19 @@ def test_run006_host_code_heavy(tmp_path, ms, there):
         assert findings["RUN006"].confidence == "high"
 
 
+@pytest.mark.parametrize("rollouts, proposed", [(False, True), (True, False)])
+def test_run006_of_an_environment_does_not_propose_to_run_it_less_often(tmp_path, rollouts, proposed):
+    finding = of_rows(tmp_path, plain(60, other=10), summary={"rollouts": rollouts})["RUN006"]
+    assert ("host.less_often" in remedies(finding)) == proposed
+    assert "host.vectorize" in remedies(finding)
+
+
+@pytest.mark.parametrize("count, confidence", [(12, "high"), (5, "medium"), (2, "low")])
+def test_run006_is_as_sure_as_there_are_stack_samples(tmp_path, count, confidence):
+    hot = [{"slot": "other", "side": "host", "function": "log (train.py:9)", "count": count, "leaf": None}]
+    assert of_rows(tmp_path, plain(60, other=10), summary={"hot": hot})["RUN006"].confidence == confidence
+
+
 def test_run006_is_not_said_of_a_training_step_in_a_library(tmp_path):
     """`svi.step(batch)`: forward passes are not seen, and the program's line is the one that leads to backward."""
     counted = [{"slot": "gap", "side": "unknown", "count": 50}, {"slot": "gap", "side": "host", "count": 2}]

@@ -104,9 +104,11 @@ class Watched:
         self.slot = "gap"
         self.path = folder / "train.py"
         self.path.write_text(textwrap.dedent(source))
-        module = ModuleType("train")
+        module = sys.modules["train_that_is_watched"] = ModuleType("train")
+        module.__file__ = str(self.path)
         module.__dict__.update(look=self.look, forward=self.forward, backward=self.backward)
         exec(compile(self.path.read_text(), str(self.path), "exec"), module.__dict__)
+        del sys.modules["train_that_is_watched"]
 
     def forward(self) -> None:
         self.sampler.slices.learn("input", stack(sys._getframe(2)))  # as from inside Module.__call__
@@ -329,3 +331,36 @@ def test_without_a_word_of_the_kernel_nothing_is_called_host_code(tmp_path):
 
     watched = Unknown(tmp_path, textwrap.dedent(ROLLOUT).replace("model(state)", "forward() or state"))
     assert not [h for h in watched.sampler.as_json() if h["side"] == "host" and h["function"].startswith("mix")]
+
+
+ARRAYS = """
+    import numpy as np
+    import torch
+
+    class Env:
+        def step(self, action):
+            np.sort([action])
+            look("environment", running=True)
+            return action
+
+    def advantage(out):
+        look("advantage", running=True)
+        return torch.as_tensor(np.asarray(out))
+
+    env, state = Env(), 1
+    for episode in range(2):
+        losses = []
+        for _ in range(6):
+            action = advantage(forward() or state)
+            state = env.step(action)
+            losses.append(action)
+        backward(losses)
+    """
+
+
+def test_an_environment_that_computes_with_numpy_is_host_code_although_its_thread_runs(tmp_path):
+    """NumPy lets go of the interpreter's lock as torch does."""
+    watched = Rollout(tmp_path, textwrap.dedent(ARRAYS))
+    found = {h["function"].partition(" ")[0]: h["side"] for h in watched.sampler.as_json()}
+    assert found["Env.step"] == "host"
+    assert found["advantage"] != "host"

@@ -9,9 +9,10 @@ from paceline.explain import words
 from paceline.explain.breakdown import host_ratio
 from paceline.explain.facts import TELLABLE_S, Facts
 from paceline.explain.gains import at_most, saving, share_of_samples
-from paceline.explain.model import Evidence, Finding, Gain, HotFunction, Remedy
+from paceline.explain.model import Confidence, Evidence, Finding, Gain, HotFunction, Remedy
 from paceline.explain.rules import Rule
 
+_MANY, _FEW = 10, 4  # stack samples of the function with most
 _LEFT_OUT = 0.9  # of all calls, if one in ten is made
 
 PAGE = """
@@ -27,6 +28,9 @@ pass on lines that do not compute the loss. Paceline reports `host-code-heavy` i
 and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
 prepare the input of the next forward pass counts as waiting for data. Time on the line that calls the forward or
 backward pass, such as the training step of a library, is not counted, because a program cannot leave it out.
+
+If the output of a model leads to its next input, as in reinforcement learning, the code between forward passes cannot
+run less often, and Paceline proposes only to make it faster.
 
 The expected gain of running the slowest function only every tenth step is nine tenths of its share. The interval is
 that of a proportion of stack samples (Wilson).
@@ -53,7 +57,7 @@ def check(facts: Facts) -> Finding | None:
         code="RUN006",
         name="host-code-heavy",
         severity="critical" if share >= 0.2 else "warning",
-        confidence="high" if functions and functions[0].count >= 10 else "medium",
+        confidence=_confidence(functions),
         time_share=share,
         gain=at_most(share),
         ranks=[r.record.rank for r in facts.ranks],
@@ -69,23 +73,28 @@ def check(facts: Facts) -> Finding | None:
                 for f in functions[:3]
             ),
         ],
-        remedies=[
-            Remedy(
-                id="host.less_often",
-                safety="semantic",
-                change=f"if training does not need its results, run the slow Python code{where} only every tenth step",
-                gain=_less_often(share, functions),
-            ),
-            Remedy(
-                id="host.vectorize",
-                safety="numeric",
-                change=f"replace Python loops{where} with tensor operations",
-                gain=at_most(share),
-            ),
-        ],
+        remedies=_remedies(share, functions, answers=bool(rank.record.summary.get("rollouts"))),
         summary=f"the program's own Python code between the phases of a step{where} takes {units.percent(share)} of "
         f"the time",
     )
+
+
+def _confidence(functions: Sequence[HotFunction]) -> Confidence:
+    count = functions[0].count if functions else 0
+    return "high" if count >= _MANY else "medium" if count >= _FEW else "low"
+
+
+def _remedies(share: float, functions: Sequence[HotFunction], *, answers: bool) -> list[Remedy]:
+    """Return the remedies; code that answers a policy, such as an environment, cannot run less often."""
+    where = f" in {functions[0].function}" if functions else ""
+    change = f"replace Python loops{where} with tensor operations"
+    if answers:
+        change += ", or run several environments at once and pass their states forward as one batch"
+    vectorize = Remedy(id="host.vectorize", safety="numeric", change=change, gain=at_most(share))
+    change = f"if training does not need its results, run the slow Python code{where} only every tenth step"
+    gain = _less_often(share, functions)
+    less_often = Remedy(id="host.less_often", safety="semantic", change=change, gain=gain)
+    return [vectorize] if answers else [less_often, vectorize]
 
 
 def _less_often(share: float, functions: Sequence[HotFunction]) -> Gain:

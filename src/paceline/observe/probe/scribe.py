@@ -322,6 +322,7 @@ class Scribe:
         summary = {
             "steps": self.step,
             "ungraded_forwards": automaton.ungraded_forwards,
+            "rollouts": bool(automaton.rollouts),
             "hot": self.sampler.as_json(),
             "syncs": self.sampler.syncs.as_json() if self.sampler.syncs is not None else None,
             "device": self._timing.as_json() if self._timing is not None else None,

@@ -6,8 +6,9 @@ hand, ``optimizer`` in a method of an optimizer of the program's own, ``host`` w
 when no source could be read.
 
 Between forwards, functions that the training loop calls may compute with tensors or be code of the program's own, such
-as an environment. Tensors are computed without the interpreter's lock, so that the thread runs while we look at it;
-Python code waits for the lock meanwhile. A function that is seldom seen running is ``host``.
+as an environment. A function that uses NumPy or the like and not torch is ``host``. Otherwise, tensors are
+computed without the interpreter's lock, so that the thread runs while we look at it; Python code waits for the lock
+meanwhile. A function that is seldom seen running is ``host``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import Any
 
+from paceline.observe.probe.array_libraries import works_on_other_arrays
 from paceline.observe.probe.by_hand import parameter_free_lines, updating_lines
 from paceline.observe.probe.slices import MODULE, feeds_itself, parsed, producing_lines
 from paceline.observe.probe.syncs import SyncLines
@@ -116,14 +118,14 @@ class Slices:
                     return True
         return False
 
-    def is_called(self, frames: Frames) -> bool:
-        """Say whether a stack is in a function, not one of torch's, that a function on the way to a forward calls."""
+    def called(self, frames: Frames) -> Frames:
+        """Return the part of a stack that a function on the way to a forward calls; empty if torch's is among it."""
         for depth, (code, _) in enumerate(frames):
             if code in self._calls:
-                return depth > 0
+                return frames[:depth]
             if kind_of(code.co_filename) == "torch":
-                return False
-        return False
+                return []
+        return []
 
     def side_of(self, frames: Frames, slot: str) -> str:
         """Say what a stack (innermost first) sampled in a slot is working on.
@@ -183,9 +185,8 @@ class Sampler:
         if user is None:
             user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)
         undecided = slot == "mid" and side in _COMPUTING and running is not None
-        if user is not None and undecided and self.slices.is_called(frames):
-            self._called.setdefault(user[0], [0, 0])[bool(running)] += 1
-            side = _CALLED
+        if user is not None and undecided and (called := self.slices.called(frames)):
+            side = self._side_in(called, user[0], bool(running))
         if side != _CALLED:
             self.totals[slot, side] += 1
         if self.syncs is not None:
@@ -199,6 +200,14 @@ class Sampler:
         leaf = frames[0][0]
         if leaf is not code and kind_of(leaf.co_filename) != "ours":
             self._leaves.setdefault(key, Counter())[label(leaf, frames[0][1])] += 1
+
+    def _side_in(self, called: Frames, user: CodeType, running: bool) -> str:
+        """Return the side of a sample between forwards in functions that the training loop calls."""
+        others = (works_on_other_arrays(code) for code, _ in called)
+        if next((other for other in others if other is not None), False):
+            return "host"
+        self._called.setdefault(user, [0, 0])[running] += 1
+        return _CALLED
 
     def as_json(self, most: int = 40) -> list[dict[str, Any]]:
         """Return the most frequent (slot, side, function) with their counts."""
