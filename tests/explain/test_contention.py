@@ -42,7 +42,9 @@ def test_a_cpu_quota_counts_as_others(tmp_path):
 
 
 def test_workers_that_wait_for_a_core_count_for_loaders_only(tmp_path):
-    folder = RunFolder(tmp_path).rank(plain(101, wait=10, other=10), summary={"loaders": [loader(num_workers=2)]})
+    hot = [{"slot": "other", "side": "host", "function": "log (train.py:9)", "count": 5, "leaf": None}]
+    summary = {"loaders": [loader(num_workers=2)], "hot": hot}
+    folder = RunFolder(tmp_path).rank(plain(101, wait=10, other=10), summary=summary)
     counters = meter(50, 0.04, 0.02, histogram=histogram(*[0.04] * 50))
     for number in range(2):
         folder.worker(number, counters, runnable_s=0.9)

@@ -707,6 +707,35 @@ def test_run005_throughput_drift(tmp_path, factor, there):
         assert "the other phase grew most" in findings["RUN005"].evidence[1].text
 
 
+def of_sizes(*sizes: float) -> dict[str, Any]:
+    """A program that trains one model after the other, each for 60 steps of so many times the work."""
+    rows = [row for size in sizes for row in plain(60, forward=3 * size, backward=6 * size)]
+    notes = [{"kind": "model", "step": 60 * n, "tensors": 6, "parameters": int(1000 * s)} for n, s in enumerate(sizes)]
+    return {"rows": rows, "notes": notes}
+
+
+def test_run005_is_not_said_of_models_that_get_larger(tmp_path):
+    sizes = of_sizes(1, 1.5, 2, 3)
+    assert "RUN005" not in of_rows(tmp_path, **sizes)
+    assert "RUN005" in of_rows(tmp_path / "one", sizes["rows"])
+
+
+def test_run005_of_one_of_several_models_gains_a_part_of_the_run(tmp_path):
+    sizes = of_sizes(1, 1)
+    notes = [*sizes["notes"], {"kind": "model", "step": 120, "tensors": 6, "parameters": 7}]
+    grown = of_rows(tmp_path, [*sizes["rows"], *growing(3)], notes=notes)["RUN005"]
+    alone = of_rows(tmp_path / "alone", growing(3))["RUN005"]
+    assert grown.gain.low < alone.gain.low
+
+
+def test_run004_is_not_said_of_models_of_two_sizes_in_turn(tmp_path):
+    """Steps of a large model in every part of the run, in stretches."""
+    rows = [row for _ in range(4) for size in (1, 1, 1, 1, 8) for row in plain(12, backward=6 * size)]
+    notes = [{"kind": "model", "step": n * 12, "tensors": 6, "parameters": n} for n in range(20)]
+    assert "RUN004" in of_rows(tmp_path, rows)
+    assert "RUN004" not in of_rows(tmp_path / "models", rows, notes=notes)
+
+
 def test_run005_takes_steps_enough(tmp_path):
     assert "RUN005" not in of_rows(tmp_path, growing(4.0, count=30))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,6 +35,16 @@ def steady(rank: Rank) -> Rows:
     rows = rank.steps[warmup_length(column(rank.steps, "wall_s")) :]
     fair = (rows["flags"] & layout.FLAG_PROFILED) == 0
     return rows[fair] if fair.sum() >= len(rows) / 2 else rows
+
+
+def of_one_model(rank: Rank, rows: Rows) -> slice:
+    """Return the longest part of the rows in which the rank began to train no model of another size.
+
+    Only these steps are expected to take equally long.
+    """
+    starts = sorted(int(note["step"]) for note in rank.noted("model"))[1:]
+    edges = [0, *np.searchsorted(rows["index"], starts), len(rows)]
+    return max((slice(int(a), int(b)) for a, b in pairwise(edges)), key=lambda part: part.stop - part.start)
 
 
 def sample_counts(rank: Rank, slot: str) -> dict[str, int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.explain.breakdown import break_down, kept_from_cpu, phase_columns, runnable_ratio, steady
+from paceline.explain.breakdown import break_down, kept_from_cpu, of_one_model, phase_columns, runnable_ratio, steady
 from paceline.explain.gpu import DeviceMemory, GpuUse, device_memory, gpu_use
 from paceline.explain.host import HostUse, host_use
 from paceline.explain.loader import loader_breakdown
@@ -48,6 +48,12 @@ class RankFacts:
     def total_s(self) -> float:
         """Seconds of all steady steps."""
         return float(self.walls.sum())
+
+    @property
+    def of_one_model(self) -> RankFacts:
+        """The same with only the longest part of the steps that trained models of one size."""
+        part = of_one_model(self.record, self.rows)
+        return replace(self, rows=self.rows[part], phases={name: one[part] for name, one in self.phases.items()})
 
     @property
     def own_s(self) -> float:

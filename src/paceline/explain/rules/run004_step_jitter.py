@@ -53,12 +53,12 @@ The upper bound of the expected gain is the speed-up if all steps took as long a
 
 def check(facts: Facts) -> Finding | None:
     """Return finding RUN004, or None if it does not apply."""
-    rank = facts.first
+    rank = facts.first.of_one_model
     kept = [n for n in rank.phases if n in ("forward", "backward", "optimizer", "transfer")]
     busy = np.sum([rank.phases[name] for name in kept], axis=0)
     usual = float(np.median(busy))
     slow = _slow_steps(rank, busy)
-    excess = float((busy[slow] - usual).sum()) / max(rank.total_s, 1e-9)
+    excess = float((busy[slow] - usual).sum()) / max(facts.first.total_s, 1e-9)
     ratio, trend = drift(busy)
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None

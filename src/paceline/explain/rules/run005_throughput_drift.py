@@ -24,11 +24,12 @@ Paceline reports `throughput-drift` if the median step time of the last quarter 
 of the first quarter. To test whether step times rise steadily, Paceline divides the run into eight parts. The median
 step time must rise from nearly every part of the run to the next part (Kendall's tau of at least 0.7).
 
-Paceline does not report `throughput-drift` in three cases:
+Paceline does not report `throughput-drift` in four cases:
 
 - Other processes are busy on the host, and the program's own CPU time per step has hardly grown since the start of the
   run.
 - Later steps process more samples than earlier steps, and the time per sample has not grown.
+- The program began to train a model of another size. Only the longest part of the run with one size is looked at.
 - The machine itself became slower (heat, clock rate, other programs). If the machine became slower, the forward pass,
   the backward pass and the optimizer all take longer, and without this common slow-down, the step time grew by less
   than a factor of 1.25.
@@ -47,7 +48,7 @@ _TIMED_S = 2e-5
 
 def check(facts: Facts) -> Finding | None:
     """Return finding RUN005, or None if it does not apply."""
-    rank = facts.first
+    rank = facts.first.of_one_model
     ratio, trend = drift(rank.walls)
     if not _drifts(rank.walls) or len(rank.rows) < 32:
         return None
@@ -55,7 +56,7 @@ def check(facts: Facts) -> Finding | None:
         return None
     quarter = len(rank.walls) // 4
     begin = float(np.median(rank.walls[:quarter]))
-    gain = float(rank.walls.mean()) / begin
+    gain = _at_first_pace(rank.walls, quarter, rank.total_s / max(facts.first.total_s, 1e-9))
     text = (
         f"the median step time grew from {units.seconds(begin)} in the first quarter of the run to "
         f"{units.seconds(begin * ratio)} in the last quarter of the run ({len(rank.rows)} steps)"
@@ -65,8 +66,8 @@ def check(facts: Facts) -> Finding | None:
         name="throughput-drift",
         severity="critical" if ratio >= 2 else "warning",
         confidence="high" if trend >= 0.85 else "medium",
-        time_share=1 - 1 / gain if gain > 1 else 0.0,
-        gain=_at_first_pace(rank.walls, quarter),
+        time_share=1 - 1 / (gain.low * gain.high) ** 0.5,
+        gain=gain,
         ranks=[rank.record.rank],
         evidence=[Evidence(text=text, value=ratio, unit="factor"), _grown(rank, quarter)],
         remedies=[
@@ -81,13 +82,19 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _at_first_pace(walls: Floats, quarter: int) -> Gain:
-    """Return the gain if all steps were as fast as those of the first quarter of the run (95% CI of its median)."""
+def _at_first_pace(walls: Floats, quarter: int, part: float) -> Gain:
+    """Return the gain if all steps were as fast as those of the first quarter of the run (95% CI of its median).
+
+    Args:
+        walls: Seconds of each step.
+        quarter: How many steps are the first quarter.
+        part: The share of the run's time that these steps take.
+    """
     begin, mean = median_interval(walls[:quarter]), float(walls.mean())
     if begin is None or begin.low <= 0:
         return Gain(low=1.0, high=1.0)
-    low = max(1.0, mean / begin.high)
-    return Gain(low=low, high=max(low, mean / begin.low))
+    saved = [part * max(0.0, 1 - pace / mean) for pace in (begin.high, begin.low)]
+    return Gain(low=1 / (1 - min(saved)), high=1 / (1 - max(saved)))
 
 
 def _drifts(values: np.ndarray) -> bool:

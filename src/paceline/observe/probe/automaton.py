@@ -76,7 +76,7 @@ class Automaton(TimeBooking):
         self._held: Part | None = None  # from the step's begin to the last optimizer step
         self._held_end = 0
         self._seen: set[int] = set()  # optimizers that stepped in the open step
-        self._last_optimizer: int | None = None
+        self.last_optimizer: int | None = None  # that was seen to step
         self._closer: int | None = None
         self.optimizers = 0
         self._stepped = False  # an optimizer was seen to step after a backward
@@ -307,11 +307,11 @@ class Automaton(TimeBooking):
         self._without_step, self._at_backward = 0, None
         self._stage = GAP
         if optimizer in self._seen:
-            self._closer = self._last_optimizer
+            self._closer = self.last_optimizer
             self._emit(self._held_end)
         self._hold()
         self._held_end = self._mark or 0
-        self._last_optimizer = optimizer
+        self.last_optimizer = optimizer
         self._seen.add(optimizer)
         if optimizer == self._closer:
             self._emit(self._held_end)

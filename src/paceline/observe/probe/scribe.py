@@ -29,6 +29,7 @@ from paceline.observe.probe.prompt import Prompt
 from paceline.observe.probe.rows import pack_step
 from paceline.observe.probe.stacks import Frames, Sampler, kind_of, label
 from paceline.observe.probe.syncs import SyncLines
+from paceline.observe.probe.trained_models import TrainedModels
 from paceline.observe.probe.window import OperatorWindow
 from paceline.record import layout
 
@@ -64,6 +65,7 @@ class Scribe:
         self.sampler.slices.updating = optimizers.own_code
         self.automaton = Automaton(self._on_row)
         self._objectives = Objectives(modules.class_name, lambda file: kind_of(file) in ("user", "library"))
+        self._models = TrainedModels(self.note, optimizers.described)
         self._open_files()
         self._packed: list[bytes] = []
         self._looks: list[tuple[int, Frames, bool | None]] = []  # when, where the program was, and whether it ran
@@ -71,11 +73,9 @@ class Scribe:
         self.step = 0
         self._described: dict[str, Any] = {}
         self._next_flush = self._next_tick = self._next_summary = 0.0
-        self._tick_s = tick_interval_s(0.0)
-        self._summary_s = 1.0
+        self._tick_s, self._summary_s = tick_interval_s(0.0), 1.0
         self._begun = time.monotonic()
-        self._wake = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()
+        self._wake, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._running = False
         self.footprint = Footprint()
         self.ended = False  # all has been written
@@ -215,6 +215,7 @@ class Scribe:
         else:
             self._timing.hold(written)
         if not row.flags & layout.FLAG_TAIL:
+            self._models.stepped(self.automaton.last_optimizer, self.step)
             self.step += 1
             self._walls.append(row.wall_ns)
 
