@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 
@@ -13,7 +14,12 @@ from paceline.observe.probe.prompt import Prompt
 def usual():
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.005)
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
     yield
+    done.set()
+    thread.join()
     sys.setswitchinterval(before)
 
 
@@ -26,6 +32,11 @@ def during(prompt: Prompt) -> float:
 def test_it_is_short_while_waiting_only():
     assert during(Prompt()) == 0.001
     assert round(sys.getswitchinterval(), 6) == 0.005
+
+
+def test_it_is_shorter_in_a_program_with_one_thread(monkeypatch):
+    monkeypatch.setattr(threading, "_active", {1: threading.main_thread()})
+    assert during(Prompt()) == 0.00001
 
 
 def test_it_is_put_back_when_waiting_fails():
