@@ -98,6 +98,20 @@ def test_a_missing_argument_is_the_programs_own(script, tmp_path):
     assert_own_failure(watched([program], tmp_path), 2, "the following arguments are required: data")
 
 
+def test_an_option_of_ours_behind_the_program_is_pointed_out(script, tmp_path):
+    program = script("import argparse; argparse.ArgumentParser().parse_args()")
+    result = watched([program, "--json", "out.json"], tmp_path)
+    assert "--json stands after the program, so it was given to the program" in result.ours[-1]
+    assert "`paceline run --json … " in result.ours[-1]
+
+
+def test_the_warning_of_torch_about_many_workers_is_announced(script, tmp_path):
+    (tmp_path / "recipe.toml").write_text("[loader]\nnum_workers = 200\n")
+    result = watched(["--recipe", str(tmp_path / "recipe.toml"), script("print('ja')")], tmp_path)
+    assert "the recipe starts 200 loader workers on " in result.ours[0]
+    assert "you can ignore its warning if" in result.ours[0]
+
+
 def test_a_missing_module_is_the_programs_own(tmp_path):
     assert_own_failure(watched(["-m", "no.such.module"], tmp_path), 1, "No module named 'no'")
 

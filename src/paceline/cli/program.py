@@ -129,6 +129,15 @@ def command_line(program: Program) -> list[str]:
     return [sys.executable, *_checked_script(arguments)]
 
 
+def misplaced_option(program: Program) -> str | None:
+    """Return the first long option of the verb that stands among the program's arguments; None if there is none."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return None
+    own = {flag for param in ctx.command.params for flag in param.opts if flag.startswith("--")}
+    return next((word for word in program.arguments if word.partition("=")[0] in own), None)
+
+
 def _checked_script(arguments: list[str]) -> list[str]:
     script = Path(arguments[0])
     if script.is_dir() and not (script / "__main__.py").is_file():

@@ -19,7 +19,7 @@ import click
 from paceline.cli.files import check_writable
 from paceline.cli.no_training import check_command, discard, ended_before_training
 from paceline.cli.price import price_of
-from paceline.cli.program import Program, command_line, stem_of
+from paceline.cli.program import Program, command_line, misplaced_option, stem_of
 from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
@@ -77,6 +77,7 @@ def watch(request: Request) -> int:
     launch = _launch(request, program, price, source)
     tag = f"{launch['host']}-{launch['pid']}"
     _write_launch(folder / f"launch-{tag}.json", launch)
+    _tell_many_workers(recipe or {}, quiet=request.quiet)
     environment = applied(recipe) if recipe is not None else {}
     if layout is not None:
         program, environment = spread(layout, program, environment)
@@ -94,6 +95,17 @@ def watch(request: Request) -> int:
         return _reported(request, folder, ending.exit_code)
     except (BrokenPipeError, SystemExit):  # rich exits where nobody reads stderr any more
         return ending.exit_code
+
+
+def _tell_many_workers(recipe: Recipe, *, quiet: bool) -> None:
+    """Announce the warning that torch prints if loader workers are more than the CPU cores."""
+    workers = recipe.get("loader", {}).get("num_workers", 0)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers > cores and not quiet:
+        _warn(
+            f"the recipe starts {workers} loader workers on {cores} CPU cores; torch warns about this, and you can "
+            f"ignore its warning if `paceline tune` measured the recipe on this machine"
+        )
 
 
 def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: Path) -> None:
@@ -132,6 +144,11 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
     when = ", and Paceline saw no training" if request.program.any_command else " before training began"
     if not request.quiet:
         _warn(f"the program ended with {how}{when}; there is no verdict, and the record of the run was not kept")
+        if (flag := misplaced_option(request.program)) is not None:
+            _warn(
+                f"{flag} stands after the program, so it was given to the program; to give it to Paceline, put it "
+                f"before the program, as in `paceline run {flag} … {stem_of(request.program)}.py`"
+            )
     return ending.exit_code
 
 
