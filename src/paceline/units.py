@@ -89,6 +89,11 @@ def count(number: float, noun: str) -> str:
     return f"{number:,.0f} {noun}{ending}"
 
 
+def of_one(unit: str) -> str:
+    """Return a unit as it is written after the number 1: ``core`` for ``cores``, but ``samples/s`` as it is."""
+    return unit.removesuffix("s") if unit.strip().isalpha() and len(unit.strip()) > 3 else unit
+
+
 def ago(age_s: float) -> str:
     """Print how long ago something was: ``5 s ago``, ``3 min ago``, ``2 days ago``."""
     if age_s < 0:

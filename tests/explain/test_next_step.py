@@ -76,6 +76,15 @@ def test_another_finding_is_searched_and_the_text_says_why():
     assert step.text == f"try the changes proposed for loader-serial, because tune can try no change for {verdict.name}"
 
 
+def test_beside_a_verdict_about_the_machine_an_unsure_finding_is_searched():
+    plain = diagnosis(remedy("host.cores", "exact"))
+    verdict = replace(plain.findings[0], code="HOST003")
+    remedies, gain = [remedy("loader.workers", "exact")], Gain(low=1.02, high=3.9)
+    own = replace(verdict, code="DATA001", name="loader-serial", confidence="low", gain=gain, remedies=remedies)
+    step = after_run(replace(plain, findings=[verdict, own]), LAUNCH)
+    assert step.command == "paceline tune 'my train.py' --lr 0.1"
+
+
 def test_the_page_of_a_verdict_says_why_nothing_is_searched():
     found = diagnosis(remedy("host.cores", "exact"))
     assert after_run(found, LAUNCH).text.endswith("; tune can try none of its remedies")

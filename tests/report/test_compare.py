@@ -56,6 +56,23 @@ def test_picture(comparison: Comparison) -> None:
     assert max(map(len, text)) <= 80
 
 
+def test_the_time_of_the_whole_runs_is_shown(comparison: Comparison) -> None:
+    assert "\nwhole run: 10.0 s -> 10.0 s, +0.0%\n" in printed(comparison)
+    shorter = dataclasses.replace(
+        comparison.after, wall_s=4.0, ranks=[dataclasses.replace(r, steps=60) for r in comparison.after.ranks]
+    )
+    unequal = dataclasses.replace(comparison, after=shorter)
+    assert "\nwhole run: 10.0 s (120 steps) -> 4.00 s (60 steps)\n" in printed(unequal)
+    assert comparison_to_json(unequal)["after"]["wall_s"] == 4.0
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_columns_that_do_not_fit_are_stacked(comparison: Comparison, width: int) -> None:
+    lines = ESCAPE.sub("", printed(comparison, width, force_terminal=True, no_color=True)).splitlines()
+    assert max(map(len, lines)) <= max(width, len("paceline  20261121-031500-train-3fa2 → 20261121-031600-train-93cc"))
+    assert any("+10.1 ms (+10.1 to +10.1 ms)" in line for line in lines)
+
+
 def test_log_has_no_prefix_and_no_escapes(comparison: Comparison) -> None:
     text = printed(comparison)
     assert not any(line.startswith("paceline: ") for line in text.splitlines())

@@ -9,6 +9,7 @@ from tests.report import sample
 
 from paceline.explain.model import Gain, Interval
 from paceline.report import words
+from paceline.report.page.axis import axis
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,12 @@ from paceline.report import words
 )
 def test_quantity(value: float | None, unit: str, text: str) -> None:
     assert words.quantity(value, unit) == text
+
+
+def test_one_thing_is_written_in_the_singular() -> None:
+    assert [words.quantity(number, "cores") for number in (1.0, 2.0)] == ["1 core", "2 cores"]
+    assert words.quantity(1.0, "samples/s") == "1 samples/s"
+    assert [label for _, label in axis([2.0], "cores").ticks()][-3:] == ["1 core", "1.5 cores", "2 cores"]
 
 
 def test_interval_names_its_bounds_once() -> None:

@@ -11,7 +11,7 @@ from paceline.core.safety import SAFETY_CLASSES, Safety
 from paceline.explain.comparison import Comparison
 from paceline.explain.ending import RUNNING
 from paceline.explain.model import Diagnosis, Finding, Remedy
-from paceline.explain.verdict import NO_STEPS, TOO_SHORT
+from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT
 from paceline.record.run import Launch
 
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
@@ -72,8 +72,9 @@ def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> Ne
     """Return the command that tries remedies of the verdict, or those of another finding; None if tune can try none."""
     if verdict is not None and (safety := _needed(verdict)) is not None:
         return NextStep(text="try the proposed changes and keep those that help", command=_tune(safety, launch))
+    of_machine = verdict is not None and verdict.code in OF_THE_MACHINE
     for other in diagnosis.findings:
-        if _is_worth_a_search(other) and (safety := _needed(other)) is not None:
+        if _is_worth_a_search(other, unsure=of_machine) and (safety := _needed(other)) is not None:
             none = "" if verdict is None else f", because tune can try no change for {verdict.name}"
             return NextStep(text=f"try the changes proposed for {other.name}{none}", command=_tune(safety, launch))
     return None
@@ -133,9 +134,14 @@ def as_typed(command: Sequence[str]) -> str:
     return shlex.join(command[1:] if command[0] == sys.executable else ["--", *command])
 
 
-def _is_worth_a_search(finding: Finding) -> bool:
-    """Say whether a finding beside the verdict is likely enough, and its gain large enough, to try its remedies."""
-    likely = finding.confidence != "low" and finding.gain is not None and finding.gain.high >= _WORTH
+def _is_worth_a_search(finding: Finding, *, unsure: bool) -> bool:
+    """Say whether a finding beside the verdict is likely enough, and its gain large enough, to try its remedies.
+
+    Args:
+        finding: The finding.
+        unsure: Whether a finding of low confidence counts: where the machine is the verdict, no other is surer.
+    """
+    likely = (unsure or finding.confidence != "low") and finding.gain is not None and finding.gain.high >= _WORTH
     return likely and _needed(finding) is not None
 
 

@@ -26,6 +26,7 @@ NOT_FINDINGS: Mapping[str, str] = {
     "needs torch, Python 3.11 or later, and an unchanged PYTHONPATH. To watch a launcher, type `paceline run --` and "
     "the command line of the launcher.",
 }
+OF_THE_MACHINE = frozenset({"HOST003", "GPU001", "GPU002", "GPU003", "GPU004", "GPU005", "COMM003"})
 _RESULT_FIRST = ("CONV001", "CONV002")
 _LEAST_GAIN = 1.05
 _DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}

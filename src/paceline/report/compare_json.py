@@ -62,6 +62,7 @@ def _side(one: Diagnosis) -> Json:
         "ended": one.ended,
         "ranks": one.world,
         "steps": steps_of(one.ranks),
+        "wall_s": finite(one.wall_s),
         "median_s": one.step_s.value if one.step_s is not None else None,
         "samples_per_s": finite(one.samples_per_s),
         "batch_size": finite(one.batch_size),

@@ -10,11 +10,13 @@ from paceline.explain.comparison import Comparison, LossChange, PhaseChange
 from paceline.explain.model import Finding, Interval
 from paceline.explain.next_step import after_comparison
 from paceline.report.phases import STYLES
+from paceline.report.words import steps_of
 
 _LEAST_SHARE = 0.01  # of a step: phases that take less, before and after, are left out
 _TIME_UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
 _WORTH_TELLING = 0.15  # of the change
 MAX_DIFFERENCES = 8
+RUN_TIME = "whole run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,13 @@ class Row:
 
 def rows(comparison: Comparison) -> list[Row]:
     """Return the quantities of a comparison: time, its phases, throughput, memory, loss."""
-    found = [*_time(comparison), *_phases(comparison), *_throughput(comparison), *_memory(comparison)]
+    found = [
+        *_time(comparison),
+        *_phases(comparison),
+        *_throughput(comparison),
+        *_run_time(comparison),
+        *_memory(comparison),
+    ]
     return [*found, _loss(comparison.loss)] if comparison.loss is not None else found
 
 
@@ -95,6 +103,22 @@ def _throughput(comparison: Comparison) -> Iterator[Row]:
             after=units.rate(after, "samples/s"),
             change=relative(after / before),
         )
+
+
+def _run_time(comparison: Comparison) -> Iterator[Row]:
+    """Yield the time of the whole runs, with start-up, warm-up and evaluation; with their steps if these differ."""
+    sides = comparison.before, comparison.after
+    before, after = (one.wall_s for one in sides)
+    if before is None or after is None or before <= 0:
+        return
+    steps = [steps_of(one.ranks) for one in sides]
+    told = ["" if steps[0] == steps[1] else f" ({units.count(number, 'step')})" for number in steps]
+    yield Row(
+        label=RUN_TIME,
+        before=units.seconds(before) + told[0],
+        after=units.seconds(after) + told[1],
+        change=relative(after / before) if steps[0] == steps[1] else "",
+    )
 
 
 def _memory(comparison: Comparison) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paceline import units
 from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, Interval, RankBreakdown, Remedy
+from paceline.explain.verdict import OF_THE_MACHINE
 from paceline.explain.words import SHARE_OF_SAMPLES
 from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
@@ -15,7 +16,6 @@ from paceline.report.phases import STYLES
 OVER = "over the steady steps"  # what samples/s is taken over: all steady steps together, slow ones included
 count = units.count
 HEALTHY = ("compute-bound", "balanced")  # verdicts that ask for nothing
-_OF_THE_MACHINE = frozenset({"HOST003", "GPU001", "GPU002", "GPU003", "GPU004", "GPU005", "COMM003"})
 _FAILED = re.compile(r"exited with code \d+(?=: )")
 _UNIT = re.compile(r"(?<=[0-9]) ?[^0-9 .,]+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -55,7 +55,8 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return units.MISSING
     known = _BY_UNIT.get(unit)
-    return known(value) if known else f"{_number(value)} {unit}"
+    number = _number(value)
+    return known(value) if known else f"{number} {units.of_one(unit) if number == '1' else unit}"
 
 
 def span(low: float, high: float, unit: str = "s") -> str:
@@ -160,9 +161,9 @@ def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
 def own_finding(diagnosis: Diagnosis) -> Finding | None:
     """Return the first finding about the program itself, if the verdict is about the machine; else None."""
     verdict = verdict_finding(diagnosis)
-    if verdict is None or verdict.code not in _OF_THE_MACHINE:
+    if verdict is None or verdict.code not in OF_THE_MACHINE:
         return None
-    others = (f for f in diagnosis.findings if f.code not in _OF_THE_MACHINE and f.severity != "info")
+    others = (f for f in diagnosis.findings if f.code not in OF_THE_MACHINE and f.severity != "info")
     return next(others, None)
 
 

@@ -122,7 +122,7 @@ def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[Jso
             f"GPU {rank.gpu.index} is idle during {units.percent(idle)} of the time, not counting idle time for data "
             f"and copies"
         )
-        text += f" ({rank.gpu.readings} readings)"
+        text += f" ({units.count(rank.gpu.readings, 'reading')})"
         found.append(Evidence(text=text, value=idle, unit="share of time"))
     return found
 

@@ -91,11 +91,11 @@ def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
     found = []
     if gpu.utilization is not None:
         text = f"GPU {gpu.index} ({gpu.name}) computes during {units.percent(gpu.utilization)} of the time"
-        text += f" ({gpu.readings} readings)"
+        text += f" ({units.count(gpu.readings, 'reading')})"
         found.append(Evidence(text=text, value=gpu.utilization, unit="share of time"))
     if gpu.power_w is not None and gpu.power_share is not None:
         text = f"the GPU draws {gpu.power_w:.0f} W under load, {units.percent(gpu.power_share)} of its power limit"
-        text += f" ({gpu.loaded} readings)"
+        text += f" ({units.count(gpu.loaded, 'reading')})"
         found.append(Evidence(text=text, value=gpu.power_w, unit="W"))
     if rank.memory is not None:
         used = rank.memory.peak_allocated / rank.memory.total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline import units
 from paceline.explain.facts import Facts
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -38,7 +39,8 @@ def check(facts: Facts) -> Finding | None:
         ranks=[r.record.rank for r in facts.ranks],
         evidence=[
             Evidence(
-                text=f"{pages:,.0f} memory pages per second were read back from swap ({facts.host.samples} readings)",
+                text=f"{pages:,.0f} memory pages per second were read back from swap "
+                f"({units.count(facts.host.samples, 'reading')})",
                 value=pages,
                 unit="pages/s",
             )

@@ -49,7 +49,7 @@ def check(facts: Facts) -> Finding | None:
         ),
         Evidence(
             text=f"processes outside this run used {units.percent(others)} of the {host.cores or 0:g} CPU cores "
-            f"({host.samples} readings)",
+            f"({units.count(host.samples, 'reading')})",
             value=others,
             unit="share of cores",
         ),

@@ -83,7 +83,7 @@ def _evidence(rank: RankFacts) -> list[Evidence]:
         return []
     text = (
         f"at most {units.size(memory.peak_allocated)} of {units.size(memory.total)} were allocated "
-        f"({memory.readings} readings)"
+        f"({units.count(memory.readings, 'reading')})"
     )
     found = [Evidence(text=text, value=memory.peak_allocated, unit="bytes")]
     if memory.retries:
@@ -97,7 +97,8 @@ def _on_host(facts: Facts) -> Finding | None:
     held, limit, left = host.own_rss_bytes, host.memory_limit_bytes, host.available_bytes
     if held is None or not limit or held < _NEAR * limit or (left is not None and left > (1 - _NEAR) * limit):
         return None
-    text = f"the processes of the run use at most {units.size(held)} of {units.size(limit)} ({host.samples} readings)"
+    readings = units.count(host.samples, "reading")
+    text = f"the processes of the run use at most {units.size(held)} of {units.size(limit)} ({readings})"
     return Finding(
         code="MEM001",
         name="memory-near-limit",

@@ -92,7 +92,8 @@ def check(facts: Facts) -> Finding | None:
 
 def _evidence(growth: _Growth, kind: str, left: float | None) -> list[Evidence]:
     slope = growth.per_step
-    grown = f"{kind} memory grew by {units.size(growth.bytes)} from {units.size(growth.begin)} ({slope.count} readings)"
+    readings = units.count(slope.count, "reading")
+    grown = f"{kind} memory grew by {units.size(growth.bytes)} from {units.size(growth.begin)} ({readings})"
     rate = (
         f"memory grows by {units.size(slope.value)} per step "
         f"(95% CI {units.size(slope.low)} to {units.size(slope.high)})"

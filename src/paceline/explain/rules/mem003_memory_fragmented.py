@@ -73,7 +73,7 @@ def _is_fragmented(memory: DeviceMemory) -> bool:
 def _evidence(memory: DeviceMemory) -> list[Evidence]:
     text = (
         f"{units.size(memory.reserved)} of {units.size(memory.total)} are reserved, and at most "
-        f"{units.size(memory.peak_allocated)} were allocated at one time ({memory.readings} readings)"
+        f"{units.size(memory.peak_allocated)} were allocated at one time ({units.count(memory.readings, 'reading')})"
     )
     found = [Evidence(text=text, value=memory.reserved, unit="bytes")]
     if memory.retries:

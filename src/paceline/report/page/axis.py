@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.units import of_one
+
 MAX_UNIT = 12  # characters of a unit that labels a value
 # By unit: from which high end of the axis on, divided by what, under which name. The first that fits counts.
 _COUNTS = ((1e6, 1e6, " M"), (2e4, 1e3, " k"), (0.0, 1.0, ""))
@@ -46,7 +48,10 @@ class Axis:
             return [(value, f"{value:g}") for value in _powers(self.low, self.high, most)]
         by, name = self._shown_in()
         values = _round_values(self.low / by, self.high / by, most, whole=self.unit == "steps" and by == 1)
-        return [(value * by, f"{value:,g}{name}" if value else "0") for value in values]
+        names = (of_one(name) if value == 1 else name for value in values)
+        return [
+            (value * by, f"{value:,g}{named}" if value else "0") for value, named in zip(values, names, strict=True)
+        ]
 
     def _scaled(self, value: float) -> float:
         return math.log10(max(value, 1e-300)) if self.log else value

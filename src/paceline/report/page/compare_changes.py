@@ -73,7 +73,9 @@ def _group(title: str, found: Sequence[Finding]) -> tuple[Markup, ...]:
 
 def _finding(one: Finding) -> Markup:
     name = join((element("code", one.code), " ", element("b", one.name)))
-    return join((name, ": ", sentence(headline(one.summary)), " ", element("code", f"paceline explain {one.code}")))
+    return join(
+        (name, ": ", sentence(headline(one.summary)), ". More: ", element("code", f"paceline explain {one.code}"))
+    )
 
 
 def _points(items: list[Markup]) -> Markup:

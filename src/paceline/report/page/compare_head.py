@@ -8,7 +8,7 @@ from paceline import units
 from paceline.explain.comparison import Comparison, Outcome
 from paceline.explain.model import Diagnosis
 from paceline.report import words
-from paceline.report.compare_rows import Row, next_text, reasons, relative, rows
+from paceline.report.compare_rows import RUN_TIME, Row, next_text, reasons, relative, rows
 from paceline.report.compare_terminal import MARKS
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import first_step
@@ -30,7 +30,7 @@ _NEXT: Mapping[Outcome, str] = {
     "faster": "Keep the change, and find out what slows the run down now",
 }
 _TWICE = 2.0  # from this ratio on a factor reads better than a share
-_IN_TILES = ("steady throughput", "device memory", "host memory")
+_IN_TILES = (RUN_TIME, "steady throughput", "device memory", "host memory")
 
 
 def first_sentence(comparison: Comparison) -> str:
@@ -55,12 +55,18 @@ def header(comparison: Comparison, next_command: str) -> Markup:
             first_sentence(comparison),
             details=[],
             command=next_command,
-            before=f"{words.headline(next_text(comparison))}:",
+            before=_what_it_does(comparison),
         ),
         _bars(comparison),
         facts(_facts(comparison)),
         _runs(comparison),
     )
+
+
+def _what_it_does(comparison: Comparison) -> str:
+    """Say what the command does, unless the first sentence said it."""
+    text = next_text(comparison)
+    return "" if text in first_sentence(comparison) else f"{words.headline(text)}:"
 
 
 def headline(comparison: Comparison) -> str:

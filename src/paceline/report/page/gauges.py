@@ -33,7 +33,7 @@ def gauges(diagnosis: Diagnosis) -> Markup | None:
 def _host(host: str, groups: Sequence[Sequence[GaugeSeries]], *, alone: bool, first: bool) -> Markup:
     panels = element("div", *(_panel(group) for group in groups), class_="panels")
     if alone:
-        return join((element("p", f"Readings of {host}.", class_="quiet"), panels))
+        return join((element("p", f"Readings of the host {host}.", class_="quiet"), panels))
     title = f"{host}, {count(len(groups), 'reading')}"
     return details(title, panels, open_=first)
 

@@ -58,7 +58,7 @@ def _own(diagnosis: Diagnosis) -> Markup | None:
         return None
     gain = f": {words.gain(own.gain)} expected" if own.gain is not None else ""
     known = f"In the program itself, {own.name} ({own.code}{gain}): {own.summary}."
-    change = f" {words.headline(own.remedies[0].change)}." if own.remedies else ""
+    change = f" Proposed change: {own.remedies[0].change}." if own.remedies else ""
     return element("p", words.printable(known + change), class_="meta")
 
 
