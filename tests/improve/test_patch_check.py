@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from paceline.improve.isolation import isolation_for
-from paceline.improve.patch_check import check_patch, without
+from paceline.improve.patch_check import check_patch, checked_patch, without
 from paceline.improve.patches.model import Patch
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of
+from paceline.improve.recipe import Recipe
 
 SOURCE = """
 import torch
@@ -61,6 +62,38 @@ def test_a_patch_that_shuffles_otherwise_from_the_second_epoch_on_is_found(patch
     wrong = replace(patch, after=[plain])
     check = check_patch([sys.executable, "train.py"], wrong, RECIPE, tmp_path / "trials", tmp_path)
     assert check.differs and "inputs differ" in check.text
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("num_workers=2", "num_workers=1", "no effect: the training loader has num_workers=1 instead of 2"),
+        ("shuffle=True", "shuffle=True, shuffel=1", "the patched program fails, and under the recipe it does not"),
+    ],
+    ids=["no-effect", "broken"],
+)
+def test_a_patch_without_effect_and_a_broken_one_are_found(patch, tmp_path, old, new, words):
+    (source,) = patch.after
+    wrong = replace(patch, after=[replace(source, text=source.text.replace(old, new))])
+    check = check_patch([sys.executable, "train.py"], wrong, RECIPE, tmp_path / "trials", tmp_path)
+    assert check.differs
+    assert words in check.text
+
+
+def test_a_setting_that_makes_the_patch_train_otherwise_is_left_to_the_recipe(patch, tmp_path):
+    def make(recipe: Recipe) -> Patch:
+        found = patched(patch.before, recipe)
+        plain = [
+            replace(one, text=one.text.replace("KeptWorkers(Numbers()", "DataLoader(Numbers()")) for one in found.after
+        ]
+        return replace(found, after=plain)
+
+    found, check = checked_patch([sys.executable, "train.py"], make, RECIPE, tmp_path / "trials", tmp_path)
+    assert not check.differs
+    assert "num_workers=2)" in found.after[0].text
+    (stays,) = found.stays
+    assert stays.setting == "loader.persistent_workers"
+    assert "inputs differ" in stays.why
 
 
 def test_what_a_patch_leaves_to_the_recipe_is_left_out():

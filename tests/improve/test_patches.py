@@ -436,7 +436,7 @@ def test_what_has_no_patch_is_told_with_the_place(line, recipe, words):
         "from torch.amp import autocast; from torch.utils.data import DataLoader, IterableDataset\n"
         "class Stream(IterableDataset): pass\n"
         "class Mine(DataLoader): pass\n"
-        "class Built(DataLoader):\n    def __init__(self, d):\n        super().__init__(d, shuffle=True)\n"
+        "class Built(DataLoader):\n    def __init__(self, d):\n        DataLoader.__init__(self, d, shuffle=True)\n"
         f"{line}\n"
     )
     patch = of_text(text, recipe)
@@ -727,13 +727,3 @@ def test_loaders_of_evaluation_are_left_alone(line, is_changed):
     source = Source(path=Path("train.py"), text=text, is_script=True)
     found = patched([source], {"loader": {"num_workers": 2}})
     assert ("num_workers=2" in found.after[0].text) is is_changed
-
-
-def test_a_loader_that_functools_partial_makes_is_named_by_its_line():
-    imports = "from functools import partial\nfrom torch.utils.data import DataLoader\n"
-    text = f"{imports}make = partial(DataLoader, batch_size=8)\n"
-    source = Source(path=Path("train.py"), text=text, is_script=True)
-    found = patched([source], {"loader": {"num_workers": 2}})
-    assert [one.why for one in found.stays] == [
-        "train.py:3 makes loaders with functools.partial: set num_workers=2 there"
-    ]

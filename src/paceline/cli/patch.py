@@ -7,6 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from paceline.explain.next_step import as_typed
 
 if TYPE_CHECKING:
     from paceline.explain.model import Finding
+    from paceline.improve.patches.configs import ConfigFile
     from paceline.improve.patches.model import Patch, Source
     from paceline.improve.patches.suggestions import Suggestion
     from paceline.improve.recipe import Recipe
@@ -147,7 +149,7 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
     from paceline.improve.patches.patch import patched
     from paceline.improve.patches.written import diff_of
 
-    patch = patched(sources, recipe, command)
+    patch = patched(sources, recipe, command, _configs(sources, command))
     diff = diff_of(patch) or None
     reason = (
         "no setting of the recipe can be written into the source"
@@ -169,13 +171,18 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     """
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
-    from paceline.improve.patch_check import check_patch
+    from paceline.improve.patch_check import checked_patch
+    from paceline.improve.patches.patch import patched
+    from paceline.improve.patches.written import diff_of
 
     _tell("comparing the patched program with the program under the recipe")
-    check = check_patch(command, found.patch, recipe, folder, Path.cwd())
+    sources = _read(command)
+    configs = _configs(sources, command)
+    make = partial(patched, sources, command=command, configs=configs)
+    patch, check = checked_patch(command, make, recipe, folder, Path.cwd())
     if check.differs:
         return replace(found, patch=None, diff=None, why_not=check.text, checked=check.text)
-    return replace(found, checked=check.text)
+    return replace(found, patch=patch, diff=diff_of(patch), checked=check.text)
 
 
 def show(found: Offer, options: dict[str, Any]) -> None:
@@ -220,6 +227,12 @@ def _read(command: Sequence[str]) -> list[Source]:
     from paceline.improve.patches.sources import sources_of
 
     return sources_of(command, Path.cwd(), os.environ)
+
+
+def _configs(sources: Sequence[Source], command: Sequence[str]) -> list[ConfigFile]:
+    from paceline.improve.patches.configs import configs_of
+
+    return configs_of(sources, command, Path.cwd())
 
 
 def _tell(text: str) -> None:

@@ -48,6 +48,17 @@ def with_argument(call: cst.Call, name: str, value: str, order: Sequence[str] = 
     return call.with_changes(args=[*call.args[:place], changed, *call.args[place + 1 :]])
 
 
+def with_entry(call: cst.Call, name: str, value: str) -> cst.Call:
+    """Return the call with an entry put over those of the first mapping that it unpacks."""
+    place = next(i for i, arg in enumerate(call.args) if arg.star == "**")
+    arg = call.args[place]
+    text = code_of(arg.value)
+    is_ours = isinstance(arg.value, cst.Dict) and text.startswith("{**")
+    new = f'{text[:-1]}, "{name}": {value}}}' if is_ours else f'{{**{text}, "{name}": {value}}}'
+    changed = arg.with_changes(value=cst.parse_expression(new))
+    return call.with_changes(args=[*call.args[:place], changed, *call.args[place + 1 :]])
+
+
 def without(call: cst.Call, names: Iterable[str]) -> cst.Call:
     """Return the call without some keywords."""
     for name in names:

@@ -8,8 +8,9 @@ from typing import Any
 import libcst as cst
 
 from paceline.improve.patches.above import Snippet, taken, with_snippets
-from paceline.improve.patches.model import Edited, Program, Source, Stays
+from paceline.improve.patches.model import Edited, Source, Stays
 from paceline.improve.patches.models import Place, places
+from paceline.improve.patches.program import Program
 from paceline.improve.patches.tree import Tree
 
 
@@ -74,9 +75,10 @@ class Edit:
 class _Editor(cst.CSTTransformer):
     """Goes through a file once, for all tables."""
 
-    def __init__(self, tree: Tree, edits: Sequence[Edit]) -> None:
+    def __init__(self, tree: Tree, edits: Sequence[Edit], values: Mapping[cst.CSTNode, str]) -> None:
         super().__init__()
         self._edits = edits
+        self._values = values
         self._beside: dict[cst.CSTNode, tuple[Place, list[str]]] = {}
         for place in places(tree):
             said = [text for edit in edits for text in edit.statements(place) if text not in place.beside]
@@ -89,8 +91,10 @@ class _Editor(cst.CSTTransformer):
         return updated_node
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
-        """Put what is said of models beside the statements that bind them."""
+        """Put what is said of models beside the statements that bind them, and values in the place of others."""
         node = super().on_leave(original_node, updated_node)
+        if original_node in self._values:
+            return cst.parse_expression(self._values[original_node])
         place, texts = self._beside.get(original_node, (None, ()))
         if place is None or not texts:
             return node
@@ -102,12 +106,17 @@ class _Editor(cst.CSTTransformer):
         return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
 
 
-def edited(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Edited:
-    """Return a source of a program as the settings of some tables make it."""
-    tree = Tree(source.text)
-    edits = [table(source, tree, settings, program) for table, settings in tables]
+def begun(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Sequence[Edit]:
+    """Return the edits of a source, after they have looked at it and said what is to change in other files."""
+    edits = [table(source, program.tree(source), settings, program) for table, settings in tables]
     for edit in edits:
         edit.begin()
-    text = tree.module.visit(_Editor(tree, edits)).code
+    return edits
+
+
+def edited(source: Source, edits: Sequence[Edit], program: Program) -> Edited:
+    """Return a source of a program as some edits make it."""
+    tree = program.tree(source)
+    text = tree.module.visit(_Editor(tree, edits, program.values)).code
     placed = frozenset(name for edit in edits for name in edit.placed)
     return Edited(text=text, placed=placed, stays=[one for edit in edits for one in edit.stays])

@@ -18,14 +18,6 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
-    """The sources of a program, and the command that starts it."""
-
-    sources: Sequence[Source]
-    command: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stays:
     """A setting that stays in the recipe, and why."""
 

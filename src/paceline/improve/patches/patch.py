@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.improve.patches import compute, ddp, debug, loader, optimizer, precision
-from paceline.improve.patches.edit import Edit, edited
-from paceline.improve.patches.model import Edited, Patch, Program, Source, Stays
+from paceline.improve.patches.configs import ConfigFile, with_changes
+from paceline.improve.patches.edit import Edit, begun, edited
+from paceline.improve.patches.model import Edited, Patch, Source, Stays
+from paceline.improve.patches.program import Program
 from paceline.improve.recipe import Recipe
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
@@ -53,21 +55,27 @@ _SPEAKS = (
 _NONE = "Paceline cannot write this setting into the source"
 
 
-def patched(sources: Sequence[Source], recipe: Recipe, command: Sequence[str] = ()) -> Patch:
+def patched(
+    sources: Sequence[Source], recipe: Recipe, command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
+) -> Patch:
     """Return sources as a recipe makes them.
 
     Args:
         sources: The program's own files, the script among them.
         recipe: What is to be in force without it.
         command: What starts the program: the flags that it gives.
+        configs: The configuration files that the program reads.
     """
     can = {table: _expressible(table, settings) for table, settings in recipe.items()}
     tables = [(_TABLES[table][0], settings) for table, settings in can.items() if settings]
-    program = Program(sources=sources, command=command)
-    found = [_edited(source, tables, program) for source in sources]
+    program = Program(sources=sources, command=command, configs=configs)
+    edits = {source: begun(source, tables, program) for source in sources if tables and _speaks(source)}
+    found = [_edited(source, edits.get(source, ()), program) for source in sources]
     stays = [one for table, settings in recipe.items() for one in _staying(table, settings, can[table], found)]
     after = [replace(source, text=one.text) for source, one in zip(sources, found, strict=True)]
-    return Patch(before=sources, after=after, stays=list(dict.fromkeys(stays)))
+    others = [one.source for one in configs if program.changes.get(one.source.path)]
+    after += [with_changes(one, program.changes[one.path]) for one in others]
+    return Patch(before=[*sources, *others], after=after, stays=list(dict.fromkeys(stays)))
 
 
 def _expressible(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,9 +85,13 @@ def _expressible(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in keys and value != "fp16"}
 
 
-def _edited(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Edited:
-    if tables and (source.is_script or any(word in source.text for word in _SPEAKS)):
-        return edited(source, tables, program)
+def _speaks(source: Source) -> bool:
+    return source.is_script or any(word in source.text for word in _SPEAKS)
+
+
+def _edited(source: Source, edits: Sequence[Edit], program: Program) -> Edited:
+    if edits or program.has_values(source):
+        return edited(source, edits, program)
     return Edited(text=source.text, placed=frozenset(), stays=())
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import libcst as cst
 
-from paceline.improve.patches.arguments import unpacks, value_of, with_argument
+from paceline.improve.patches.arguments import value_of, with_argument, with_entry
+from paceline.improve.patches.configs import Section
+from paceline.improve.patches.declarations import declarations
 from paceline.improve.patches.edit import Edit
+from paceline.improve.patches.model import Source
+from paceline.improve.patches.placing import Placing, change_origin, find_place
+from paceline.improve.patches.uses import ARGUMENTS
 
-NAMES = frozenset({"transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"})
 _ORDER = ("output_dir",)
 _PARSERS = frozenset({"transformers.HfArgumentParser"})
 _KEYS = ("num_workers", "prefetch_factor", "pin_memory")  # each with `dataloader_` before it
@@ -24,11 +28,10 @@ def with_loader(edit: Edit, original: cst.Call, call: cst.Call) -> cst.Call:
     A program that parses them has no such call: it is told what to type.
     """
     names = edit.tree.names(original.func)
-    if names & _PARSERS and NAMES & {name for arg in original.args for name in _named(edit, arg.value)}:
+    if names & _PARSERS and ARGUMENTS & {name for arg in original.args for name in _named(edit, arg.value)}:
         for key in sorted(edit.settings):
-            option = f"give the program --dataloader_{key} {edit.settings[key]}"
-            edit.stay(key, f"{edit.where(original)} reads the value from the command line: {_WHY.get(key, option)}")
-    if not names & NAMES:
+            _parsed(edit, key, original)
+    if not names & ARGUMENTS:
         return call
     for key in sorted(edit.settings):
         call = _with(edit, key, original, call)
@@ -38,14 +41,52 @@ def with_loader(edit: Edit, original: cst.Call, call: cst.Call) -> cst.Call:
 def _with(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
     if key not in _KEYS:
         edit.stay(key, f"{edit.where(original)}: {_WHY[key]}")
-    elif unpacks(call):
-        edit.stay(key, f"{edit.where(original)} passes its arguments with * or **")
     elif key == "prefetch_factor" and not _workers(edit, call):
         edit.stay(key, f"{edit.where(original)} has no dataloader_num_workers, so the recipe must also set num_workers")
     else:
-        edit.place(key)
-        return with_argument(call, f"dataloader_{key}", repr(edit.settings[key]), _ORDER)
+        return _set(edit, key, original, call)
     return call
+
+
+def _set(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
+    """Set an argument in the call, or where its value comes from."""
+    name, value = f"dataloader_{key}", edit.settings[key]
+    found = find_place(edit.program, edit.tree, original, name, value, _ORDER)
+    if found.where == "nowhere":
+        edit.stay(key, f"{edit.where(original)} {found.why_not}")
+        return call
+    edit.place(key)
+    if found.where == "origin":
+        change_origin(edit.program, found, name, value)
+        return call
+    if found.where == "over":
+        return with_entry(call, name, repr(value))
+    return with_argument(call, name, repr(value), _ORDER)
+
+
+def _parsed(edit: Edit, key: str, parser: cst.Call) -> None:
+    """Set a value that HfArgumentParser reads: in the file that the command names, or say what to type."""
+    name, value = f"dataloader_{key}", edit.settings[key]
+    option = f"give the program --{name} {value}"
+    files = _files(edit) if key in _KEYS else []
+    known = [one for one in declarations(edit.program, name) if one.config is not None]
+    if len(known) == 1 and key in _KEYS and not any(word.startswith(f"--{name}") for word in edit.program.command):
+        found = Placing(where="origin", origin=known[0])
+    elif len(files) == 1 and not known:
+        found = Placing(where="origin", section=files[0])
+    else:
+        why = f"reads the value from the command line: {_WHY.get(key, option)}"
+        edit.stay(key, f"{edit.where(parser)} {why}")
+        return
+    edit.place(key)
+    change_origin(edit.program, found, name, value)
+
+
+def _files(edit: Edit) -> list[tuple[Source, Section]]:
+    """Return the configuration files that the command names, as the sections that hold all."""
+    words = set(edit.program.command)
+    named = [one for one in edit.program.configs if words & {str(one.source.path), f"./{one.source.path}"}]
+    return [(one.source, section) for one in named for section in one.content[1] if not section.keys]
 
 
 def _workers(edit: Edit, call: cst.Call) -> bool:

@@ -25,6 +25,10 @@ class Tree:
         """The whole file."""
         return self._wrapper.module
 
+    def has(self, node: cst.CSTNode) -> bool:
+        """Say whether a node is in the file."""
+        return node in self._nodes.spans
+
     def within(self, node: cst.CSTNode, kind: type[Kind]) -> list[Kind]:
         """Return the nodes of a kind in a node, itself among them, in the order of the file."""
         first, end = self._nodes.spans[node]
