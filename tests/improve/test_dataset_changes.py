@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paceline.improve.child.cache import checked_share
@@ -63,6 +65,43 @@ def test_a_dataset_that_loading_changes_itself_is_not_taken_for_one_that_the_pro
     )
     for recipe in (MORE_WORKERS, {"loader": {"num_workers": 0, "threads": 2}}, {"loader": {"cache": True}}):
         assert not ran(source, recipe).refused
+
+
+EVALUATED = CHANGES.format(more="", at_a_step="pass", at_an_epoch="evaluate()").replace(
+    "    step = 0",
+    """    held_out = DataLoader(dataset, batch_size=4)
+
+    @torch.no_grad()
+    def evaluate():
+        for batch in held_out:
+            dataset.size = dataset.size  # as it was
+            dataset.weights[0] += 1.0
+
+    step = 0""",
+)
+
+
+def test_an_evaluation_that_loads_as_before_is_not_followed(ran):
+    """Evaluation loads its samples itself, so what changes meanwhile is seen as it was without the recipe."""
+    found = ran(EVALUATED, {"loader": {"num_workers": 2}})
+    assert not found.refused, found.refused
+    assert found.code == 0, found.err
+
+
+def test_values_that_keep_what_was_asked_of_them_do_not_change():
+    class Files:
+        def __init__(self):
+            self.files = [(Path("a") / str(number), number) for number in range(10)]
+
+        def __getitem__(self, index):
+            return str(self.files[index][0]), hash(self.files[index][0])
+
+    files = Files()
+    before = state_of(files)
+    files[3]
+    assert changed(before, state_of(files)) == []
+    files.files[3] = (Path("b"), 3)
+    assert changed(before, state_of(files)) == ["files"]
 
 
 SCALE = 1

@@ -14,8 +14,14 @@ import io
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+from uuid import UUID
 
 from paceline.improve.child.digest import digest, fields_of
 from paceline.improve.child.streams import random_state
@@ -23,6 +29,7 @@ from paceline.improve.child.streams import random_state
 State = Mapping[str, int]  # the checksum of each attribute, by its name
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_VALUES = (PurePath, date, time, timedelta, Decimal, Fraction, UUID, Enum, range)  # a path keeps its text once asked
 _SKIPPED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, io.IOBase)
 _MOST_ELEMENTS = 1000  # of a collection that are looked at one by one
 _MOST_BYTES = 1 << 26  # of an array; of a larger one, every n-th element
@@ -116,6 +123,8 @@ class _Checksum:
         self._seen[id(value)] = value
         if isinstance(value, _SKIPPED) or _is_model(value):
             return _hash(type(value).__qualname__)
+        if isinstance(value, _VALUES):
+            return _hash(value)
         if (drawn := random_state(value)) is not None:
             return digest(drawn)
         return self._of_parts(value, depth)
