@@ -106,3 +106,12 @@ def test_watched_it_waits_for_data(photos: Path, tmp_path: Path) -> None:
     assert found["loader"]["workers"] == 0
     assert "verdict: " in done.stderr
     assert "next: paceline " in done.stderr
+
+
+def test_what_the_demo_finds_takes_effect_in_a_whole_run(photos: Path, tmp_path: Path) -> None:
+    """No setting is switched off while it trains: its evaluation loads photographs by paths, in the process itself."""
+    (tmp_path / "recipe.toml").write_text("[loader]\nnum_workers = 2\npersistent_workers = true\n")
+    done = call("run", "--recipe", "recipe.toml", str(TRAIN), "--data", str(photos), cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert (done.returncode, done.stdout.count("epoch")) == (0, 2), done.stderr
+    assert "loader.num_workers" not in done.stderr.partition("verdict")[0]
+    assert "switched off" not in done.stderr
