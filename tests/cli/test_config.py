@@ -70,7 +70,7 @@ def test_settings_reach_the_verb(tmp_path: Path) -> None:
         ("[run]\nzzz = 2.5\n", "its settings are recipe, json, markdown"),
         ("run = 3\n", "must be a table such as [run]"),
         ("[run\n", "is not valid TOML"),
-        ('[run]\nprice = "dear"\n', "--price"),
+        ('[run]\nprice = "dear"\n', "--price: 'dear' is not a number (from the settings file);"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, content: str, said: str) -> None:
@@ -86,7 +86,12 @@ def test_table_of_no_verb_is_told(tmp_path: Path) -> None:
     (tmp_path / "paceline.toml").write_text("[rum]\nprice = 1\n")
     done = call("config", cwd=tmp_path)
     assert done.returncode == 0
-    assert "[rum]" in done.stderr
+    assert "[rum] in the settings file belongs to no command and has no effect; did you mean [run]?" in done.stderr
+
+
+def test_a_wrong_value_of_a_variable_names_the_variable(tmp_path: Path) -> None:
+    done = call("run", "train.py", cwd=tmp_path, PACELINE_RUN_PRICE="dear")
+    assert "--price: 'dear' is not a number (from the environment variable PACELINE_RUN_PRICE);" in done.stderr
 
 
 def test_verb_without_settings(tmp_path: Path) -> None:

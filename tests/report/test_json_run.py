@@ -13,6 +13,7 @@ from tests.report.schema_check import errors
 from tests.report.strategies import diagnoses
 
 from paceline.explain.model import Diagnosis
+from paceline.explain.next_step import NextStep
 from paceline.record.layout import PHASES
 from paceline.report.json_run import SCHEMA, schema_text, to_json
 
@@ -58,6 +59,12 @@ def test_schema_name_comes_first() -> None:
     made = to_json(sample.diagnosis())
     assert list(made)[:2] == ["schema", "version"]
     assert made["schema"] == SCHEMA
+
+
+def test_the_next_step_is_in_the_result() -> None:
+    step = NextStep(text="run a program that trains", command=None)
+    assert to_json(sample.diagnosis(), step)["next"] == [{"command": None, "text": "run a program that trains"}]
+    assert to_json(sample.diagnosis())["next"] == []
 
 
 def test_finding() -> None:

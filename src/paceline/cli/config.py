@@ -38,6 +38,13 @@ class Setting:
     given: bool  # not the default
 
 
+def _complete_verb(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the verbs that begin so, for shell completion."""
+    root = ctx.find_root().command
+    named = [] if not isinstance(root, LazyGroup) else [name for name in root.verbs if name.startswith(incomplete)]
+    return [] if ctx.params.get("words") else named
+
+
 @click.command(
     cls=Command,
     name="config",
@@ -57,7 +64,7 @@ class Setting:
     is_flag=True,
     help="Show all settings of all commands, including settings that have their default value.",
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[VERB [FLAGS]...]")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[VERB [FLAGS]...]", shell_complete=_complete_verb)
 @click.pass_context
 def command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> int:
     """Show the current settings and where each one comes from.
@@ -181,4 +188,7 @@ def _warn_of_unknown(tables: dict[str, Any], verbs: dict[tuple[str, ...], Any]) 
         if (name,) not in verbs and not inner:
             unknown = [name]
         for each in unknown:
-            click.echo(f"paceline: [{each}] in the settings file belongs to no command and has no effect", err=True)
+            near = get_close_matches(each, [".".join(path) for path in verbs], n=1)
+            meant = f"; did you mean [{near[0]}]?" if near else ""
+            text = f"paceline: [{each}] in the settings file belongs to no command and has no effect{meant}"
+            click.echo(text, err=True)

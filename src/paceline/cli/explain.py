@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _MOST = 9  # names that an error proposes
 
 
+def _complete_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the codes and names of findings and the ids of remedies that begin so, for shell completion."""
+    names = [*(key for page in all_pages() for key in (page.code, page.name)), *REMEDIES, *NOT_FINDINGS]
+    return [name for name in names if name.lower().startswith(incomplete.lower())]
+
+
 @click.command(
     cls=Command,
     name="explain",
@@ -33,7 +39,7 @@ _MOST = 9  # names that an error proposes
         "paceline explain loader.workers",
     ),
 )
-@click.argument("name", required=False, metavar="[FINDING|REMEDY]")
+@click.argument("name", required=False, metavar="[FINDING|REMEDY]", shell_complete=_complete_name)
 def command(name: str | None) -> int:
     """Print the page of a finding or a remedy; without an argument, list all findings and remedies.
 

@@ -80,7 +80,7 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
     if not outputs.quiet:
         _print_verdict(diagnosis, page, following, outputs.to_stdout)
     if outputs.json_file is not None:
-        write_text(outputs.json_file, json_text(to_json(diagnosis)))
+        write_text(outputs.json_file, json_text(to_json(diagnosis, following)))
     if outputs.markdown is not None:
         write_text(outputs.markdown, to_markdown(diagnosis))
     for path in outputs.html:

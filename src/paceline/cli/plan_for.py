@@ -163,9 +163,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     check_writable(options["json_file"], options["html"], options["recipe"])
     if options["catalogue"] == (options["gpus"] is not None):
+        before = "; options must come before the program" if ctx.meta.get("program") else ""
         raise UsageError(
-            "give either --gpus, such as --gpus 64xH100-SXM or --gpus 8xp5.48xlarge, or --catalogue; options must "
-            "come before the program"
+            f"give either --gpus, such as --gpus 64xH100-SXM or --gpus 8xp5.48xlarge, or --catalogue{before}"
         )
     _check_together(options)
     subject = _subject(ctx, options)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import click
 
 from paceline.errors import UsageError
-from paceline.hardware.catalogue import find_instance
+from paceline.hardware.catalogue import find_instance, instances
 
 by_number = click.option(
     "--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour, in USD."
 )
+
+
+def _complete_instance(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the cloud instances whose names begin so, for shell completion."""
+    names = (one.instance_type for one in instances())
+    return sorted({name for name in names if name.startswith(incomplete)})
+
+
 by_instance = click.option(
-    "--instance", metavar="NAME", help="Use the price of this cloud instance, such as p5.48xlarge."
+    "--instance",
+    metavar="NAME",
+    shell_complete=_complete_instance,
+    help="Use the price of this cloud instance, such as p5.48xlarge.",
 )
 
 

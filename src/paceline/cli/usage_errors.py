@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 import click
+from click.core import ParameterSource
 
 _TYPES = {
     "is not a valid integer range": "is not a whole number",
@@ -101,8 +102,19 @@ def _bad_value(error: click.BadParameter, path: str) -> str:
         if param is None
         else param.human_readable_name
     )
+    text += _source(error)
     way_out = "" if ";" in text else f"; `{path} --help` describes it"
     return f"{name or error.param_hint or 'argument'}: {text}{way_out}"
+
+
+def _source(error: click.BadParameter) -> str:
+    """Say where a value comes from, if it was not typed."""
+    if error.ctx is None or error.param is None or error.param.name is None:
+        return ""
+    source = error.ctx.get_parameter_source(error.param.name)
+    if source is ParameterSource.ENVIRONMENT:
+        return f" (from the environment variable {error.param.envvar})"
+    return " (from the settings file)" if source is ParameterSource.DEFAULT_MAP else ""
 
 
 def _as_sentence(text: str) -> str:

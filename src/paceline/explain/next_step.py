@@ -28,6 +28,11 @@ class NextStep:
     command: str | None
 
     @property
+    def record(self) -> dict[str, str | None]:
+        """What JSON results hold of it."""
+        return {"command": self.command, "text": self.text}
+
+    @property
     def line(self) -> str:
         """The command with the text as a shell comment, or the text alone."""
         return self.text if self.command is None else f"{self.command}  # {self.text}"

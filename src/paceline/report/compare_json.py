@@ -10,6 +10,7 @@ from typing import Any
 from paceline import __version__
 from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange
 from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.explain.next_step import after_comparison
 from paceline.report.words import finite, steps_of
 
 SCHEMA = "paceline.compare/1"
@@ -40,6 +41,7 @@ def comparison_to_json(comparison: Comparison) -> Json:
         "differences": [{"name": d.name, "before": d.before, "after": d.after} for d in comparison.differences],
         "notes": list(comparison.notes),
         "method": METHOD,
+        "next": [after_comparison(comparison).record],
     }
 
 

@@ -22,6 +22,7 @@ from paceline.explain.model import (
     RankBreakdown,
     Remedy,
 )
+from paceline.explain.next_step import NextStep
 from paceline.record.layout import PHASES
 from paceline.report.words import finite, steps_of
 
@@ -31,7 +32,7 @@ NOT_FINITE = "the value is NaN or infinite"
 Json = dict[str, Any]
 
 
-def to_json(diagnosis: Diagnosis) -> Json:
+def to_json(diagnosis: Diagnosis, following: NextStep | None = None) -> Json:
     """Turn a diagnosis into the published object; `json.dumps(..., allow_nan=False)` takes it as it is."""
     found: Json = {
         "schema": SCHEMA,
@@ -61,6 +62,7 @@ def to_json(diagnosis: Diagnosis) -> Json:
     clean: Json = {name: _without_nan(value, name, missing) for name, value in found.items()}
     clean["unavailable"] = missing | dict(diagnosis.unavailable)
     clean["problems"] = list(diagnosis.problems)
+    clean["next"] = [following.record] if following is not None else []
     return clean
 
 
