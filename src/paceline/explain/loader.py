@@ -30,6 +30,12 @@ def training_loaders(rank: Rank) -> list[int]:
     return [i for i, loader in enumerate(loaders) if _key(loader) == chosen and loader.get("train_fetches")]
 
 
+def loaders_made(rank: Rank) -> int:
+    """Return how many loaders the program made to feed training; one for each epoch or client, or one in all."""
+    loaders = rank.summary.get("loaders", ())
+    return sum(int(loaders[number].get("together", 1)) for number in training_loaders(rank))
+
+
 def _key(loader: JsonObject) -> tuple[object, ...]:
     return tuple(loader.get(name) for name in _IDENTITY)
 
