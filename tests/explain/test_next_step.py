@@ -110,6 +110,14 @@ def test_a_run_without_a_verdict_says_what_has_to_change(verdict, exit_code, end
     assert said in step.text
 
 
+def test_a_recipe_without_effect_leads_to_a_search_and_not_back_to_its_patch():
+    launch = replace(LAUNCH, recipe="recipe.toml")
+    for before in ("earlier", None):
+        step = after_run(diagnosis(), launch, before, recipe_in_force=False)
+        assert step.command == "paceline tune 'my train.py' --lr 0.1"
+        assert "no setting of the recipe has an effect" in step.text
+
+
 def test_without_a_verdict_the_report_is_shown_again():
     healthy = replace(diagnosis(), verdict="balanced", findings=[])
     assert after_run(healthy, LAUNCH).command == f"paceline report {healthy.run_id}"

@@ -140,3 +140,23 @@ def test_the_steps_of_an_epoch_are_those_of_the_loader_that_trains(tmp_path):
     notes = tuple({"kind": "epoch", "loader": number, "time_ns": time, "base_seed": 0} for number, time in begun)
     run = replace(run, ranks=(replace(rank, notes=(*rank.notes, *notes)),))
     assert Situation(run=run, recipe={}).epoch_steps == pytest.approx(30, abs=1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_search_expects_of_a_number_of_workers_what_the_report_of_a_run_states(tmp_path, workers):
+    """`paceline run` said 2.31x to 3.36x of a setting of which `paceline tune` expected up to 3.98x."""
+    run = RunFolder(tmp_path).rank(
+        plain(60, wait=10), summary={"loaders": [loader(num_workers=workers, meter=WAITS)]}, cores=0.3
+    )
+    for number in range(workers):
+        run.worker(number, meter(30, 0.040, 0.001))
+    situation = Situation(run=run.gauges().facts().run, recipe={})
+    stated = [r for f in situation.findings for r in f.remedies if r.id == "loader.workers" and r.gain is not None]
+    assert stated
+    expected = {
+        one.recipe["loader"]["num_workers"]: one.predicted
+        for one in candidates(situation)
+        if one.remedy == "loader.workers"
+    }
+    best = situation.supply.best_workers()
+    assert expected[best] == stated[0].gain

@@ -621,7 +621,11 @@ def test_the_patch_is_written_and_no_copy_is_lost(place):
     assert (place / "train.py").stat().st_mode & 0o777 == 0o750
     again = tune(place, "--write", "--from", "recipe.toml", "--no-check", "train.py")
     assert "no patch" in again.stderr
-    assert again.stderr.splitlines()[-1] == "paceline: next: paceline run --recipe recipe.toml train.py"
+    # No next step: the run would lead back to this command if the rest of the recipe has no effect.
+    assert again.stderr.splitlines()[-1] == (
+        "paceline: the source stays as it is; to use the recipe without a patch: "
+        "paceline run --recipe recipe.toml train.py"
+    )
     assert sorted(p.name for p in place.iterdir()) == ["recipe.toml", "train.py", "train.py.orig", "train.py.orig2"]
 
 

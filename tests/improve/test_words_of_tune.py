@@ -7,10 +7,12 @@ import math
 import pytest
 from tests.report import tune_sample
 
+from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS
+from paceline.improve.last_words import last_words
 from paceline.improve.model import OUTCOMES, Candidate
 from paceline.improve.together import Undecided
-from paceline.improve.wording import told, trying
+from paceline.improve.wording import told, too_small, trying
 
 CACHED = {"loader": {"cache": True}}
 
@@ -56,3 +58,44 @@ def test_a_change_that_is_measured_again_says_why():
     assert trying(one, None) == "trying loader.cache=true"
     again = trying(one, Undecided(candidate=one, base={}, gained=gained))
     assert again.startswith("measuring loader.cache=true for longer, because it is undecided: 1.30x")
+
+
+@pytest.mark.parametrize("budget_s", [1.0, 5.0, 15.0])
+def test_a_budget_without_time_for_a_trial_is_said_with_what_is_needed(budget_s):
+    budget = Budget(total_s=budget_s)
+    said = too_small(budget, 12.0, budget_s - 12.0 - budget.in_all_s, 4.0)
+    assert said == (
+        f"the time budget of {budget_s:.0f} s is too small for this program: measuring it without changes took 12 s, "
+        f"and a trial takes at least {budget.least_trial_s(4.0):.0f} s more"
+    )
+
+
+def test_a_budget_with_time_for_a_trial_is_not_too_small():
+    assert too_small(Budget(total_s=120.0), 12.0, 90.0, 4.0) is None
+
+
+TRACEBACK = """
+step 250 loss 1.2
+Traceback (most recent call last):
+  File "/home/me/crash.py", line 52, in <module>
+    main()
+  File "/home/me/crash.py", line 47, in main
+    loss = nn.functional.cross_entropy(model(x), y)
+  File "/usr/lib/python3.11/site-packages/torch/nn/functional.py", line 3458, in cross_entropy
+    return torch._C._nn.cross_entropy_loss(
+IndexError: Target 7 is out of bounds.
+"""
+
+
+@pytest.mark.parametrize(
+    "output, said",
+    [
+        (TRACEBACK, ": IndexError: Target 7 is out of bounds. (crash.py:47)"),
+        ("ValueError: bad value\n", ": ValueError: bad value"),
+        ("the last line\n", ": the last line"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_told_with_the_line_of_the_program(tmp_path, output, said):
+    (tmp_path / "output.txt").write_text(output)
+    assert last_words(tmp_path) == said

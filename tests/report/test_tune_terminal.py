@@ -10,9 +10,12 @@ import pytest
 from rich.console import Console
 from tests.report import tune_sample
 
+from paceline.explain.next_step import NextStep
+from paceline.explain.whole_run import WholeRun
 from paceline.improve.next_step import next_steps
+from paceline.report.tune_json import tuned_json
 from paceline.report.tune_terminal import render
-from paceline.report.tune_words import safety_line
+from paceline.report.tune_words import failure_line, safety_line, whole_line
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -108,3 +111,39 @@ def test_what_looked_best_is_said_with_what_is_known_of_it() -> None:
     looked = "loader.num_workers=2, 8.20x (5 pairs, too few for an interval) over the baseline; not proven"
     assert f"looked best: {looked}" in text
     assert "proof: " in text
+
+
+def test_the_speed_up_is_said_to_be_of_a_step_and_what_it_means_for_a_whole_run() -> None:
+    assert re.search(r"best: .* 9\.00x \(.*\) per step over the baseline", printed("tuned", 200))
+    assert "whole run: the speed-up is that of a step" in printed("tuned", 200)
+    run = WholeRun(run_id="20261124-train", wall_s=60.0, steps_s=45.0, steps=300)
+    said = str(whole_line(tune_sample.tuned(whole_run=run)))
+    assert said.startswith(
+        "whole run: about 3.00x, because in the last complete run (20261124-train) 75% of 60.0 s were steps"
+    )
+    assert tuned_json(tune_sample.tuned(whole_run=run), None)["whole_run"]["speedup"] == pytest.approx(3.0)
+
+
+def test_larger_batches_are_not_said_to_make_a_step_faster() -> None:
+    assert "per step over" not in printed("for_money", 200)
+    assert whole_line(tune_sample.for_money()) is None
+
+
+def test_a_program_whose_last_run_crashed_is_told_to_have() -> None:
+    why = "exited with code 1: IndexError: Target 7 is out of bounds at crash.py:47"
+    said = str(failure_line(tune_sample.tuned(last_failure=why)))
+    assert f"crash: the last recorded run of this program {why}; tune runs only the first steps" in said
+    assert failure_line(tune_sample.tuned()) is None
+
+
+def test_what_earlier_trials_corrected_stands_beside_what_the_findings_say() -> None:
+    log = printed("tuned", 300, terminal=False)
+    said = "expected 3.10x to 6.60x (findings: 2.40x to 5.80x; corrected with earlier trials)"
+    assert said in log
+    assert "expected 1.05x to 1.60x, proven" in log  # nothing was corrected
+
+
+def test_each_next_command_is_in_the_json_file() -> None:
+    steps = [NextStep(text="run it", command="paceline run train.py"), NextStep(text="train longer", command=None)]
+    found = tuned_json(tune_sample.tuned(), None, steps)["next"]
+    assert found == [{"command": "paceline run train.py", "text": "run it"}, {"command": None, "text": "train longer"}]

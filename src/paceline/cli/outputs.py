@@ -105,6 +105,7 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
     """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
     from paceline.cli.runs import run_before
     from paceline.explain.next_step import after_run
+    from paceline.improve.confirmed import any_in_force
     from paceline.record.read import read_launches
 
     launches = read_launches(folder)
@@ -112,7 +113,7 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
         before = run_before(folder)
     except (OSError, PacelineError):
         before = None
-    return after_run(diagnosis, launches[0] if launches else None, before)
+    return after_run(diagnosis, launches[0] if launches else None, before, recipe_in_force=any_in_force(folder))
 
 
 def _print_verdict(diagnosis: Diagnosis, page: str, following: NextStep, to_stdout: bool) -> None:

@@ -107,16 +107,20 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
         found = proven(offer(command, recipe), command, recipe, Path(folder), options)
     show(found, options)
-    _tell(f"next: {_next(command, found, options)}")
+    _tell(_next(command, found, options))
     return 0
 
 
 def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
+    """Return the last line: the next command, or that the recipe stays in use where nothing of it can be written."""
+    recipe, program = shlex.quote(str(options["from_recipe"])), as_typed(command)
     if found.diff is not None and not options["write"]:
-        return f"paceline tune --write --from {shlex.quote(str(options['from_recipe']))} {as_typed(command)}"
+        return f"next: paceline tune --write --from {recipe} {program}"
     if found.patch is not None and not found.patch.stays:
-        return f"paceline run {as_typed(command)}"
-    return f"paceline run --recipe {shlex.quote(str(options['from_recipe']))} {as_typed(command)}"
+        return f"next: paceline run {program}"
+    if found.diff is not None:
+        return f"next: paceline run --recipe {recipe} {program}"
+    return f"the source stays as it is; to use the recipe without a patch: paceline run --recipe {recipe} {program}"
 
 
 def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:

@@ -57,6 +57,12 @@ def run_before(folder: Path) -> str | None:
     return next((o.name for o in earlier if _commands(o) == commands and not _has_recipe(o)), None)
 
 
+def last_run(command: Sequence[str], base: Path) -> Path | None:
+    """Return the folder of the newest run of a command without a recipe; None if there is none."""
+    wanted = [list(command)]
+    return next((one for one in run_folders(base) if _commands(one) == wanted and not _has_recipe(one)), None)
+
+
 def _commands(folder: Path) -> list[list[str]]:
     return [list(launch.command) for launch in _launches(folder)]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +18,15 @@ from paceline.cli.price import by_instance, by_number, price_of
 from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.cli.progress import Progress
 from paceline.core.safety import SAFETY_CLASSES
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.hardware.operating_system import check_system
 from paceline.improve.interrupts import as_ctrl_c, held_back
 from paceline.improve.recipe import Recipe, to_toml
-from paceline.record.write import make_folder, new_run_id
+from paceline.record.write import RUNS, make_folder, new_run_id
+
+if TYPE_CHECKING:
+    from paceline.explain.next_step import NextStep
+    from paceline.improve.model import Tuned
 
 TUNES = Path(".paceline/tunes")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -175,30 +181,49 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
         return 130
     found = tuned.best or (tuned.unproven.recipe if tuned.unproven is not None else {})
     written, fault = _write_recipe(options["recipe"], found, proven=bool(tuned.best)) if found else (None, None)
+    tuned = replace(tuned, **_last_run(line))
     steps = next_steps(tuned, as_typed(line), written)
     render(tuned, recipe_file=written, steps=steps, console=Console(highlight=False))
     if fault is not None:
         click.echo(to_toml(found), nl=False)
     offer = patch.offer(line, tuned.best, tuned.before.findings)
     offer = patch.proven(offer, line, tuned.best, folder, options)
-    _write_reports(tuned, written, steps[0].command or "", offer, options)
+    _write_reports(tuned, written, steps, offer, options)
     patch.show(offer, options)
     if fault is not None:
         raise fault
     return 0
 
 
+def _last_run(line: list[str]) -> dict[str, Any]:
+    """Return what the last recorded run of the program tells, as fields of a result; nothing if it cannot be read."""
+    from paceline.cli.runs import last_run
+    from paceline.explain.ending import ended
+    from paceline.explain.whole_run import whole_run
+    from paceline.record.read import read_run
+
+    try:
+        folder = last_run(line, RUNS)
+        run = read_run(folder, in_stretches=True) if folder is not None else None
+    except (OSError, PacelineError):
+        return {}
+    if run is None or not run.finished:
+        return {}
+    failed = any(launch.exit_code != 0 and launch.signal != "SIGINT" for launch in run.launches)
+    return {"whole_run": whole_run(run), "last_failure": ended(run) if failed else None}
+
+
 def _write_reports(
-    tuned: Any, recipe_file: str | None, next_command: str, offer: patch.Offer, options: dict[str, Any]
+    tuned: Tuned, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
 ) -> None:
     from paceline.cli.outputs import json_text, tell_written, write_text
     from paceline.report.tune_html import to_html
     from paceline.report.tune_json import tuned_json
 
     if options["json_file"] is not None:
-        write_text(options["json_file"], json_text({**tuned_json(tuned, recipe_file), **offer.as_json()}))
+        write_text(options["json_file"], json_text({**tuned_json(tuned, recipe_file, steps), **offer.as_json()}))
     if options["html"] is not None:
-        page = to_html(tuned, recipe_file=recipe_file, next_command=next_command, diff=offer.diff)
+        page = to_html(tuned, recipe_file=recipe_file, next_command=steps[0].command or "", diff=offer.diff)
         write_text(options["html"], page)
     tell_written(options["json_file"], options["html"])
 

@@ -19,6 +19,7 @@ from paceline.explain.facts import MIN_STEPS, Facts, gather
 from paceline.explain.model import Diagnosis, Interval
 from paceline.explain.statistics import Floats
 from paceline.explain.step_series import WALL, Series, paired_series
+from paceline.explain.whole_run import whole_run
 from paceline.record.layout import PHASES
 from paceline.record.run import Run
 
@@ -67,6 +68,8 @@ def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) ->
         "gone": gone_findings(*told),
         "differences": differences(facts, told),
         "notes": notes(told),
+        "whole_before": whole_run(facts[0].run),
+        "whole_after": whole_run(facts[1].run),
         "launch_after": facts[1].run.launches[0] if facts[1].run.launches else None,
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.explain.whole_run import WholeRun
 from paceline.record.run import Launch
 
 Outcome = Literal["regression", "cannot-tell", "slower", "same", "faster"]
@@ -84,7 +85,17 @@ class Comparison:
     gone: Sequence[Finding]
     differences: Sequence[Difference]
     notes: Sequence[str]
+    whole_before: WholeRun | None = None  # None: it did not succeed, or its record does not say
+    whole_after: WholeRun | None = None
     launch_after: Launch | None = None  # how the second run was started; None if its record does not say
+
+    @property
+    def whole_ratio(self) -> float | None:
+        """Time of the whole run after / before; None if it is not known, or the numbers of steps differ."""
+        before, after = self.whole_before, self.whole_after
+        if before is None or after is None or before.steps != after.steps:
+            return None
+        return after.wall_s / before.wall_s
 
     @property
     def main(self) -> PhaseChange | None:

@@ -38,21 +38,24 @@ class NextStep:
         return self.text if self.command is None else f"{self.command}  # {self.text}"
 
 
-def after_run(diagnosis: Diagnosis, launch: Launch | None, before: str | None = None) -> NextStep:
+def after_run(
+    diagnosis: Diagnosis, launch: Launch | None, before: str | None = None, *, recipe_in_force: bool = True
+) -> NextStep:
     """Return the next step after a run.
 
-    A run with a recipe is compared with the run before it. If ``paceline tune`` can try a remedy of the verdict, that
-    is the next step. Otherwise it is the page of the verdict. A run without a verdict is repeated, and the text says
-    what has to change before.
+    A run with a recipe is compared with the run before it. If no setting of the recipe had an effect, the program is
+    tuned. If ``paceline tune`` can try a remedy of the verdict, that is the next step. Otherwise it is the page of the
+    verdict. A run without a verdict is repeated, and the text says what has to change before.
 
     Args:
         diagnosis: The run, explained.
         launch: How the run was started; None if its record does not say.
         before: The name of the last run of the same program without a recipe; None if there is none.
+        recipe_in_force: Whether a setting of the recipe had an effect.
     """
     verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
     steps = [
-        None if launch is None else _with_recipe(diagnosis, launch, before),
+        None if launch is None else _with_recipe(diagnosis, launch, before, recipe_in_force),
         None if launch is None or _failed(diagnosis) else _search(diagnosis, verdict, launch),
         None if verdict is None else _page(verdict, failed=_failed(diagnosis)),
         None if launch is None else _again(diagnosis, launch),
@@ -65,9 +68,14 @@ def _failed(diagnosis: Diagnosis) -> bool:
     return diagnosis.exit_code not in (0, None)
 
 
-def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None) -> NextStep | None:
+def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_force: bool) -> NextStep | None:
     if launch.recipe is None:
         return None
+    if not in_force:
+        return NextStep(
+            text="no setting of the recipe has an effect on this program; search for changes that have one",
+            command=f"paceline tune {as_typed(launch.command)}",
+        )
     if before is None:
         return _patch(launch)
     return NextStep(text="compare with the previous run", command=f"paceline compare {before} {diagnosis.run_id}")

@@ -75,6 +75,10 @@ class Budget:
         """
         return 2 * start_s + max(_LEARNT_S, _LEARNT_STEPS * step_s) <= self.learning_s
 
+    def least_trial_s(self, start_s: float) -> float:
+        """Return the least time of a trial of a program that takes so long to start."""
+        return 2 * start_s + _RACE_S[0] / 2
+
     def allows_trial(self, left_s: float, start_s: float, begins_s: float = 0.0) -> bool:
         """Say whether a trial that is begun now can come to anything: both sides start, race and are proven.
 
@@ -85,7 +89,7 @@ class Budget:
         """
         if begins_s > 0:
             return left_s >= 2 * start_s + begins_s + _RACE_S[0]
-        return left_s >= 2 * start_s + _RACE_S[0] / 2
+        return left_s >= self.least_trial_s(start_s)
 
 
 def _no_longer(left_s: float, seconds: float) -> float:

@@ -22,6 +22,11 @@ def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     return {key: reasons.get(key, NOTHING) for key in wanted}
 
 
+def any_in_force(folder: Path) -> bool:
+    """Return whether a run reported any setting of its recipe as applied."""
+    return bool(_told(folder)[0])
+
+
 def refused(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
     return {key: why for key, why in missing(recipe, folder).items() if why != NOTHING}

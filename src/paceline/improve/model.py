@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.core.safety import Safety
 from paceline.explain.model import Diagnosis, Gain, Interval
+from paceline.explain.whole_run import WholeRun
 from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim
 from paceline.improve.gpu_blocks import GpuRange
@@ -124,3 +125,17 @@ class Tuned:
     price_per_hour: float | None  # of the machine, in USD
     batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at
     quality: Quality | None  # None: not asked for
+    whole_run: WholeRun | None = None  # the last recorded run of the program; None: there is none that succeeded
+    last_failure: str | None = None  # how the last recorded run of the program failed; None: it did not, or is none
+
+    @property
+    def is_per_step(self) -> bool:
+        """Whether the speed-up is that of a step; larger batches are compared by the time to the same loss."""
+        return not any(trial.status == "kept" and "batch" in trial.recipe for trial in self.trials)
+
+    @property
+    def whole_speedup(self) -> float | None:
+        """The speed-up to expect of a whole run, if only steps become faster; None if it is not known."""
+        if self.whole_run is None or self.speedup is None or not self.is_per_step or not self.speedup.value > 0:
+            return None
+        return self.whole_run.speedup_with(self.speedup.value)

@@ -122,7 +122,8 @@ def _needed_s(tuned: Tuned) -> float:
     usual_s = sum(known) / len(known) if known else _TRIAL_S
     most = _most_promising(tuned)
     more_s = (_longer(_gained(most, tuned)) - 1) * most.seconds if most is not None else 0.0
-    return tuned.wall_s + more_s + usual_s * len(_waiting(tuned))
+    untried = len(_waiting(tuned)) or int(tuned.out_of_budget and not known)
+    return tuned.wall_s + more_s + usual_s * untried
 
 
 def _longer(gained: Interval | None) -> float:

@@ -64,6 +64,17 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
     )
 
 
+def earlier_of(tried: Sequence[Undecided], best: Recipe, recipe: Recipe) -> Undecided | None:
+    """Return the undecided comparison of the same change with the same baseline; None if there was none.
+
+    Args:
+        tried: In any order.
+        best: What is kept by now.
+        recipe: The change.
+    """
+    return next((one for one in tried if one.base == best and one.candidate.recipe == recipe), None)
+
+
 def unfinished(tried: Sequence[Undecided], best: Recipe, worth: float) -> Undecided | None:
     """Return the change that gained most of those whose race may go on: what is kept is still what it ran against.
 

@@ -8,7 +8,6 @@ that the next player has the machine. It ends at a step boundary; in the end eve
 from __future__ import annotations
 
 import os
-import re
 import select
 import shutil
 import signal
@@ -40,6 +39,7 @@ from paceline.improve.isolation import (
     shared_memory_of,
 )
 from paceline.improve.kin import kin
+from paceline.improve.last_words import last_words
 from paceline.improve.link import Link
 from paceline.improve.recipe import Recipe
 from paceline.observe import leftovers
@@ -51,9 +51,6 @@ READY_S = 300.0  # until the first step, at most
 _FULL_BYTES = 1 << 20  # a disk with less than this left
 _LISTINGS = 5  # of processes to stop: what is started between the first and the signal is in the second
 _KILLED_S = 10.0  # until what was killed is gone, at most
-_TAIL = 8000  # bytes of what a program that failed wrote last
-_ASKED = "; in a trial, the standard input of the program is empty: pass the answers as options of the program instead"
-_TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
 
 
 class TrialFailed(PacelineError):
@@ -339,7 +336,7 @@ class Player:
                 raise self._over()
             if time.monotonic() > deadline:
                 raise TrialFailed(
-                    f"the program hung: its torch optimizer made no step within the time limit{self._last_words()}"
+                    f"the program hung: its torch optimizer made no step within the time limit{last_words(self.folder)}"
                 )
 
     def _over(self) -> TrialFailed:
@@ -348,7 +345,7 @@ class Player:
             time.sleep(0.05)
         if code == 0:
             return ProgramOver("the program ended")
-        return ProgramFailed(f"the program {_ended(code)}{self._lacking()}{self._last_words()}")
+        return ProgramFailed(f"the program {_ended(code)}{self._lacking()}{last_words(self.folder)}")
 
     def _lacking(self) -> str:
         """Say what the machine ran out of, where that can be seen."""
@@ -359,15 +356,6 @@ class Player:
         )
         disk = f", and the disk of {self.folder} is full" if shutil.disk_usage(self.folder).free < _FULL_BYTES else ""
         return memory + disk
-
-    def _last_words(self) -> str:
-        """Return what the program printed last: the last error, where there is one."""
-        with (self.folder / "output.txt").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-        telling = [line for line in lines if _TELLING.match(line)]
-        last = (telling or lines or [""])[-1]
-        return f": {last}{_ASKED if last.startswith('EOFError') else ''}" if last else ""
 
 
 def unless_it_fails_twice(attempt: Callable[[], T]) -> T:

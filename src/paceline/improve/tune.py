@@ -40,18 +40,27 @@ from paceline.improve.keeping import (
 from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.pairing import Round
-from paceline.improve.quality import Curve, Quality, compared
+from paceline.improve.quality import Quality
 from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import product
-from paceline.improve.together import Undecided, together, unfinished
+from paceline.improve.together import Undecided, earlier_of, together, unfinished
 from paceline.improve.trials import NotMeasured, TrialFailed
-from paceline.improve.wording import NOT_TRIED, ended, no_win, not_confirmed, told, too_long, trying, why_skipped
+from paceline.improve.verified_quality import verified
+from paceline.improve.wording import (
+    NOT_TRIED,
+    ended,
+    no_win,
+    not_confirmed,
+    told,
+    too_long,
+    too_small,
+    trying,
+    why_skipped,
+)
 from paceline.improve.workshop import Workshop
 
-_SEEDS = (0, 1, 2)
-_TO_A_LOSS_S = 60.0  # of steps of a run
 _OF_THE_REST = 0.3  # of the budget, that a trial may take before anything counts, if another one is quicker
 _STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
 
@@ -124,7 +133,7 @@ class Search:
             if not self._kept and self._goal.aim == "time" and not self._is_over():
                 self._tried, self._unproven = with_checks(self._tried, self._undecided, self._proven, self._told)
             if self._limits.verify_quality and self.best:
-                self._quality = _verified(self._workshop, self.best, self._told)
+                self._quality = verified(self._workshop, self.best, self._told)
         except KeyboardInterrupt:
             stopped = "interrupted; the result contains the changes kept so far"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
@@ -162,11 +171,12 @@ class Search:
         return reason
 
     def _search(self) -> str:
+        short = too_small(self._budget, time.monotonic() - self._begun, self._left_s(), self._workshop.start_s)
         for candidate in chain(self._queue(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._workshop.start_s):
                 self._out_of_budget = True
                 self._leave_untried()
-                return ended(self._left_s(), self._limits.budget_s)
+                return short or ended(self._left_s(), self._limits.budget_s)
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"the maximum of {self._limits.trials} trials was reached"
             try:
@@ -186,7 +196,8 @@ class Search:
                     self._out_of_budget = True
                     return f"the time budget of {self._limits.budget_s:.0f} s is spent"
                 self._now = self._workshop.watch(self.best)
-        return f"no untried change could give a speed-up of {self._goal.worth - 1:.0%} or more"
+        self._out_of_budget |= short is not None
+        return short or f"no untried change could give a speed-up of {self._goal.worth - 1:.0%} or more"
 
     def _leave_untried(self) -> None:
         """Write down what would have come next: it was not tried, and not found to be of no use."""
@@ -263,7 +274,7 @@ class Search:
         """Race a candidate against what is kept, and prove it if it wins."""
         begun = time.monotonic()
         recipe = merged(self.best, candidate.recipe)
-        self._told(trying(candidate, self._earlier(candidate)))
+        self._told(trying(candidate, earlier_of(self._undecided, self.best, candidate.recipe)))
         try:
             left_s = self._left_s() - candidate.begins_s
             until = self._budget.until(begun, left_s, self._waiting, candidate.begins_s)
@@ -293,14 +304,9 @@ class Search:
 
     def _taken_up(self, candidate: Candidate) -> Sequence[Round]:
         """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
-        found = self._earlier(candidate)
+        found = earlier_of(self._undecided, self.best, candidate.recipe)
         self._undecided = [u for u in self._undecided if u is not found]
         return found.rounds if found is not None else ()
-
-    def _earlier(self, candidate: Candidate) -> Undecided | None:
-        """Return the undecided comparison of the same change with the same baseline."""
-        same = (u for u in self._undecided if u.base == self.best and u.candidate.recipe == candidate.recipe)
-        return next(same, None)
 
     def _gained(self, race: Race | Trial) -> Interval | None:
         return race.saving if self._goal.aim == "memory" else race.speedup
@@ -369,16 +375,6 @@ class Search:
             batch=self._batch,
             quality=self._quality,
         )
-
-
-def _verified(workshop: Workshop, best: Recipe, told: Callable[[str], None]) -> Quality | None:
-    """Run the best and the program as it was to the same loss, over several seeds."""
-    curves: tuple[list[Curve], list[Curve]] = ([], [])
-    for seed in _SEEDS:
-        told(f"training to the same loss with seed {seed}, without and with the kept changes")
-        for recipe, found in zip((BASELINE, best), curves, strict=True):
-            found.append(workshop.curve(recipe, seed, _TO_A_LOSS_S))
-    return compared(*curves, _SEEDS)
 
 
 def _could_gain(candidate: Candidate, goal: Goal) -> bool:

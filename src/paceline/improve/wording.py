@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from paceline.core.safety import Safety
 from paceline.explain.model import Interval
+from paceline.improve.budget import Budget
 from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import OUTCOMES, Candidate, Trial
 from paceline.improve.recipe import in_words
@@ -31,6 +32,23 @@ def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> 
 def too_long(prepares_s: float) -> str:
     """Say that a change takes too long before it can be measured."""
     return f"a trial takes about {prepares_s:.0f} s to prepare, which is more than the rest of the time budget allows"
+
+
+def too_small(budget: Budget, spent_s: float, left_s: float, start_s: float) -> str | None:
+    """Return the sentence for a budget that leaves no time for a single trial; None if there is time.
+
+    Args:
+        budget: The time of the search.
+        spent_s: What measuring the unchanged program took.
+        left_s: Until the budget is spent.
+        start_s: That the program takes to its first step.
+    """
+    if budget.allows_trial(left_s, start_s):
+        return None
+    return (
+        f"the time budget of {budget.total_s:.0f} s is too small for this program: measuring it without changes took "
+        f"{spent_s:.0f} s, and a trial takes at least {budget.least_trial_s(start_s):.0f} s more"
+    )
 
 
 def ended(left_s: float, budget_s: float) -> str:

@@ -11,6 +11,7 @@ from paceline import __version__
 from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange
 from paceline.explain.model import Diagnosis, Finding, Interval
 from paceline.explain.next_step import after_comparison
+from paceline.explain.whole_run import WholeRun
 from paceline.report.words import finite, steps_of
 
 SCHEMA = "paceline.compare/1"
@@ -31,8 +32,9 @@ def comparison_to_json(comparison: Comparison) -> Json:
         "time_ratio": _interval(comparison.ratio),
         "time_before_s": _interval(comparison.time_before_s),
         "time_after_s": _interval(comparison.time_after_s),
-        "before": _side(comparison.before),
-        "after": _side(comparison.after),
+        "whole_run_ratio": finite(comparison.whole_ratio),
+        "before": _side(comparison.before, comparison.whole_before),
+        "after": _side(comparison.after, comparison.whole_after),
         "main_phase": comparison.main.phase if comparison.main is not None else None,
         "phases": {one.phase: _phase(one) for one in comparison.phases},
         "loss": _loss(comparison.loss),
@@ -56,7 +58,7 @@ def _interval(interval: Interval | None) -> Json | None:
     }
 
 
-def _side(one: Diagnosis) -> Json:
+def _side(one: Diagnosis, whole: WholeRun | None) -> Json:
     return {
         "run_id": one.run_id,
         "command": one.command,
@@ -65,6 +67,7 @@ def _side(one: Diagnosis) -> Json:
         "ranks": one.world,
         "steps": steps_of(one.ranks),
         "wall_s": finite(one.wall_s),
+        "outside_steps_s": whole.outside_s if whole is not None else None,
         "median_s": one.step_s.value if one.step_s is not None else None,
         "samples_per_s": finite(one.samples_per_s),
         "batch_size": finite(one.batch_size),

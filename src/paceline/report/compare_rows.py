@@ -37,6 +37,7 @@ def rows(comparison: Comparison) -> list[Row]:
         *_phases(comparison),
         *_throughput(comparison),
         *_run_time(comparison),
+        *_outside_steps(comparison),
         *_memory(comparison),
     ]
     return [*found, _loss(comparison.loss)] if comparison.loss is not None else found
@@ -113,11 +114,26 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
         return
     steps = [steps_of(one.ranks) for one in sides]
     told = ["" if steps[0] == steps[1] else f" ({units.count(number, 'step')})" for number in steps]
+    ratio = after / before
+    faster = f", {units.factor(1 / ratio)} as fast" if ratio < 1 else ""
     yield Row(
         label=RUN_TIME,
         before=units.seconds(before) + told[0],
         after=units.seconds(after) + told[1],
-        change=relative(after / before) if steps[0] == steps[1] else "",
+        change=relative(ratio) + faster if steps[0] == steps[1] else "",
+    )
+
+
+def _outside_steps(comparison: Comparison) -> Iterator[Row]:
+    """Yield the time before the first step and after the last: a step that becomes faster leaves it as it is."""
+    before, after = comparison.whole_before, comparison.whole_after
+    if before is None or after is None:
+        return
+    yield Row(
+        label="outside steps",
+        before=units.seconds(before.outside_s),
+        after=units.seconds(after.outside_s),
+        change=signed(after.outside_s - before.outside_s),
     )
 
 

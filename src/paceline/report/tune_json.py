@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.explain.model import Diagnosis, Gain, Interval
+from paceline.explain.next_step import NextStep
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.by_hand import by_hand
 from paceline.improve.gpu_blocks import GpuRange
@@ -18,12 +20,13 @@ SCHEMA = "paceline.tune/1"
 Json = dict[str, Any]
 
 
-def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
+def tuned_json(tuned: Tuned, recipe_file: str | None, steps: Sequence[NextStep] = ()) -> Json:
     """Return a result as JSON values.
 
     Args:
         tuned: What tuning found.
         recipe_file: Where the recipe, or the one that was not proven, was written; None when there is none.
+        steps: What to do next, the first step first.
     """
     return {
         "schema": SCHEMA,
@@ -51,6 +54,9 @@ def tuned_json(tuned: Tuned, recipe_file: str | None) -> Json:
         },
         "unproven": _unproven(tuned.unproven, recipe_file),
         "recipe_file": recipe_file if tuned.best else None,
+        "whole_run": _whole(tuned),
+        "last_failure": tuned.last_failure,
+        "next": [step.record for step in steps],
         "price_per_hour_usd": tuned.price_per_hour,
         "batch": _batch(tuned.batch) if tuned.batch is not None else None,
         "quality": _quality(tuned.quality) if tuned.quality is not None else None,
@@ -130,6 +136,13 @@ def _speedup(interval: Interval | None) -> Json | None:
 
 def _step_times(times: StepTimes | None) -> Json | None:
     return None if times is None else {"baseline": times.baseline_s, "with_recipe": times.candidate_s}
+
+
+def _whole(tuned: Tuned) -> Json | None:
+    one = tuned.whole_run
+    if one is None:
+        return None
+    return {"run_id": one.run_id, "wall_s": one.wall_s, "steps_s": one.steps_s, "speedup": tuned.whole_speedup}
 
 
 def _finite(value: float) -> float | None:

@@ -20,12 +20,14 @@ from paceline.report.terminal import encodable
 from paceline.report.tune_table import print_trials
 from paceline.report.tune_words import (
     batch_lines,
+    failure_line,
     gained,
     money_lines,
     not_watched,
     quality_lines,
     safety_line,
     unproven_lines,
+    whole_line,
 )
 from paceline.report.words import printable
 
@@ -57,7 +59,7 @@ def _next(step: NextStep) -> str:
 
 
 def _line(trial: Trial, tuned: Tuned) -> str:
-    achieved = f"{tune_rows.achieved(trial.speedup)}, expected {_gain(trial.predicted)}, " if trial.speedup else ""
+    achieved = f"{tune_rows.achieved(trial.speedup)}, expected {_expected(trial)}, " if trial.speedup else ""
     if tune_rows.for_memory(tuned) and trial.speedup:
         memory = tune_rows.achieved(trial.saving)
         achieved = f"peak memory smaller by a factor of {memory}, speed {tune_rows.achieved(trial.speedup)},  "
@@ -68,18 +70,27 @@ def _what(trial: Trial) -> str:
     return trial.remedy if trial.status == "skipped" else in_words(trial.recipe)
 
 
+def _expected(trial: Trial) -> str:
+    """Print the expected speed-up, and that of the findings if earlier trials corrected it."""
+    corrected = trial.predicted_by_findings is not None and trial.predicted_by_findings != trial.predicted
+    own = f" (findings: {_gain(trial.predicted_by_findings)}; corrected with earlier trials)" if corrected else ""
+    return _gain(trial.predicted) + own
+
+
 def _gain(gain: Gain | None) -> str:
     return "unknown" if gain is None else f"{units.factor(gain.low)} to {units.factor(gain.high)}"
 
 
 def _end(tuned: Tuned) -> list[str]:
     lines = [f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"]
+    lines += [failed] if (failed := failure_line(tuned)) is not None else []
     lines += [f"busy: {busy}"] if (busy := busy_text(tuned)) is not None else []
     lines += [f"batch: {line}" for line in (batch_lines(tuned.batch) if tuned.batch is not None else ())]
     hand = [f"by hand: {one.remedy.id} ({one.finding}): {one.remedy.change}; {one.why}" for one in by_hand(tuned)]
     if not tuned.best:
         return [*lines, "no gain was proven: the baseline is kept", *unproven_lines(tuned), *hand]
     lines.append(f"best: {in_words(tuned.best)}, {gained(tuned)}")
+    lines += [whole] if (whole := whole_line(tuned)) is not None else []
     lines += [safety_line(tuned), *money_lines(tuned)]
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]
     lines += quality_lines(tuned.quality, tuned.price_per_hour) if tuned.quality is not None else ()

@@ -150,4 +150,32 @@ def gained(tuned: Tuned) -> str:
     how = ", computed as the product of the speed-ups of its changes" if tuned.in_turn else ""
     if tuned.goal == "memory":
         return f"peak memory smaller by a factor of {memory}, speed {time}, both compared with the baseline{how}"
-    return f"{time} over the baseline{how}"
+    per_step = " per step" if tuned.is_per_step else ""
+    return f"{time}{per_step} over the baseline{how}"
+
+
+def whole_line(tuned: Tuned) -> str | None:
+    """Say what the speed-up of a step means for a whole run; None where nothing was kept, or it is no speed-up."""
+    if not tuned.best or tuned.goal == "memory" or tuned.speedup is None or not tuned.is_per_step:
+        return None
+    if tuned.whole_run is None or tuned.whole_speedup is None:
+        return (
+            "whole run: the speed-up is that of a step; the time before the first step and after the last step stays "
+            "the same, and is not known because no complete `paceline run` of this program is recorded here"
+        )
+    one = tuned.whole_run
+    return (
+        f"whole run: about {units.factor(tuned.whole_speedup)}, because in the last complete run ({one.run_id}) "
+        f"{units.percent(one.steps_s / one.wall_s)} of {units.seconds(one.wall_s)} were steps, and only steps become "
+        f"faster"
+    )
+
+
+def failure_line(tuned: Tuned) -> str | None:
+    """Say that the last recorded run of the program failed: trials see only its first steps."""
+    if tuned.last_failure is None:
+        return None
+    return (
+        f"crash: the last recorded run of this program {tuned.last_failure}; tune runs only the first steps, so fix "
+        f"this first"
+    )

@@ -116,8 +116,13 @@ def _why(situation: Situation, loader: LoaderBreakdown) -> str:
 
 
 def _predicted(situation: Situation, workers: int, crowd: float) -> Gain:
-    gain = situation.supply.gain_with(workers)
-    return Gain(low=gain.low if crowd <= 1 else 1.0, high=max(gain.high * situation.supply.warmer, crowd))
+    """Return the gain to expect: what a finding states for this number of workers, as `paceline run` prints it."""
+    supply = situation.supply
+    stated = situation.gain_of("loader.workers")
+    if stated is not None and crowd <= 1 and workers == (1 if situation.streams else supply.best_workers()):
+        return stated
+    gain = supply.gain_with(workers)
+    return Gain(low=gain.low if crowd <= 1 else 1.0, high=max(gain.high, crowd))
 
 
 REMEDY = Remedy(id="loader.workers", page=PAGE, candidates=_candidates)

@@ -14,7 +14,7 @@ from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.page.paced import Paced, paced
 from paceline.report.page.verdict import Fact, facts
-from paceline.report.tune_words import money_lines
+from paceline.report.tune_words import failure_line, money_lines, whole_line
 
 _TRAINING: Mapping[str, str] = {
     "exact": "The same training",
@@ -35,17 +35,21 @@ def header(tuned: Tuned, next_command: str) -> Markup:
         first_step(first_sentence(tuned), details=_known(tuned), command=next_command),
         _bars(tuned),
         facts(_facts(tuned)),
-        *(element("p", sentence(words.headline(line)), class_="meta") for line in money_lines(tuned)),
+        *(element("p", sentence(words.headline(line)), class_="meta") for line in _lines(tuned)),
         element("pre", element("code", _command(tuned)), class_="command", tabindex="0", aria_label="The program"),
     )
+
+
+def _lines(tuned: Tuned) -> list[str]:
+    told = (failure_line(tuned), whole_line(tuned))
+    return [*(line for line in told if line is not None), *money_lines(tuned)]
 
 
 def first_sentence(tuned: Tuned) -> str:
     """Say what to do first: run with the recipe, search again, or keep the program."""
     if tuned.best:
         return "Run the program with the recipe"
-    is_open = tuned.out_of_budget or tuned.unproven is not None
-    return "Search again: no gain is proven yet" if is_open else "Keep the program as it is"
+    return "Search again: no gain is proven yet" if tuned.out_of_budget else "Keep the program as it is"
 
 
 def _known(tuned: Tuned) -> list[str | Markup]:
@@ -67,9 +71,6 @@ def _command(tuned: Tuned) -> str:
 
 def headline(tuned: Tuned) -> str:
     """Say in one sentence what came of it."""
-    looked = tuned.unproven.speedup if tuned.unproven is not None else None
-    if looked is not None:
-        return f"One change looked {units.factor(looked.value)} faster, but that is not proven"
     if not tuned.best:
         return "No gain was proven: keep the program unchanged"
     gained = tune_rows.in_all(tuned)
@@ -77,7 +78,8 @@ def headline(tuned: Tuned) -> str:
     if gained is None:
         return f"{changes} kept, each with a proven gain; their combined gain was not measured"
     factor = units.factor(gained.value)
-    much = f"in {factor} less memory" if tune_rows.for_memory(tuned) else f"{factor} faster"
+    faster = f"{factor} faster per step" if tuned.is_per_step else f"{factor} faster"
+    much = f"in {factor} less memory" if tune_rows.for_memory(tuned) else faster
     return f"{_TRAINING[_class(tuned)]}, {much}"
 
 
