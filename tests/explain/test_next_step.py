@@ -116,6 +116,8 @@ def test_a_recipe_without_effect_leads_to_a_search_and_not_back_to_its_patch():
         step = after_run(diagnosis(), launch, before, recipe_in_force=False)
         assert step.command == "paceline tune 'my train.py' --lr 0.1"
         assert "no setting of the recipe has an effect" in step.text
+    failed = replace(diagnosis(), exit_code=1)
+    assert "tune 'my" not in str(after_run(failed, launch, recipe_in_force=False).command)  # it may have had no time
 
 
 def test_without_a_verdict_the_report_is_shown_again():

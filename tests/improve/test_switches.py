@@ -7,7 +7,7 @@ import json
 import pytest
 
 from paceline.improve.child import allocator
-from paceline.improve.confirmed import missing
+from paceline.improve.confirmed import is_in_force, missing
 from paceline.improve.settings import SETTINGS
 
 TRAINS = """
@@ -108,3 +108,21 @@ def test_a_setting_that_was_given_up_is_missing_although_it_took_hold(tmp_path):
     (tmp_path / "held" / "1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
     recipe = {"ddp": {"no_sync": True}, "loader": {"num_workers": 2}}
     assert missing(recipe, tmp_path) == {"ddp.no_sync": "the program does it itself"}
+
+
+@pytest.mark.parametrize(
+    "recipe, entry, works",
+    [
+        ("[loader]\nnum_workers = 2\n", '{"key": "loader.num_workers", "held": true, "what": "2 workers"}', True),
+        ("[loader]\nnum_workers = 2\n", '{"key": "loader.num_workers", "held": false, "what": "a stream"}', False),
+        ("[loader]\nnum_workers = 2\n", "", False),
+        ('layout = "dp=2"\n', "", True),  # no settings
+        (None, "", True),  # it is not there any more
+    ],
+)
+def test_whether_a_recipe_had_an_effect_in_a_run(tmp_path, recipe, entry, works):
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "7.jsonl").write_text(f"{entry}\n" if entry else "")
+    if recipe is not None:
+        (tmp_path / "recipe.toml").write_text(recipe)
+    assert is_in_force(tmp_path / "recipe.toml", tmp_path) is works

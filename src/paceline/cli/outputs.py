@@ -105,7 +105,7 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
     """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
     from paceline.cli.runs import run_before
     from paceline.explain.next_step import after_run
-    from paceline.improve.confirmed import any_in_force
+    from paceline.improve.confirmed import is_in_force
     from paceline.record.read import read_launches
 
     launches = read_launches(folder)
@@ -113,7 +113,9 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
         before = run_before(folder)
     except (OSError, PacelineError):
         before = None
-    return after_run(diagnosis, launches[0] if launches else None, before, recipe_in_force=any_in_force(folder))
+    launch = launches[0] if launches else None
+    works = launch is None or launch.recipe is None or is_in_force(Path(launch.cwd) / launch.recipe, folder)
+    return after_run(diagnosis, launch, before, recipe_in_force=works)
 
 
 def _print_verdict(diagnosis: Diagnosis, page: str, following: NextStep, to_stdout: bool) -> None:

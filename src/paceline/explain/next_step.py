@@ -71,7 +71,7 @@ def _failed(diagnosis: Diagnosis) -> bool:
 def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_force: bool) -> NextStep | None:
     if launch.recipe is None:
         return None
-    if not in_force:
+    if not in_force and not _failed(diagnosis):
         return NextStep(
             text="no setting of the recipe has an effect on this program; search for changes that have one",
             command=f"paceline tune {as_typed(launch.command)}",

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.errors import UsageError
 from paceline.improve.child.held import FOLDER
-from paceline.improve.recipe import Recipe, keys_of
+from paceline.improve.recipe import Recipe, content_of, keys_of
 from paceline.improve.trials import TrialFailed
 
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
@@ -22,9 +23,19 @@ def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     return {key: reasons.get(key, NOTHING) for key in wanted}
 
 
-def any_in_force(folder: Path) -> bool:
-    """Return whether a run reported any setting of its recipe as applied."""
-    return bool(_told(folder)[0])
+def is_in_force(recipe_file: Path, folder: Path) -> bool:
+    """Return whether a recipe had an effect in a run; also true if the recipe has no settings or is not known any more.
+
+    Args:
+        recipe_file: The file of the recipe.
+        folder: The folder of the run.
+    """
+    try:
+        content = content_of(recipe_file)
+    except UsageError:
+        return True
+    wanted = keys_of({table: found for table, found in content.items() if isinstance(found, Mapping)})
+    return not wanted or bool(_told(folder)[0])
 
 
 def refused(recipe: Recipe, folder: Path) -> Mapping[str, str]:
