@@ -355,3 +355,36 @@ def test_an_evaluation_keeps_the_workers_that_the_program_gave_it(ran):
     done = ran(source, {"loader": {"num_workers": 1, "persistent_workers": True}})
     inside, outside = f"[{[True] * 4}]", f"[{[False] * 4}]"
     assert done.out.splitlines() == [*[f"train {inside}", f"evaluate {outside}"] * 2, "1"], done.err
+
+
+def test_an_evaluation_gets_the_workers_that_a_recipe_has_for_it(ran):
+    """And training does not: its loader and its random numbers are those of the program."""
+    source = """
+    import torch
+    from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+    class Held(Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            return get_worker_info() is not None
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield get_worker_info() is not None
+
+    if __name__ == "__main__":
+        torch.manual_seed(0)
+        train, held, stream = (DataLoader(data, batch_size=4) for data in (Held(), Held(), Stream()))
+        for _ in range(2):
+            print("train", [batch.tolist() for batch in train], torch.rand(()).item().hex())
+            with torch.no_grad():
+                print("evaluate", [batch.tolist() for batch in held], [batch.tolist() for batch in stream])
+    """
+    bare, done = ran(source), ran(source, {"loader": {"evaluation_workers": 2}})
+    assert done.out == bare.out.replace(
+        "evaluate [[False, False, False, False]]", "evaluate [[True, True, True, True]]"
+    )
+    assert done.out != bare.out
+    assert "loads Held in batches of 4 with 2 workers instead of 0" in done.held["loader.evaluation_workers"]
+    assert "IterableDataset" in done.refused["loader.evaluation_workers"]

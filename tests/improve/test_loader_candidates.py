@@ -160,3 +160,29 @@ def test_a_search_expects_of_a_number_of_workers_what_the_report_of_a_run_states
     }
     best = situation.supply.best_workers()
     assert expected[best] == stated[0].gain
+
+
+@pytest.mark.parametrize(
+    "held, workers",
+    [
+        ({"meter": meter(60, 0.020, 0.020)}, [2]),
+        ({"meter": meter(60, 0.020, 0.001)}, [8]),  # it waits for storage
+        ({"meter": meter(60, 0.020, 0.001), "eval_wait_s": 0.005}, []),
+        ({"meter": meter(60, 0.020, 0.001), "num_workers": 2}, []),
+        ({"meter": meter(60, 0.020, 0.001), "iterable": True}, []),
+        ({"meter": meter(60, 0.020, 0.001, draws_random=True)}, []),
+        ({"meter": meter(60, 0.020, 0.001), "train_fetches": 60}, []),
+    ],
+    ids=["computes", "waits", "little", "has-workers", "stream", "draws", "trains-too"],
+)
+def test_workers_are_proposed_for_an_evaluation_that_waits_for_its_loader(tmp_path, held, workers):
+    """The finding names the dataset and the remedy."""
+    steps = [{"forward": 3, "backward": 6, "optimizer": 1, "evaluation": 40 if n % 10 == 5 else 0} for n in range(101)]
+    settings = {"dataset": "Held", "num_workers": 0, "train_fetches": 0, "eval_fetches": 60, "eval_wait_s": 0.3, **held}
+    facts = RunFolder(tmp_path).rank(steps, summary={"loaders": [loader(**settings)]}).gauges().facts()
+    situation = Situation(run=facts.run, recipe={})
+    found = [one for one in candidates(situation) if one.remedy == "evaluation.workers"]
+    assert [one.recipe["loader"]["evaluation_workers"] for one in found] == workers
+    named = [one.change for one in situation.finding("RUN002").remedies if one.id == "evaluation.workers"]
+    assert [("Held" in one.why, one.safety) for one in found] == [(True, "exact")] * len(workers)
+    assert ["Held" in change for change in named] == [True] * len(workers)

@@ -199,3 +199,22 @@ def test_constants_defaults_and_arguments_are_changed_where_they_are(text, wante
     patch = of_text(text)
     assert patch.after[0].text == f"{HEAD}{wanted}"
     assert patch.stays == []
+
+
+@pytest.mark.parametrize(
+    "text, wanted, stays",
+    [
+        (
+            "val = DataLoader(d)\ntrain = DataLoader(d)\n",
+            "val = DataLoader(d, num_workers=3)\ntrain = DataLoader(d)\n",
+            0,
+        ),
+        ("more = {}\nval = DataLoader(d, **more)\n", "more = {}\nval = DataLoader(d, **more, num_workers=3)\n", 0),
+        ("n = 0\nval = DataLoader(d, num_workers=n)\nloader = DataLoader(d, num_workers=n)\n", None, 1),
+    ],
+)
+def test_workers_of_evaluation_are_set_in_evaluation_loaders_only(text, wanted, stays):
+    source = Source(path=Path("train.py"), text=f"{HEAD}{text}", is_script=True)
+    patch = patched([source], {"loader": {"evaluation_workers": 3}})
+    assert patch.after[0].text == f"{HEAD}{wanted or text}"
+    assert ["give this loader num_workers=3" in one.why for one in patch.stays] == [True] * stays

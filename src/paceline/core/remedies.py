@@ -123,6 +123,12 @@ _ROWS = (
     ),
     _advice("evaluation.faster", "Make evaluation faster", "numeric"),
     _advice("evaluation.less_often", "Evaluate less often or on fewer samples", "exact"),
+    _tunable(
+        "evaluation.workers",
+        "Load the batches of evaluation with workers",
+        "exact",
+        sets=("loader.evaluation_workers",),
+    ),
     _advice("gpu.cooling", "Improve the cooling of the GPU", "exact"),
     _advice("gpu.debug", "Find the kernel that causes the GPU error", "exact"),
     _advice("gpu.exclusive", "Use a GPU that no other process uses", "exact"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +29,45 @@ def training_loaders(rank: Rank) -> list[int]:
         return []
     chosen = weight.most_common(1)[0][0]
     return [i for i, loader in enumerate(loaders) if _key(loader) == chosen and loader.get("train_fetches")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationLoader:
+    """A loader without workers that fed only evaluation."""
+
+    dataset: str  # name of its class
+    batch_size: int | None
+    wait_s: float  # that the program waited for its batches
+    blocked: float  # share of that time in which the process neither computed nor waited for a core
+
+
+def evaluation_loaders(rank: Rank) -> list[EvaluationLoader]:
+    """Return the loaders of evaluation that workers could help, the one that was waited for longest first.
+
+    Streams are left out, and loaders whose samples draw random numbers: workers would move the draws elsewhere.
+    """
+    own = [one for one in rank.summary.get("loaders", ()) if one.get("eval_fetches") and not one.get("train_fetches")]
+    plain = [one for one in own if not one.get("num_workers") and not one.get("iterable") and not _draws(one)]
+    found = [
+        EvaluationLoader(
+            dataset=str(one.get("dataset")),
+            batch_size=one.get("batch_size"),
+            wait_s=float(one.get("eval_wait_s", 0.0)),
+            blocked=_blocked(one.get("meter") or {}),
+        )
+        for one in plain
+    ]
+    return sorted(found, key=lambda one: -one.wait_s)
+
+
+def _draws(loader: JsonObject) -> bool:
+    meter = loader.get("meter") or {}
+    return bool(meter.get("draws_random") or meter.get("own_generator"))
+
+
+def _blocked(meter: JsonObject) -> float:
+    produce = float(meter.get("produce_s", 0.0))
+    return max(0.0, 1 - float(meter.get("cpu_s", 0.0)) / produce) if produce > 0 else 0.0
 
 
 def _key(loader: JsonObject) -> tuple[object, ...]:

@@ -44,6 +44,7 @@ def _one_of(*values: Any) -> Setting:
 SETTINGS: Mapping[str, Setting] = {
     "loader.batch_size": _count(1, 1 << 30),
     "loader.num_workers": _count(0, 256),
+    "loader.evaluation_workers": _count(1, 256),
     "loader.prefetch_factor": _count(1, 64),
     "loader.persistent_workers": _one_of(True, False),
     "loader.pin_memory": _one_of(True, False),

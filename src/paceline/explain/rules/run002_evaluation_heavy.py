@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
-from paceline.explain.facts import Facts
+from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.gains import at_most, saving, share_of_events
+from paceline.explain.loader import evaluation_loaders
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
+_LEAST_WAITED = 0.02  # of step time, for batches of evaluation
 _LEFT_OUT = 0.5  # of all evaluations
 
 PAGE = """
@@ -29,6 +31,7 @@ the times of single evaluations. How much faster one evaluation can be is not kn
 ## What helps
 
 - `evaluation.less_often`: evaluate less often, or on a fixed part of the validation data.
+- `evaluation.workers`: load the batches of the evaluation with workers, if its loader has none.
 - `evaluation.faster`: evaluate with larger batches, under `torch.inference_mode()`, and with a loader that has workers.
 """
 
@@ -62,6 +65,7 @@ def check(facts: Facts) -> Finding | None:
                 change="evaluate half as often, or on half of the validation data",
                 gain=saving(share_of_events(spent[spent > 0], rank.total_s, _LEFT_OUT)),
             ),
+            *_workers(rank, share),
             Remedy(
                 id="evaluation.faster",
                 safety="numeric",
@@ -71,6 +75,16 @@ def check(facts: Facts) -> Finding | None:
         ],
         summary=f"evaluation takes {units.percent(share)} of the time",
     )
+
+
+def _workers(rank: RankFacts, share: float) -> list[Remedy]:
+    """Return the remedy for evaluation loaders without workers; nothing if the program hardly waits for one."""
+    found = evaluation_loaders(rank.record)
+    waited = min(share, sum(one.wait_s for one in found) / max(rank.total_s, 1e-9))
+    if not found or waited < _LEAST_WAITED:
+        return []
+    change = f"load the evaluation batches of {found[0].dataset} with workers"
+    return [Remedy(id="evaluation.workers", safety="exact", change=change, gain=at_most(waited))]
 
 
 RULE = Rule(code="RUN002", name="evaluation-heavy", page=PAGE, check=check)

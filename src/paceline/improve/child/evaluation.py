@@ -1,6 +1,7 @@
-"""Evaluation loaders keep what the program gave them: starting workers may take longer than a short evaluation.
+"""Evaluation loaders keep what the program gave them, unless a recipe sets their workers.
 
-An epoch that begins while gradients are switched off is one of evaluation.
+Starting workers may take longer than a short evaluation. An epoch that begins while gradients are switched off is one
+of evaluation.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline.improve.child import held
+
+KEY = "loader.evaluation_workers"
 _NAMES = ("num_workers", "prefetch_factor", "persistent_workers", "timeout")
 _DEFAULTS: Mapping[str, Any] = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
 _own: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # what the program asked for, by loader
@@ -27,12 +31,16 @@ def follow(loader: Any, asked: Mapping[str, Any]) -> None:
     wanted = {name: asked.get(name, _DEFAULTS[name]) for name in _NAMES}
     if wanted["num_workers"] and wanted["prefetch_factor"] is None:
         wanted["prefetch_factor"] = 2
-    if any(getattr(loader, name) != value for name, value in wanted.items()):
-        _own[loader] = wanted
+    _own[loader] = wanted
 
 
-def patch(torch: Any) -> None:
-    """Begin epochs of evaluation as the program would."""
+def patch(torch: Any, workers: int | None) -> None:
+    """Begin epochs of evaluation as the program would, or with this many workers.
+
+    Args:
+        torch: The module.
+        workers: Of evaluation loaders; None: as many as the program asked for.
+    """
     loader_class = torch.utils.data.DataLoader
     original = loader_class.__iter__
 
@@ -41,14 +49,25 @@ def patch(torch: Any) -> None:
         own = _own.get(self)
         if own is None or torch.is_grad_enabled():
             return original(self)
+        wanted = own if workers is None else _with_workers(torch, self, own, workers)
         changed = {name: getattr(self, name) for name in _NAMES}
-        _set(self, own)
+        _set(self, wanted)
         try:
             return original(self)
         finally:
             _set(self, changed)
 
     loader_class.__iter__ = __iter__
+
+
+def _with_workers(torch: Any, loader: Any, own: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
+    """Return the settings of an evaluation loader with other workers, which are started anew for each evaluation."""
+    what = f"{type(loader.dataset).__name__} in batches of {loader.batch_size}"
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        held.refused(KEY, f"the evaluation reads {what}, an IterableDataset, and each worker might read all of it")
+        return own
+    held.took(KEY, f"the evaluation loads {what} with {workers} workers instead of {own['num_workers']}")
+    return {**own, "num_workers": workers, "prefetch_factor": own["prefetch_factor"] or 2}
 
 
 def _set(loader: Any, values: Mapping[str, Any]) -> None:

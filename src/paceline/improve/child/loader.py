@@ -39,7 +39,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
         cache.patch(torch)
     draws.patch(torch)
     dataset_changes.patch(torch)
-    evaluation.patch(torch)
+    evaluation.patch(torch, settings.get("evaluation_workers"))
     if settings.get("device_prefetch"):
         from paceline.improve.child import device_prefetch
 

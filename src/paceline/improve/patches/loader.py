@@ -20,7 +20,8 @@ from paceline.improve.patches.evaluation import is_evaluation
 from paceline.improve.patches.placing import Placing, change_origin, find_place
 from paceline.improve.patches.snippets import CACHED_SAMPLES, DRAWS_ONCE, KEPT_WORKERS
 
-KEYS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "cache")
+EVALUATION = "evaluation_workers"
+KEYS = (EVALUATION, "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "cache")
 NOWHERE = "the source creates no DataLoader to which the setting applies"
 _ORDER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _OURS = (KEPT_WORKERS.name, DRAWS_ONCE.name)
@@ -54,17 +55,34 @@ class LoaderEdit(Edit):
         """Edit the call where it makes a loader."""
         if not self.program.is_loader(self.tree, original):
             return trainer.with_loader(self, original, call)
-        if is_evaluation(self.program, self.tree, original) or self._is_written_elsewhere(original):
+        if self._is_written_elsewhere(original):
             return call
+        if is_evaluation(self.program, self.tree, original):
+            return self._of_evaluation(original, call)
         why = self._why_not(original)
         if why:
-            for key in self.settings:
+            for key in self.settings.keys() - {EVALUATION}:
                 self.stay(key, f"{self.where(original)} {why}")
             return call
         call = self._with_workers(original, call)
         if "pin_memory" in self.settings:
             call = self._with("pin_memory", self.settings["pin_memory"], original, call)
         return self._cached(original, call) if self.settings.get("cache") else call
+
+    def _of_evaluation(self, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Give an evaluation loader the workers that a recipe has for evaluation; others stay as they are."""
+        workers = self.settings.get(EVALUATION)
+        if workers is None:
+            return call
+        found = self._place(original, "num_workers", workers)
+        if found.where not in ("here", "over"):  # what evaluation is given, training may be given too
+            why = found.why_not or f"takes num_workers from elsewhere: give this loader num_workers={workers}"
+            self.stay(EVALUATION, f"{self.where(original)} {why}")
+            return call
+        self.place(EVALUATION)
+        if found.where == "over":
+            return with_entry(call, "num_workers", repr(workers))
+        return with_argument(call, "num_workers", repr(workers), self._order(original))
 
     def _is_written_elsewhere(self, call: cst.Call) -> bool:
         """Say whether the arguments are set in ``super().__init__(...)`` of the program's own class."""
@@ -85,9 +103,11 @@ class LoaderEdit(Edit):
 
     def _place(self, call: cst.Call, key: str, value: object) -> Placing:
         if (call, key) not in self._places:
-            order = ("", *_ORDER) if self.program.is_partial(self.tree, call) else _ORDER
-            self._places[call, key] = find_place(self.program, self.tree, call, key, value, order)
+            self._places[call, key] = find_place(self.program, self.tree, call, key, value, self._order(call))
         return self._places[call, key]
+
+    def _order(self, call: cst.Call) -> tuple[str, ...]:
+        return ("", *_ORDER) if self.program.is_partial(self.tree, call) else _ORDER
 
     def _reads_stream(self, call: cst.Call) -> bool:
         dataset = argument(call, "dataset", _ORDER)
@@ -121,8 +141,9 @@ class LoaderEdit(Edit):
             change_origin(self.program, found, key, value)
             return call
         text = text or repr(value)
-        order = ("", *_ORDER) if self.program.is_partial(self.tree, original) else _ORDER
-        return with_entry(call, key, text) if found.where == "over" else with_argument(call, key, text, order)
+        if found.where == "over":
+            return with_entry(call, key, text)
+        return with_argument(call, key, text, self._order(original))
 
     def _with_workers(self, original: cst.Call, call: cst.Call) -> cst.Call:
         found = self._place(original, "num_workers", self.settings.get("num_workers", 0))
