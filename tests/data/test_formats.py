@@ -17,10 +17,11 @@ from tests.data.making import converted, jpeg
 
 from paceline.data import tfrecord
 from paceline.data.convert import Options, convert
-from paceline.data.export import export
+from paceline.data.export import export, export_notes
 from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.found import source_of
+from paceline.data.writer import Writer
 from paceline.errors import UsageError
 
 PICTURES = [jpeg(24 + 8 * number, 32, number) for number in range(6)]
@@ -236,3 +237,30 @@ def test_arrays_of_an_archive(tmp_path):
     (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
     with pytest.raises(UsageError, match="cannot be read as NumPy arrays"):
         len(source_of(tmp_path / "b.npz", None))
+
+
+def written(folder, *samples, classes=()) -> ShardedDataset:
+    with Writer(folder, classes=classes) as writer:
+        for sample in samples:
+            writer.write(sample)
+    return ShardedDataset(folder)
+
+
+def test_what_an_export_does_not_keep_is_told(tmp_path):
+    dataset = written(tmp_path / "in", {"x": 0.1, "label": 0}, {"label": 1}, classes=["cat", "dog"])
+    assert any("column x are rounded" in text for text in export_notes(dataset, "tfrecord"))
+    assert any("column x become NaN" in text for text in export_notes(dataset, "hdf5"))
+    assert export_notes(dataset, "webdataset") == []
+    export(dataset, tmp_path / "out", "webdataset", quiet)
+    assert (tmp_path / "out" / "classes.txt").read_text() == "cat\ndog\n"
+
+
+def test_text_of_hdf5_comes_back_as_text_and_gaps_are_refused(tmp_path):
+    export(written(tmp_path / "in", {"t": "ä", "n": 1}, {"t": "", "n": 2}), tmp_path / "a.h5", "hdf5", quiet)
+    source = source_of(tmp_path / "a.h5", None)
+    assert {column.name: column.kind for column in source.columns} == {"t": "text", "n": "int"}
+    assert [source.sample(number)["t"].data.decode() for number in range(2)] == ["ä", ""]
+    with pytest.raises(UsageError, match="samples have no t, and HDF5 has no mark"):
+        export(written(tmp_path / "gaps", {"t": "a", "n": 1}, {"n": 2}), tmp_path / "b.h5", "hdf5", quiet)
+    with pytest.raises(UsageError, match="zero byte"):
+        export(written(tmp_path / "zero", {"t": "a\0b"}), tmp_path / "c.h5", "hdf5", quiet)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 from tests.data.making import jpeg
 
 from paceline.cli.data_convert import command
+from paceline.data.batches import ShardedSamples
 from paceline.data.convert import Options, convert
 from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
@@ -218,7 +220,7 @@ def test_parquet_is_read_by_its_schema(tmp_path):
         tmp_path / "a.parquet", label=[None, 1], when=[moment] * 2, more=[{"a": [1]}] * 2, yes=[True, False]
     )
     found = made_of(source_of(path, None), tmp_path / "out")
-    assert kinds(found) == {"label": "int", "when": "text", "more": "text", "yes": "int"}
+    assert kinds(found) == {"label": "int", "when": "text", "more": "json", "yes": "int"}
     assert [batch["label"] for batch in Loader(found, 2)] == [[None, 1]]
     (place,) = found.places(np.array([0]))
     assert found.payload("when", place) == b"2026-01-02 00:00:00"
@@ -308,3 +310,212 @@ def test_lists_of_tfrecord_have_any_length_and_arrays_come_back(tmp_path):
     for place in again.places(np.arange(3)):
         assert again.payload("kept", place) == kept
         assert again.payload("boxes", place) == found.payload("boxes", place)
+
+
+def rows_of(source, dest) -> list[dict]:
+    """The samples as a loader gives them, converted in their order."""
+    made = made_of(source, dest)
+    samples = ShardedSamples(made, made.contents.columns, None, exact=True)
+    return [samples[number] for number in range(len(samples))]
+
+
+def sounds(folder, text, count=2) -> object:
+    for number in range(count):
+        (folder / f"{number}.wav").write_bytes(b"RIFF" + bytes([number]))
+    (folder / "a.csv").write_text(text)
+    return folder / "a.csv"
+
+
+@pytest.mark.parametrize("cells", [["12345678901234567890", "12345678901234567891"], ["1e400", "2.5"], ["007", "1.5"]])
+def test_cells_that_a_number_would_change_stay_text(tmp_path, cells):
+    path = sounds(tmp_path, f"path,x\n0.wav,{cells[0]}\n1.wav,{cells[1]}\n")
+    assert [row["x"] for row in rows_of(source_of(path, None), tmp_path / "out")] == cells
+
+
+def test_a_table_with_a_class_and_a_label_keeps_both(tmp_path):
+    path = sounds(tmp_path, "path,class,label\n0.wav,a,1\n1.wav,b,2\n")
+    rows = rows_of(source_of(path, None), tmp_path / "out")
+    assert [(row["class"], row["label"]) for row in rows] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [("path,x,y\n0.wav,1,2\n1.wav,3\n", "fewer cells"), ("path,path\n0.wav,1.wav\n", "two columns called")],
+)
+def test_a_table_that_would_lose_cells_is_refused(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said):
+        source_of(sounds(tmp_path, text), None)
+
+
+def parquet_folder(folder, *tables) -> object:
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir()
+    for number, columns in enumerate(tables):
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{number}.parquet")
+    return folder
+
+
+def test_parquet_files_of_several_schemas_lose_nothing(tmp_path):
+    path = parquet_folder(tmp_path / "in", {"a": [1]}, {"a": [2.75], "b": ["x"]})
+    assert rows_of(source_of(path, None), tmp_path / "out") == [{"a": 1.0, "b": None}, {"a": 2.75, "b": "x"}]
+    other = parquet_folder(tmp_path / "other", {"a": [1]}, {"a": ["x"]})
+    with pytest.raises(UsageError, match="columns of different types"):
+        source_of(other, None).columns  # noqa: B018
+
+
+def test_lists_and_structs_of_parquet_keep_their_types(tmp_path):
+    import pyarrow
+
+    columns = {
+        "small": pyarrow.array([[1, 2], []], pyarrow.list_(pyarrow.uint8())),
+        "names": [["a\0", "b"], []],
+        "more": [{"x": [1.5, None]}, None],
+        "when": pyarrow.array([1234567890123456789, None], pyarrow.timestamp("ns")),
+    }
+    first, second = rows_of(source_of(parquet_folder(tmp_path / "in", columns), None), tmp_path / "out")
+    assert (first["small"].dtype, first["small"].tolist(), second["small"].shape) == (np.uint8, [1, 2], (0,))
+    assert (first["names"], first["more"], second["more"]) == (["a\0", "b"], {"x": [1.5, None]}, None)
+    assert first["when"] == "2009-02-13 23:31:30.123456789"
+
+
+@pytest.mark.parametrize(
+    "column, said",
+    [
+        ([[b"a\0", b"b"]], "bytes inside a list"),
+        ([{"x": float("nan")}], "would not be the same in JSON"),
+        ([{"bytes": b"x", "path": "a", "rights": "mine"}], "bytes inside a list or a struct"),
+        ([[1, None]], "Python objects"),
+    ],
+)
+def test_values_of_parquet_that_would_change_are_refused(tmp_path, column, said):
+    with pytest.raises(BadSample, match=said):
+        made_of(source_of(parquet_folder(tmp_path / "in", {"a": column}), None), tmp_path / "out")
+
+
+def test_paths_and_class_names_of_parquet_that_are_not_kept_are_told(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    noted = {"info": {"features": {"fine": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
+    columns = {"fine": [1], "img": [{"bytes": jpeg(8, 8), "path": "a.jpg"}]}
+    made = pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps(noted)})
+    pyarrow.parquet.write_table(made, tmp_path / "a.parquet")
+    told = source_of(tmp_path / "a.parquet", None).notes
+    assert ["column img" in told[0], "column fine" in told[1]] == [True, True]
+
+
+def test_files_of_a_folder_that_are_not_converted_are_told(tmp_path):
+    path = parquet_folder(tmp_path / "in", {"a": [1]}, {"a": [2]})
+    (path / "0.parquet").rename(path / "0.PARQUET")
+    (path / "below").mkdir()
+    (path / "1.parquet").rename(path / "below" / "1.parquet")
+    (path / "x.jpg").write_bytes(jpeg(8, 8))
+    source = source_of(path, None)
+    assert len(source) == 1
+    assert source.notes == [f"2 files of {path} are not converted: 1 .jpg, 1 .parquet in folders below"]
+
+
+def test_text_in_linked_folders_is_read_and_other_files_are_told(tmp_path):
+    from paceline.data.sources.text import left_out, text_files
+
+    for name in ("in", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    (tmp_path / "in" / "b.html").write_text("more")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    assert [path.read_text() for path in text_files(tmp_path / "in")] == ["in", "elsewhere"]
+    assert left_out(tmp_path / "in") == [f"1 files of {tmp_path / 'in'} are not converted: 1 .html"]
+
+
+def test_a_link_to_a_folder_above_is_refused(tmp_path):
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    (tmp_path / "in" / "a" / "0.jpg").write_bytes(jpeg(8, 8))
+    (tmp_path / "in" / "a" / "up").symlink_to(tmp_path / "in")
+    with pytest.raises(UsageError, match="is a link to a folder that it lies in"):
+        image_folder(tmp_path / "in")
+
+
+def tar_of(path, *members) -> object:
+    import io
+    import tarfile
+
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            head = tarfile.TarInfo(name)
+            if data is None:
+                head.type, head.linkname = tarfile.SYMTYPE, "0.txt"
+                archive.addfile(head)
+            else:
+                head.size = len(data)
+                archive.addfile(head, io.BytesIO(data))
+    return path
+
+
+def test_members_of_tars_are_kept_told_or_refused(tmp_path):
+    source = source_of(tar_of(tmp_path / "a.tar", ("0.txt", b"a"), ("README", b"r"), ("._0.txt", b"m")), None)
+    assert "2 files" in source.notes[0] and "KEY.SUFFIX" in source.notes[0]
+    with pytest.raises(UsageError, match="is a link to 0.txt, without its own bytes"):
+        source_of(tar_of(tmp_path / "b.tar", ("0.txt", b"a"), ("1.txt", None)), None)
+
+
+def test_hdf5_behind_links_is_read(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        file["group/z"] = np.arange(3.0)
+        file["soft"] = h5py.SoftLink("/x")
+    assert rows_of(source_of(tmp_path / "a.h5", None), tmp_path / "out")[2] == {"x": 2, "group_z": 2.0, "soft": 2}
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["gone"] = h5py.SoftLink("/nowhere")
+    with pytest.raises(UsageError, match="gone is a link to nothing"):
+        len(source_of(tmp_path / "b.h5", None))
+
+
+def test_a_record_of_sequences_is_refused(tmp_path):
+    from paceline.data import tfrecord
+
+    lists = b"\x12\x02\x0a\x00"  # of a SequenceExample: feature_lists, field 2
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord.framed(tfrecord.encoded({"x": [1]}) + lists))
+    with pytest.raises(BadSample, match="SequenceExample is not supported"):
+        made_of(source_of(tmp_path / "a.tfrecord", None), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "samples, said",
+    [
+        ([{"a": np.ma.masked_array([1, 2], [True, False])}], "masked array"),
+        ([{"a": 0.5}, {"a": 2**60 + 1}], "would become"),
+        ([{"a": np.longdouble(1) / 3}], "would become"),
+    ],
+)
+def test_values_of_a_dataset_that_would_change_are_refused(tmp_path, monkeypatch, samples, said):
+    with pytest.raises(BadSample, match=said):
+        made_of(own_source(monkeypatch, Own(samples)), tmp_path / "out")
+
+
+class Point(NamedTuple):
+    x: float
+    y: int
+
+
+def test_dates_named_tuples_and_big_endian_arrays_of_a_dataset(tmp_path, monkeypatch):
+    day, span = np.datetime64("2026-01-02T03:04:05.000000006"), np.timedelta64(5, "s")
+    samples = [{"day": day, "span": span, "big": np.arange(3, dtype=">f4")[::-1], "__key__": "mine"}]
+    (row,) = rows_of(own_source(monkeypatch, Own(samples)), tmp_path / "out")
+    assert (row["day"], row["span"], row["key"]) == (day, span, "mine")
+    assert row["big"].dtype.isnative and row["big"].tolist() == [2, 1, 0]
+    points = own_source(monkeypatch, Own([Point(1, 2), Point(1.5, 3)]))
+    assert rows_of(points, tmp_path / "points") == [{"x": 1.0, "y": 2}, {"x": 1.5, "y": 3}]
+
+
+def test_a_source_that_changed_at_the_same_size_is_another_source(tmp_path):
+    from paceline.data.convert import fingerprint
+
+    path = sounds(tmp_path, "path\n" + "".join(f"{number}.wav\n" for number in range(200)), 200)
+    before = fingerprint(source_of(path, None), Options())
+    assert fingerprint(source_of(path, None), Options()) == before
+    (tmp_path / "101.wav").write_bytes(b"RIFX\x00")
+    assert fingerprint(source_of(path, None), Options()) != before

@@ -42,7 +42,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         options: Of the command.
         given: Names of the options that were typed.
     """
-    from paceline.data.sources.text import documents, fingerprint, tokenizer_of
+    from paceline.data.sources.text import documents, fingerprint, left_out, tokenizer_of
     from paceline.data.token_shards import write_tokens
 
     tokenizer, field = options["tokenizer"], options["text_field"]
@@ -57,6 +57,8 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         )
     if options["processes"] is not None:
         os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # the threads of a tokenizer.json
+    for text in left_out(paths[0]):
+        click.echo(f"paceline: {text}", err=True)
     own, skipped = tokenizer_of(tokenizer), list[str]()
     bad = skipped.append if options["on_error"] == "skip" else None
     with Progress("bytes") as progress:
@@ -65,9 +67,9 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         made = write_tokens(paths[1], texts, own, shard_tokens, fingerprint(paths[0], tokenizer, field))
     for text in skipped[:_SHOWN]:
         click.echo(f"paceline: skipped {text}", err=True)
-    left_out = f", {len(skipped):,} skipped" if skipped else ""
+    bad_ones = f", {len(skipped):,} skipped" if skipped else ""
     click.echo(
         f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "
-        f"{made.dtype}, in {count(len(made.shards), 'file')}{left_out}: {shown_dest}"
+        f"{made.dtype}, in {count(len(made.shards), 'file')}{bad_ones}: {shown_dest}"
     )
     click.echo(f"paceline: next: paceline data bench {shown_dest} --length 1024", err=True)

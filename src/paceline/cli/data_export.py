@@ -28,13 +28,16 @@ FORMATS = ("tfrecord", "hdf5", "webdataset")
 def command(folder: Path, dest: Path, kind: str) -> int:
     """Write a data set of shards in another format.
 
-    SRC is a folder that `paceline data convert` wrote. DEST is a new folder, or a new file with HDF5. The export is
-    lossless: the bytes of images are copied unchanged.
+    SRC is a folder that `paceline data convert` wrote. DEST is a new folder, or a new file with HDF5. The bytes of
+    images are copied unchanged. The command names what the other format does not keep. Class names are written to
+    classes.txt, or to an attribute of the HDF5 file.
     """
-    from paceline.data.export import export
+    from paceline.data.export import export, export_notes
     from paceline.data.sharded import ShardedDataset
 
     dataset = ShardedDataset(folder)
+    for text in export_notes(dataset, kind):
+        click.echo(f"paceline: {text}", err=True)
     with Progress("samples") as progress:
         written = export(dataset, dest, kind, progress)
     click.echo(f"{count(len(dataset), 'sample')} in {count(len(written), 'file')}: {dest}")

@@ -238,7 +238,8 @@ def value_of(column: Column, data: memoryview, decoder: Decoder | None) -> Any:
         assert decoder is not None  # there is a column of pictures
         return decoder.image(data, column.mode)
     if column.kind == "array":
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if column.kind == "json":
         return msgspec.json.decode(data)
     return bytes(data).decode() if column.kind == "text" else bytes(data)

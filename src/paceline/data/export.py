@@ -16,6 +16,7 @@ from paceline.data.tfrecord import encoded, framed
 from paceline.errors import EnvironmentFault, UsageError
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
+CLASSES_FILE = "classes.txt"
 
 Progress = Callable[[int, int], None]
 Row = Mapping[str, bytes | int | float]
@@ -43,9 +44,46 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
         if kind == "hdf5":
             return [_hdf5(dataset, dest, progress)]
         dest.mkdir(parents=True, exist_ok=True)
-        return _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
+        written = _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
+        return [*written, *_classes(dataset, dest)]
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name another place") from error
+
+
+def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
+    """Return what another format does not keep of a data set, in words."""
+    notes = []
+    columns = dataset.contents.columns
+    if kind == "tfrecord":
+        rounded = [column.name for column in columns if column.kind == "float" and _rounds(dataset, column)]
+        notes += [f"TFRecord has floats of 32 bits: values of column {name} are rounded" for name in rounded]
+    if kind == "hdf5":
+        nans = [column.name for column in columns if column.optional and column.kind == "float"]
+        notes += [f"HDF5 has no mark for missing values: those of column {name} become NaN" for name in nans]
+    if kind != "webdataset":
+        notes.append(f"the names of samples are not exported, such as {dataset.index(0).names[0]!r}")
+    return notes
+
+
+def _rounds(dataset: ShardedDataset, column: Column) -> bool:
+    """Say whether numbers of a column are others in 32 bits."""
+    for shard in range(len(dataset.contents.shards)):
+        values = dataset.index(shard).arrays[f"{column.name}.value"]
+        with np.errstate(over="ignore"):
+            if not np.array_equal(values.astype(np.float32).astype(np.float64), values, equal_nan=True):
+                return True
+    return False
+
+
+def _classes(dataset: ShardedDataset, dest: Path) -> list[Path]:
+    """Write the names of the classes, one on each line, as `--classes-from` reads them."""
+    if not dataset.contents.classes:
+        return []
+    path = dest / CLASSES_FILE
+    path.write_text(
+        "".join(f"{name}\n" for name in dataset.contents.classes), encoding="utf-8", errors="surrogateescape"
+    )
+    return [path]
 
 
 def _rows(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
@@ -92,7 +130,7 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
         import h5py
     except ImportError as error:
         raise EnvironmentFault("HDF5 files need h5py: pip install 'paceline[formats]'") from error
-    gaps = [c.name for c in dataset.contents.columns if c.optional and c.kind == "int"]
+    gaps = [c.name for c in dataset.contents.columns if c.optional and c.kind != "float"]
     if gaps:
         raise UsageError(
             f"samples have no {', '.join(gaps)}, and HDF5 has no mark for that; use webdataset or tfrecord"
@@ -108,16 +146,33 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
         }
         done = 0
         for shard in range(len(dataset.contents.shards)):
-            for row in _rows(dataset, shard):
-                for name, value in row.items():
-                    own[name][done] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+            for row_of, row in enumerate(_rows(dataset, shard)):
+                for column in dataset.contents.columns:
+                    if column.name in row:
+                        own[column.name][done] = _of_hdf5(dataset, Place(shard, row_of), column, row[column.name])
                 done += 1
                 progress(done, len(dataset))
+        if dataset.contents.classes:
+            file.attrs["classes"] = list(dataset.contents.classes)
     os.replace(made, dest)
     return dest
+
+
+def _of_hdf5(dataset: ShardedDataset, place: Place, column: Column, value: bytes | int | float) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    if column.kind != "text":
+        return np.frombuffer(value, np.uint8)
+    if b"\0" in value:
+        raise UsageError(
+            f"{dataset.name(place)}: {column.name} has a zero byte, which HDF5 ends a text at; use tfrecord"
+        )
+    return value.decode()
 
 
 def _dtype(column: Column, h5py: Any) -> Any:
     if column.is_number:
         return np.int64 if column.kind == "int" else np.float64
+    if column.kind == "text":
+        return h5py.string_dtype()
     return h5py.vlen_dtype(np.uint8)

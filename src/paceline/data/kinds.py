@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.data.model import Column, ColumnKind, Payload
+from paceline.data.model import KEY, Column, ColumnKind, Payload
 from paceline.errors import UsageError
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
@@ -70,8 +70,8 @@ def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dic
 
 
 def _plain(name: str) -> str:
-    """Return a name that can be a part of a file's name in a tar, between dots."""
-    return re.sub(r"[^\w-]+", "_", name)
+    """Return a name that can be a part of a file's name in a tar, between dots; `__key__` is ours."""
+    return "key" if name == KEY else re.sub(r"[^\w-]+", "_", name)
 
 
 def suffix_of_bytes(data: bytes) -> str:
@@ -90,8 +90,10 @@ def array_of(value: Any) -> Payload:
     """Return an array as NumPy writes it.
 
     Raises:
-        ValueError: It is one of Python objects.
+        ValueError: It is one of Python objects, or has a mask.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("it is a masked array, whose mask would be lost; give data and mask as two arrays")
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise ValueError("it is an array of Python objects; only arrays of numbers are supported")
@@ -122,5 +124,12 @@ def json_of(value: Any) -> Payload:
 
 
 def number_of(value: Any, column: Column) -> int | float:
-    """Return a number as its column has it."""
-    return float(value) if column.kind == "float" else int(value)
+    """Return a number as its column has it: 64 bits, whole or not.
+
+    Raises:
+        ValueError: It would be another number.
+    """
+    found = float(value) if column.kind == "float" else int(value)
+    if found != value and value == value:  # noqa: PLR0124 - NaN is no other number
+        raise ValueError(f"{value} would become {found} in a column of kind {column.kind}; give text or an array")
+    return found

@@ -99,7 +99,9 @@ def decoded(data: bytes) -> dict[str, Feature]:
     """
     try:
         found = {}
-        for _, features in _fields(data):
+        for part, features in _fields(data):
+            if part != 1:
+                raise NotATFRecord("a record is not an Example; a SequenceExample is not supported")
             for _, entry in _fields(_as_bytes(features)):
                 pair = dict(_fields(_as_bytes(entry)))
                 found[_as_bytes(pair[1]).decode()] = _feature(_as_bytes(pair.get(2, b"")))

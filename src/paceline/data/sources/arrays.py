@@ -14,6 +14,7 @@ from paceline.data.index import UNREADABLE
 from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
+from paceline.data.sources.files import times_of
 from paceline.errors import EnvironmentFault, UsageError
 
 _LABELS = ("label", "labels", "target", "targets", "y")
@@ -28,7 +29,11 @@ class Arrays:
     path: Path  # a folder of .npy files, one of them, or an HDF5 file
     hdf5: bool = False
     classes: Sequence[str] = ()
-    version: str = ""
+
+    @property
+    def version(self) -> str:
+        """When the files were changed."""
+        return times_of(sorted(self.path.glob("*.npy")) if self.path.is_dir() else [self.path])
 
     @property
     def reads_groups(self) -> bool:
@@ -112,7 +117,7 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_CHUNK_BYTES)
-        file.visititems(lambda name, one: found.update({name: one}) if isinstance(one, h5py.Dataset) else None)
+        _collect(file, "", found, ())
     except OSError as error:
         raise UsageError(f"{path} cannot be read as HDF5: {error}") from error
     if not found:
@@ -120,8 +125,29 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
     return found
 
 
+def _collect(group: Any, before: str, found: dict[str, Any], above: tuple[Any, ...]) -> None:
+    """Add the data sets below a group, through links too.
+
+    Raises:
+        UsageError: A link leads to nothing, or to a group that it lies in.
+    """
+    import h5py
+
+    for name in group:
+        try:
+            one = group[name]
+        except (KeyError, OSError) as error:
+            raise UsageError(f"{group.file.filename}: {before}{name} is a link to nothing ({error})") from error
+        if isinstance(one, h5py.Dataset):
+            found[f"{before}{name}"] = one
+        elif isinstance(one, h5py.Group):
+            if one == group or one in above:
+                raise UsageError(f"{group.file.filename}: {before}{name} is a link to a group that it lies in")
+            _collect(one, f"{before}{name}/", found, (*above, group))
+
+
 def _kind(array: Any) -> ColumnKind:
-    if array.ndim == 1 and array.dtype.kind in "biuf":
+    if array.ndim == 1 and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:  # a longer float is an array
         return "float" if array.dtype.kind == "f" else "int"
     if (array.dtype.metadata or {}).get("vlen") is str:  # as h5py marks text
         return "text"

@@ -70,7 +70,8 @@ class DatasetSource:
         for number in range(min(_PROBED, len(self))):
             try:
                 for name, value in self._parts(number).items():
-                    kinds[name] = kinds.get(name) or (None if value is None else self._kind(number, name, value))
+                    kind = None if value is None else self._kind(number, name, value)
+                    kinds[name] = "float" if (kinds.get(name), kind) == ("int", "float") else kinds.get(name) or kind
             except BadSample as error:
                 why = why or error
         if why is not None and not kinds:
@@ -157,7 +158,7 @@ class DatasetSource:
             names = column_names([str(key) for key in sample])
             return {names[str(key)]: value for key, value in sample.items()}
         parts = list(sample) if isinstance(sample, list | tuple) else [sample]
-        called = self._wanted or _usual_names(parts)
+        called = self._wanted or getattr(sample, "_fields", None) or _usual_names(parts)
         if len(called) != len(parts):
             raise BadSample(f"{self.name(number)} has {len(parts)} parts; there are names for {len(called)}")
         return dict(zip(called, parts, strict=True))
@@ -193,6 +194,8 @@ def kind_of(value: Any) -> ColumnKind:
     Raises:
         BadSample: There is none.
     """
+    if isinstance(value, np.datetime64 | np.timedelta64):  # a timedelta64 counts as an integer of NumPy
+        return "array"
     for kind, types in _KINDS:
         if isinstance(value, types):
             return kind
@@ -209,6 +212,8 @@ def kind_of(value: Any) -> ColumnKind:
 def _kind_of_array(value: Any) -> ColumnKind:
     """Return "int" or "float" of a single number, such as the label that a `TensorDataset` gives."""
     if getattr(value, "shape", None) != ():
+        return "array"
+    if str(getattr(value, "dtype", "")).startswith(("datetime64", "timedelta64")):
         return "array"
     single = value.item()
     return "array" if isinstance(single, complex) else kind_of(single)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from paceline.data.kinds import PICTURES, text_of
@@ -37,20 +40,17 @@ class Files:
         """The label of each file; empty where there are none."""
         return self.values.get(LABEL, ())
 
-    @property
+    @cached_property
     def version(self) -> str:
-        """A digest of the values."""
-        told = repr(([(name, list(values)) for name, values in self.values.items()], list(self.classes)))
+        """A digest of the values, and of the times at which the files were changed."""
+        times = times_of([self.root / file for file in self.files])
+        told = repr(([(name, list(values)) for name, values in self.values.items()], list(self.classes), times))
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
     def notes(self) -> Sequence[str]:
         """What is left out of the folder."""
-        if not self.left_out:
-            return ()
-        kinds = sorted(self.left_out.items(), key=lambda one: -one[1])
-        said = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds[:5])
-        return [f"{sum(self.left_out.values()):,} files of {self.root} are not converted: {said}"]
+        return left_out_notes(self.root, self.left_out)
 
     @property
     def empty_classes(self) -> Sequence[str]:
@@ -80,6 +80,15 @@ class Files:
             value = self.values[column.name][number]
             made[column.name] = text_of(value) if isinstance(value, str) else value
         return made
+
+
+def left_out_notes(root: Path, left_out: Mapping[str, int]) -> list[str]:
+    """Return a message about files of a folder that are not converted, counted by kind; none if there are none."""
+    if not left_out:
+        return []
+    kinds = sorted(left_out.items(), key=lambda one: -one[1])
+    said = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds[:5])
+    return [f"{sum(left_out.values()):,} files of {root} are not converted: {said}"]
 
 
 def file_column(files: Sequence[str]) -> Column:
@@ -114,6 +123,32 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def times_of(files: Sequence[Path]) -> str:
+    """Return a digest of the times at which files were changed: content may change at the same size."""
+    digest = hashlib.sha256()
+    for file in files:
+        with suppress(OSError):  # which is told when it is read
+            digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True))
+    return digest.hexdigest()
+
+
+def files_below(root: Path) -> Iterator[str]:
+    """Yield the files below a folder and the folders that it links to, relative to it, in order.
+
+    Raises:
+        UsageError: A link leads to a folder that it lies in.
+    """
+    for folder, inner, names in os.walk(root, followlinks=True):
+        inner.sort()
+        own = os.path.realpath(folder)
+        for name in inner:
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and (own + os.sep).startswith(os.path.realpath(path) + os.sep):
+                raise UsageError(f"{path} is a link to a folder that it lies in; remove the link")
+        below = os.path.relpath(folder, root)
+        yield from (name if below == "." else f"{below}/{name}" for name in sorted(names))
 
 
 def _suffix(path: Path) -> str:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from paceline.data.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
+from paceline.data.sources.files import files_below, left_out_notes
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import tfrecords
-from paceline.data.sources.webdataset import tars
+from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.errors import UsageError
 
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
-    "webdataset": ((".tar",), tars),
+    "webdataset": ((*PLAIN, *PACKED), tars),
     "tfrecord": ((".tfrecord", ".tfrecords", ".tfrec"), tfrecords),
     "parquet": ((".parquet", ".pq"), tables),
+    "arrow": ((".arrow", ".feather"), partial(tables, arrow=True)),
 }
 _OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
     "images": ("folder", image_folder),
@@ -57,7 +63,8 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
     Args:
         path: A file, or a folder.
-        kind: images, table, webdataset, tfrecord, parquet, hdf5 or npy; None: what the names of files say.
+        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco or npy; None: what the names of
+            files say.
         classes: Names of the labels in their order, of images and tables; None: those of the source.
 
     Raises:
@@ -81,7 +88,9 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     files = [path] if path.is_file() else _files(path, suffixes)
     if not files:
         raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
-    return listed_together(files)
+    found: Any = listed_together(files)
+    others = _others(path, files) if path.is_dir() else []
+    return cast(Source, replace(found, left_out=[*found.left_out, *others]))
 
 
 def _kind(path: Path) -> str:
@@ -99,10 +108,23 @@ def _kind(path: Path) -> str:
     raise UsageError(f"the format of {path} is not recognised; give it with --format{unpack}")
 
 
+def _others(folder: Path, files: Sequence[Path]) -> list[str]:
+    """Return a message about the files of a folder, and of the folders in it, that are not converted."""
+    taken = {str(file.relative_to(folder)) for file in files}
+    others = [Path(file) for file in files_below(folder) if file not in taken]
+    kinds = [f"{one.suffix.lower() or 'without suffix'}{' in folders below' * ('/' in str(one))}" for one in others]
+    return left_out_notes(folder, Counter(kind for kind, one in zip(kinds, others, strict=True) if _is_data(one)))
+
+
+def _is_data(path: Path) -> bool:
+    """Say whether a file is neither hidden nor a description that Hugging Face's datasets writes."""
+    return not path.name.startswith(".") and path.name not in ("state.json", "dataset_info.json")
+
+
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and _is(path, suffixes))
 
 
 def _is(path: Path, suffixes: Sequence[str]) -> bool:
     """Say whether a name has one of these suffixes, at its end or before a part such as ``-00000-of-00004``."""
-    return any(path.name.endswith(suffix) or f"{suffix}-" in path.name for suffix in suffixes)
+    return any(path.name.lower().endswith(suffix) or f"{suffix}-" in path.name.lower() for suffix in suffixes)

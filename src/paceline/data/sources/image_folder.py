@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.data.model import Column
-from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, numbers_of, size_of
+from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, files_below, numbers_of, size_of
 from paceline.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
@@ -26,7 +26,7 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     Raises:
         UsageError: There are no images, or folders that are not among the classes.
     """
-    below = list(_files(root))
+    below = list(files_below(root))
     for suffixes in (SUFFIXES, AUDIO, VIDEO):
         files = [file for file in below if file.lower().endswith(suffixes)]
         if files:
@@ -52,14 +52,6 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
         raise UsageError(f"{root} has no folders of classes, and --classes-from needs them")
     sizes = [size_of(root / file) for file in kept]
     return Files(root, kept, sizes, columns, values, named, dict(left_out))
-
-
-def _files(root: Path) -> Iterator[str]:
-    """Yield the files below a folder, relative to it, in order."""
-    for folder, inner, names in os.walk(root, followlinks=True):
-        inner.sort()
-        below = os.path.relpath(folder, root)
-        yield from (name if below == "." else f"{below}/{name}" for name in sorted(names))
 
 
 def _reason(file: str, wanted: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Parquet files: columns of numbers, text and bytes; pictures as bytes, or with their path as Hugging Face has them."""
+"""Tables of Parquet and Arrow files: columns of numbers, text, bytes and lists; files of images with their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
-from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.kinds import column_names, kind_of_suffix, suffix_of_bytes
+from paceline.data.model import Column, ColumnKind, Sample
 from paceline.data.sources import BadSample
+from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kept_value, kind_of_type, merged_schema
+from paceline.data.sources.files import times_of
 from paceline.errors import EnvironmentFault, UsageError
 
 _KEPT_GROUPS = 8  # groups of rows in memory
@@ -24,77 +26,92 @@ class Tables:
     """All rows of some files."""
 
     files: Sequence[Path]
-    version: str = ""
+    arrow: bool = False  # whether the files are Arrow (Feather), not Parquet
+    left_out: Sequence[str] = ()  # messages about other files of their folder
     reads_groups = True  # a row is read with all of its group
 
-    def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path]]]:
-        return type(self), (self.files,)
+    def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path], bool]]:
+        return type(self), (self.files, self.arrow)
+
+    @property
+    def version(self) -> str:
+        """When the files were changed."""
+        return times_of(self.files)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out."""
+        paths = [field.name for field in self._schema if has_path(field.type)]
+        named = [name for name, names in self._class_names.items() if name != "label" and names]
+        notes = [f"the paths beside the bytes of column {name} are not converted" for name in paths]
+        return [*self.left_out, *notes, *(f"the class names of column {name} are not converted" for name in named)]
 
     @cached_property
     def _opened(self) -> list[Any]:
         try:
             import pyarrow
-            import pyarrow.parquet
         except ImportError as error:
-            raise EnvironmentFault("Parquet files need pyarrow: pip install 'paceline[formats]'") from error
+            raise EnvironmentFault("Parquet and Arrow files need pyarrow: pip install 'paceline[formats]'") from error
         try:
-            return [pyarrow.parquet.ParquetFile(path) for path in self.files]
+            return [_ArrowFile(path) if self.arrow else _ParquetFile(path) for path in self.files]
         except (OSError, pyarrow.ArrowException) as error:
-            raise UsageError(f"{', '.join(map(str, self.files[:3]))} cannot be read as Parquet: {error}") from error
+            named = "Arrow" if self.arrow else "Parquet"
+            raise UsageError(f"{', '.join(map(str, self.files[:3]))} cannot be read as {named}: {error}") from error
+
+    @cached_property
+    def _schema(self) -> Any:
+        return merged_schema([one.schema for one in self._opened], self.files)
 
     @cached_property
     def _groups(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Return file and group of each group of rows, and the number of its first row."""
         found, sizes = [], []
         for number, file in enumerate(self._opened):
-            for group in range(file.num_row_groups):
-                found.append((number, group))
-                sizes.append(file.metadata.row_group(group).num_rows)
+            found += [(number, group) for group in range(len(file.rows))]
+            sizes += file.rows
         return found, np.append(0, np.cumsum(sizes)).astype(np.int64)
 
     @cached_property
-    def _read(self) -> Any:
-        return lru_cache(_KEPT_GROUPS)(lambda group: self._opened[group[0]].read_row_group(group[1]))
+    def _read(self) -> Callable[[tuple[int, int]], Any]:
+        return lru_cache(_KEPT_GROUPS)(lambda group: self._opened[group[0]].read(group[1]))
 
     def __len__(self) -> int:
         return int(self._groups[1][-1])
 
-    @cached_property
+    @property
     def classes(self) -> Sequence[str]:
         """Names of the labels, where Hugging Face's datasets has noted them."""
-        noted = (self._opened[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        return self._class_names.get("label", ())
+
+    @cached_property
+    def _class_names(self) -> Mapping[str, Sequence[str]]:
+        noted = (self._opened[0].schema.metadata or {}).get(b"huggingface", b"{}")
         try:
             features = msgspec.json.decode(noted)["info"]["features"]
-            return [str(name) for name in features["label"]["names"]]
-        except (msgspec.DecodeError, KeyError, TypeError):
-            return ()
+            found = {name: one.get("names") for name, one in features.items() if isinstance(one, Mapping)}
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+            return {}
+        return {name: [str(one) for one in names] for name, names in found.items() if isinstance(names, list)}
 
     @cached_property
     def _names(self) -> dict[str, str]:
         """What columns are called, by their names in the files."""
-        return column_names(self._opened[0].schema_arrow.names)
+        return column_names(self._schema.names)
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the schema says; of bytes, what the first that are there are."""
-        return [Column(name=self._names[field.name], kind=self._kind(field)) for field in self._opened[0].schema_arrow]
+        """What the schemas say; of bytes, what the first that are there are."""
+        return [Column(name=self._names[field.name], kind=self._kind(field)) for field in self._schema]
 
     def _kind(self, field: Any) -> ColumnKind:
-        from pyarrow import types
-
-        own = field.type.value_type if types.is_dictionary(field.type) else field.type
-        if types.is_integer(own) or types.is_boolean(own):
-            return "int"
-        if types.is_floating(own):
-            return "float"
-        if types.is_list(own) or types.is_large_list(own) or types.is_fixed_size_list(own):
-            return "array"
-        if not _is_bytes(own):
-            return "text"
-        groups, _ = self._groups
-        there = self._read(groups[0]).column(field.name).drop_null()
-        first = _bytes(there[0].as_py()) if len(there) else None
-        return kind_of_suffix(suffix_of_bytes(first or b""))
+        if not is_bytes(field.type):
+            return kind_of_type(field.type)
+        for group in self._groups[0]:
+            if field.name in self._opened[group[0]].schema.names:
+                there = self._read(group).column(field.name).drop_null()
+                first = bytes_in(there[0].as_py()) if len(there) else None
+                return kind_of_suffix(suffix_of_bytes(first or b""))
+        return "bytes"
 
     def size(self, number: int) -> int:
         """Return what a row has on average, uncompressed."""
@@ -102,8 +119,7 @@ class Tables:
 
     @cached_property
     def _usual_bytes(self) -> int:
-        whole = sum(f.metadata.row_group(g).total_byte_size for f in self._opened for g in range(f.num_row_groups))
-        return int(whole / max(1, len(self)))
+        return int(sum(one.bytes for one in self._opened) / max(1, len(self)))
 
     def name(self, number: int) -> str:
         """Return the file and the row in it."""
@@ -113,65 +129,88 @@ class Tables:
 
     def sample(self, number: int) -> Sample:
         """Read a row."""
-        row = self._row(number)
-        found = {column: row.get(name) for name, column in self._names.items()}
-        return {column.name: self._value(number, column, found[column.name]) for column in self.columns}
+        row, found = self._row(number), {}
+        for field, column in zip(self._schema, self.columns, strict=True):
+            try:
+                found[column.name] = kept_value(row.get(field.name), column, field.type)
+            except (ValueError, TypeError) as error:
+                raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
+        return found
 
     def _row(self, number: int) -> dict[str, Any]:
         groups, first = self._groups
         place = int(np.searchsorted(first, number, side="right")) - 1
         try:
             table = self._read(groups[place])
+            row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
         except (OSError, ValueError) as error:  # pyarrow's own are these
             raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
-        row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
         return row
 
-    def _value(self, number: int, column: Column, value: Any) -> Value:
-        if value is None:
-            return None
-        if column.is_number:
-            return number_of(value, column)
-        if column.kind == "text":
-            return text_of(msgspec.json.encode(value).decode() if isinstance(value, Mapping | list) else value)
-        if column.kind == "array":
-            return self._array(number, column, value)
-        data = _bytes(value)
-        if data is None:
-            raise BadSample(f"{self.name(number)}: {column.name} holds no bytes")
-        return Payload(data=data, suffix=suffix_of_bytes(data))
 
-    def _array(self, number: int, column: Column, value: Any) -> Payload:
+class _ParquetFile:
+    """A file of Parquet."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet
+
+        self._own = pyarrow.parquet.ParquetFile(path)
+        self.schema = self._own.schema_arrow
+        groups = [self._own.metadata.row_group(group) for group in range(self._own.num_row_groups)]
+        self.rows = [group.num_rows for group in groups]
+        self.bytes = sum(group.total_byte_size for group in groups)
+
+    def read(self, group: int) -> Any:
+        """Return a group of rows."""
+        return _readable(self._own.read_row_group(group))
+
+
+class _ArrowFile:
+    """A file of Arrow: in its file format, which Feather is too, or as a stream, as Hugging Face writes it."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow
+        import pyarrow.ipc
+
+        source = pyarrow.memory_map(str(path))
         try:
-            return array_of(value)
-        except ValueError as error:
-            raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
+            own = pyarrow.ipc.open_file(source)
+            batches = [own.get_batch(number) for number in range(own.num_record_batches)]
+        except pyarrow.ArrowInvalid:
+            source.seek(0)
+            own = pyarrow.ipc.open_stream(source)
+            batches = list(own)
+        self.schema = own.schema
+        self._tables = [pyarrow.Table.from_batches([batch]) for batch in batches]
+        self.rows = [batch.num_rows for batch in batches]
+        self.bytes = sum(batch.nbytes for batch in batches)
+
+    def read(self, group: int) -> Any:
+        """Return a group of rows."""
+        return _readable(self._tables[group])
 
 
-def tables(paths: Sequence[Path]) -> Tables:
+def _readable(table: Any) -> Any:
+    """Return a table whose nanoseconds are text, because Python's dates have none."""
+    import pyarrow
+    from pyarrow import types
+
+    for place, field in enumerate(table.schema):
+        own = field.type
+        if (types.is_timestamp(own) or types.is_duration(own) or types.is_time64(own)) and own.unit == "ns":
+            text = pyarrow.string() if not types.is_duration(own) else pyarrow.int64()
+            table = table.set_column(place, field.name, table.column(place).cast(text))
+    return table
+
+
+def tables(paths: Sequence[Path], *, arrow: bool = False) -> Tables:
     """List the rows of files.
 
     Raises:
         UsageError: They cannot be read, or there are none.
         EnvironmentFault: pyarrow is not installed.
     """
-    found = Tables(list(paths))
+    found = Tables(list(paths), arrow)
     if not len(found):
         raise UsageError(f"no rows in {', '.join(map(str, paths[:3]))}")
     return found
-
-
-def _is_bytes(own: Any) -> bool:
-    """Say whether values are bytes, or have them beside a path."""
-    from pyarrow import types
-
-    if types.is_struct(own):
-        return any(field.name == "bytes" and _is_bytes(field.type) for field in own)
-    return bool(types.is_binary(own) or types.is_large_binary(own) or types.is_fixed_size_binary(own))
-
-
-def _bytes(value: Any) -> bytes | None:
-    if isinstance(value, bytes):
-        return value
-    inside = value.get("bytes") if isinstance(value, Mapping) else None
-    return inside if isinstance(inside, bytes) else None

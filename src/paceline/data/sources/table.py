@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, s
 from paceline.errors import UsageError
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number
 _LARGEST_WHOLE = 18  # digits that surely fit into 64 bits
 _PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
 
@@ -32,6 +34,9 @@ def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
     heads, rows = _read(path)
     if not rows:
         raise UsageError(f"{path} has no rows")
+    twice = sorted({head for head in heads if heads.count(head) > 1})
+    if twice:
+        raise UsageError(f"{path} has two columns called {twice[0]!r}; rename one of them")
     files_in, labels_in = _paths_head(path, heads), _head(heads, _LABELS)
     if labels_in is None and classes is not None:
         raise UsageError(f"{path} has no column of labels ({', '.join(_LABELS)}), and --classes-from needs one")
@@ -57,7 +62,7 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the heads of a table, and the line and the cells of each row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
+            reader = csv.DictReader(file)
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
@@ -69,6 +74,8 @@ def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dic
     for row in reader:
         if None in row:
             raise UsageError(f"{path}, line {reader.line_num}: it has more cells than the first line; quote commas")
+        if None in row.values():
+            raise UsageError(f"{path}, line {reader.line_num}: it has fewer cells than the first line; add commas")
         yield reader.line_num, row
 
 
@@ -91,13 +98,19 @@ def _labels(path: Path, labels: list[str], classes: Sequence[str] | None) -> tup
 def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
     """Return a column as numbers if all cells are numbers, else as text. An empty cell among numbers is no value."""
     some = [cell.strip() for cell in cells if cell.strip()]
-    if some and all(_WHOLE.fullmatch(cell) and len(cell) <= _LARGEST_WHOLE for cell in some):
-        leading = any(cell.lstrip("+-").startswith("0") and len(cell.lstrip("+-")) > 1 for cell in some)
-        if not leading or name == LABEL:  # 007 is a name, and not a number
-            return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
-    elif some and all(_DECIMAL.fullmatch(cell) for cell in some):
+    named = name != LABEL and any(_NAME.fullmatch(cell) for cell in some)
+    if some and not named and all(_WHOLE.fullmatch(cell) and len(cell) <= _LARGEST_WHOLE for cell in some):
+        return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
+    if some and not named and all(_is_decimal(cell) for cell in some):
         return Column(name=name, kind="float"), [float(cell) if cell.strip() else None for cell in cells]
     return Column(name=name, kind="text"), list(cells)
+
+
+def _is_decimal(cell: str) -> bool:
+    """Say whether a cell is a number that a float of 64 bits has: not beyond its range, and whole numbers exactly."""
+    if not _DECIMAL.fullmatch(cell) or math.isinf(float(cell)):
+        return False
+    return not _WHOLE.fullmatch(cell) or int(float(cell)) == int(cell)
 
 
 def _usual(name: str, labels_in: str | None) -> str:
@@ -105,7 +118,8 @@ def _usual(name: str, labels_in: str | None) -> str:
 
 
 def _head(heads: Sequence[str], wanted: Sequence[str]) -> str | None:
-    return next((head for head in heads if head.strip().lower() in wanted), None)
+    """Return the head that is called as the first of some names that is there."""
+    return next((head for name in wanted for head in heads if head.strip().lower() == name), None)
 
 
 def _paths_head(path: Path, heads: Sequence[str]) -> str:

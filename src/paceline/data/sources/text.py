@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from paceline.data.resuming import sampled_content
+from paceline.data.sources.files import files_below, left_out_notes
 from paceline.data.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.errors import EnvironmentFault, UsageError
 
@@ -68,18 +70,29 @@ def documents(
 
 
 def fingerprint(path: Path, tokenizer: str, field: str = FIELD) -> str:
-    """Return a digest of the files of documents, by name, size and sampled content, and of the tokenizer."""
+    """Return a digest of the files of documents, by name, size, time and sampled content, and of the tokenizer."""
     digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
     digest.update(field.encode())
     for file in text_files(path):
         digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
-        digest.update(sampled_content(file))
+        digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True) + sampled_content(file))
     return digest.hexdigest()
 
 
 def text_files(path: Path) -> list[Path]:
     """Return the files of text at a path, in order."""
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.name.lower().endswith(SUFFIXES))
+    if path.is_file():
+        return [path]
+    return sorted(path / file for file in files_below(path) if file.lower().endswith(SUFFIXES))
+
+
+def left_out(path: Path) -> list[str]:
+    """Return a message about files of a folder that are no text; none if there are none."""
+    if path.is_file():
+        return []
+    others = [Path(file) for file in files_below(path) if not file.lower().endswith(SUFFIXES)]
+    kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
+    return left_out_notes(path, kinds)
 
 
 def _of_file(path: Path, field: str, cuts: bool, bad: Bad | None) -> Iterator[Text]:

@@ -13,6 +13,7 @@ import numpy as np
 from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
+from paceline.data.sources.files import times_of
 from paceline.data.tfrecord import Feature, NotATFRecord, decoded, places
 from paceline.errors import UsageError
 
@@ -29,7 +30,17 @@ class Records:
     offset: np.ndarray
     length: np.ndarray
     classes: Sequence[str] = ()
-    version: str = ""
+    left_out: Sequence[str] = ()  # messages about other files of their folder
+
+    @property
+    def version(self) -> str:
+        """When the files were changed."""
+        return times_of(self.files)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out."""
+        return self.left_out
 
     def __len__(self) -> int:
         return len(self.offset)

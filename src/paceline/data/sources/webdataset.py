@@ -1,21 +1,33 @@
 """Tars as WebDataset has them: files of a sample share a name up to its first dot, and follow each other.
 
-Where a file lies in its tar is noted once, and it is read from there; compressed tars would have to be read through.
+Where a file lies in its tar is noted once, and it is read from there. A compressed tar is unpacked into memory, whole.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from paceline.data.kinds import column_names, column_of_suffix, plain_suffix
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
+from paceline.data.sources.files import left_out_notes, times_of
 from paceline.errors import UsageError
+
+PLAIN = (".tar",)
+PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_KEPT_UNPACKED = 2  # tars in memory
+_UNPACKED_BY: Mapping[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open}  # else gzip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,29 @@ class Tars:
     files: Sequence[Path]
     groups: Sequence[Group]
     classes: Sequence[str] = ()
-    version: str = ""
+    left_out: Sequence[str] = ()  # messages about what is not converted
+
+    def __reduce__(self) -> tuple[type[Tars], tuple[Sequence[Path], Sequence[Group]]]:
+        return type(self), (self.files, self.groups)
+
+    @property
+    def version(self) -> str:
+        """When the files were changed."""
+        return times_of(self.files)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out."""
+        return self.left_out
+
+    @cached_property
+    def reads_groups(self) -> bool:
+        """Whether a sample is read with others: a compressed tar is read whole."""
+        return any(map(_is_packed, self.files))
+
+    @cached_property
+    def _unpacked(self) -> Callable[[Path], bytes]:
+        return lru_cache(_KEPT_UNPACKED)(_unpacked)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -83,9 +117,18 @@ class Tars:
         if len(parts) < len(group.members):
             files = ", ".join(member.suffix for member in group.members)
             raise BadSample(f"{self.name(number)} has two files of one column among {files}; rename one of them")
-        with self.files[group.tar].open("rb") as file:
-            read = {name: os.pread(file.fileno(), one.size, one.offset) for name, one in parts.items()}
+        read = self._bytes(number, self.files[group.tar], parts)
         return {column.name: self._value(number, column, parts.get(column.name), read) for column in self.columns}
+
+    def _bytes(self, number: int, path: Path, parts: Mapping[str, Member]) -> Mapping[str, bytes]:
+        try:
+            if _is_packed(path):
+                data = self._unpacked(path)
+                return {name: data[one.offset : one.offset + one.size] for name, one in parts.items()}
+            with path.open("rb") as file:
+                return {name: os.pread(file.fileno(), one.size, one.offset) for name, one in parts.items()}
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
 
     def _value(self, number: int, column: Column, member: Member | None, read: Mapping[str, bytes]) -> Value:
         if member is None:
@@ -111,22 +154,37 @@ def tars(paths: Sequence[Path]) -> Tars:
     """List the samples of tars.
 
     Raises:
-        UsageError: One is no plain tar, or there are no samples.
+        UsageError: One is no tar, or has links, or there are no samples.
     """
-    groups = [group for number, path in enumerate(paths) for group in _groups(number, path)]
+    skipped: Counter[str] = Counter()
+    groups = [group for number, path in enumerate(paths) for group in _groups(number, path, skipped)]
     if not groups:
         raise UsageError(f"no samples in {', '.join(map(str, paths[:3]))}: file names must be KEY.SUFFIX")
-    return Tars(list(paths), groups)
+    return Tars(list(paths), groups, left_out=left_out_notes(paths[0].parent, skipped))
 
 
-def _groups(number: int, path: Path) -> Iterator[Group]:
+def _is_packed(path: Path) -> bool:
+    return not path.name.lower().endswith(PLAIN) and path.name.lower().endswith(PACKED)
+
+
+def _unpacked(path: Path) -> bytes:
+    with _UNPACKED_BY.get(path.suffix.lower(), gzip.open)(path) as file:
+        data: bytes = file.read()
+        return data
+
+
+def _groups(number: int, path: Path, skipped: Counter[str]) -> Iterator[Group]:
+    """Yield the samples of a tar, and count the files that are no part of one."""
     key, members = "", list[Member]()
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(path, "r:*" if _is_packed(path) else "r:") as archive:
             for one in archive:
                 folder, _, file = one.name.rpartition("/")
                 stem, dot, suffix = file.partition(".")
-                if not one.isfile() or not dot or not stem:
+                if one.isdir() or not _has_bytes(path, one):
+                    continue
+                if not dot or not stem or not suffix:
+                    skipped["in tars whose names are not KEY.SUFFIX"] += 1
                     continue
                 own = f"{folder}/{stem}" if folder else stem
                 if members and own != key:
@@ -134,7 +192,19 @@ def _groups(number: int, path: Path) -> Iterator[Group]:
                     members = []
                 key = own
                 members.append(Member(suffix, one.offset_data, one.size))
-    except (OSError, tarfile.TarError) as error:
-        raise UsageError(f"{path} cannot be read as a tar ({error}); unpack a compressed tar first") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+        raise UsageError(f"{path} cannot be read as a tar ({error}); unpack it first if it is compressed") from error
     if members:
         yield Group(number, key, tuple(members))
+
+
+def _has_bytes(path: Path, one: tarfile.TarInfo) -> bool:
+    """Say whether a member of a tar has its bytes in one piece behind its head; a device or a pipe has none.
+
+    Raises:
+        UsageError: It is a link, or a sparse file.
+    """
+    if one.issym() or one.islnk() or one.issparse():
+        said = "a sparse file" if one.issparse() else f"a link to {one.linkname}"
+        raise UsageError(f"{path}: {one.name} is {said}, without its own bytes; pack the files with tar --dereference")
+    return one.isreg()

@@ -1,0 +1,154 @@
+"""Columns of Arrow tables: which kind each type becomes, and a value as shards keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.data.kinds import array_of, json_of, number_of, suffix_of_bytes, text_of
+from paceline.data.model import Column, ColumnKind, Payload, Value
+from paceline.errors import UsageError
+
+_OF_FILES = {"bytes", "path"}  # fields of a struct that stands for a file, as Hugging Face's datasets writes it
+
+
+def merged_schema(schemas: Sequence[Any], files: Sequence[Path]) -> Any:
+    """Return the schema that holds all columns of all files without loss.
+
+    Args:
+        schemas: Of each file.
+        files: Their paths, for messages.
+
+    Raises:
+        UsageError: A column has types that do not fit together.
+    """
+    import pyarrow
+
+    for schema, file in zip(schemas, files, strict=True):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise UsageError(f"{file} has two columns called {twice[0]!r}; rename one of them")
+    plain = [pyarrow.schema([(field.name, _decoded(field.type)) for field in schema]) for schema in schemas]
+    try:
+        return pyarrow.unify_schemas(plain, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise UsageError(
+            f"the files {', '.join(file.name for file in files[:3])} have columns of different types ({error}); "
+            "convert files of one schema at a time"
+        ) from error
+
+
+def kind_of_type(own: Any) -> ColumnKind:
+    """Return the kind of column that values of a type become; of files and bytes, "bytes"."""
+    from pyarrow import types
+
+    if types.is_integer(own) or types.is_boolean(own):
+        return "int"
+    if types.is_floating(own):
+        return "float"
+    if is_bytes(own):
+        return "bytes"
+    if hasattr(own, "shape") or _dtype(own) is not None:
+        return "array"
+    if types.is_nested(own):
+        return "json"
+    return "text"
+
+
+def is_bytes(own: Any) -> bool:
+    """Say whether values are bytes, or a file's bytes beside its path."""
+    from pyarrow import types
+
+    if types.is_struct(own):
+        names = {field.name for field in own}
+        return "bytes" in names and names <= _OF_FILES and is_bytes(own.field("bytes").type)
+    return bool(types.is_binary(own) or types.is_large_binary(own) or types.is_fixed_size_binary(own))
+
+
+def has_path(own: Any) -> bool:
+    """Say whether values are files that have a path too."""
+    from pyarrow import types
+
+    return types.is_struct(own) and is_bytes(own) and any(field.name == "path" for field in own)
+
+
+def bytes_in(value: Any) -> bytes | None:
+    """Return the bytes of a value: itself, or those beside a path."""
+    inside = value.get("bytes") if isinstance(value, Mapping) else value
+    return inside if isinstance(inside, bytes) else None
+
+
+def kept_value(value: Any, column: Column, own: Any) -> Value:
+    """Return a value as shards keep it.
+
+    Args:
+        value: As Arrow gives it to Python.
+        column: Where it belongs.
+        own: Its type.
+
+    Raises:
+        ValueError: It cannot be kept without loss.
+    """
+    if value is None:
+        return None
+    if column.is_number:
+        return number_of(value, column)
+    if column.kind == "text":
+        return text_of(value)
+    if column.kind == "json":
+        return json_of(_plain(value))
+    if column.kind == "array":
+        return _array(value, own)
+    data = bytes_in(value)
+    if data is None:
+        path = value.get("path") if isinstance(value, Mapping) else None
+        raise ValueError(f"it holds no bytes, only the path {path!r}; embed the files in the table")
+    return Payload(data=data, suffix=suffix_of_bytes(data))
+
+
+def _array(value: Any, own: Any) -> Payload:
+    shape = getattr(own, "shape", None)
+    found = np.asarray(value)
+    if found.dtype.hasobject or (shape is None and found.dtype.kind not in "biuf"):
+        array_of(found)
+        raise ValueError("its lists have different lengths, or values are missing")
+    dtype = _dtype(own)
+    made = found.astype(dtype) if dtype is not None else found
+    return array_of(made if shape is None else made.reshape(shape))
+
+
+def _dtype(own: Any) -> Any:
+    """Return the NumPy type of the numbers in lists of numbers; None for all else."""
+    from pyarrow import types
+
+    inner = own.storage_type if hasattr(own, "storage_type") else own
+    depth = 0
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner, depth = inner.value_type, depth + 1
+    number = types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
+    return np.dtype(inner.to_pandas_dtype()) if depth and number else None
+
+
+def _decoded(own: Any) -> Any:
+    """Return the type of the values of a type: a dictionary holds those of another type."""
+    from pyarrow import types
+
+    return own.value_type if types.is_dictionary(own) else own
+
+
+def _plain(value: Any) -> Any:
+    """Return lists and dicts of what JSON has; dates and the like as text.
+
+    Raises:
+        ValueError: There are bytes in it.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        raise ValueError("it has bytes inside a list or a struct, which JSON cannot keep; make them a column")
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
