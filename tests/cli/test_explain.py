@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -89,12 +91,24 @@ def test_list_has_every_finding_once() -> None:
         assert when in text
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+def test_the_list_fits_a_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    group.main(["explain"], prog_name="paceline", standalone_mode=False)
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    assert max(map(len, lines[:-1])) <= columns
+    assert any(line.endswith("(semantic)") for line in lines)
+
+
 def test_what_no_rule_decides_is_said() -> None:
     undecided = [page for page in all_pages() if not page.decided]
     assert {page.code for page in undecided} == set(TABLE) - {rule.code for rule in all_rules()}
     for page in undecided:
         assert "not detected by this version" in markdown(page).lower()
-    assert explain().count("[not detected by this version]") == len(undecided)
+    assert explain().count("(not detected by this version)") == len(undecided)
 
 
 @pytest.mark.parametrize(

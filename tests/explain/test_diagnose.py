@@ -67,7 +67,7 @@ def test_a_short_run_whose_loss_is_no_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "exit_code, words", [(0, "no backward pass"), (1, "ended before the first step"), (None, "no backward")]
+    "exit_code, words", [(0, "ran a backward pass"), (1, "ended before the first step"), (None, "ran a backward pass")]
 )
 def test_a_run_without_a_step(tmp_path, exit_code, words):
     found = diagnosed(RunFolder(tmp_path), exit_code=exit_code, wall_s=3.0)

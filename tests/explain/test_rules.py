@@ -976,6 +976,12 @@ def test_conv003_is_not_said(tmp_path, values):
     assert "CONV003" not in losing(tmp_path, values)
 
 
+@pytest.mark.parametrize("seed", [8, 9, 11])
+def test_conv003_is_not_said_of_a_noisy_loss_that_still_falls(tmp_path, seed):
+    noise = np.random.default_rng(seed).standard_normal(168)
+    assert "CONV003" not in losing(tmp_path, [1.2 * math.exp(-n / 60) + 0.3 + 0.3 * x for n, x in enumerate(noise)])
+
+
 def test_conv003_of_a_loss_that_never_fell(tmp_path):
     found = losing(tmp_path, [2.0 + 0.2 * math.sin(n) for n in range(200)])["CONV003"]
     assert (found.confidence, found.summary) == ("low", "the loss has not improved during the whole run")

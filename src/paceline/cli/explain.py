@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.improve.pages import RemedyPage
 
 
+_LEAST_TEXT = 36  # columns beside a name
 _MOST = 9  # names that an error proposes
 
 
@@ -130,13 +134,25 @@ def _list_findings(pages: Sequence[Page]) -> None:
         click.secho(f"Findings: {group}", bold=True)
         for page in pages:
             if page.group == group:
-                note = "" if page.decided else click.style("    [not detected by this version]", dim=True)
-                click.echo(f"  {page.code:<8} {page.name:<{width}}  {page.when}{note}")
+                note = "" if page.decided else " (not detected by this version)"
+                click.echo(_entry(f"  {page.code:<8} {page.name:<{width}}  ", page.when + note))
+
+
+def _entry(name: str, text: str) -> str:
+    """Return an entry of a list; on a terminal, its text is wrapped beside or below the name."""
+    if not sys.stdout.isatty():
+        return name + text
+    width = shutil.get_terminal_size().columns
+    beside = width - len(name) >= _LEAST_TEXT
+    indent = " " * (len(name) if beside else 4)
+    first = name if beside else f"{name.rstrip()}\n{indent}"
+    lines = textwrap.wrap(text, max(20, width - len(indent)), break_on_hyphens=False)
+    return first + f"\n{indent}".join(lines)
 
 
 def _list_remedies(rows: Sequence[RemedyInfo]) -> None:
     width = max(len(row.id) for row in rows)
     click.secho("Remedies", bold=True)
     for row in rows:
-        click.echo(f"  {row.id:<{width}}  {row.title} ({', '.join(row.classes)})")
+        click.echo(_entry(f"  {row.id:<{width}}  ", f"{row.title} ({', '.join(row.classes)})"))
     click.echo("\n`paceline explain NAME` prints the page of the finding or remedy NAME, such as loader.workers.")

@@ -68,8 +68,8 @@ def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
     check = click.option(
         "--no-check",
         is_flag=True,
-        help="Do not run the patched program. Without it, a patch is only given if the program trains the same "
-        "with the patch and with the recipe.",
+        help="Do not run the patched program. Without --no-check, tune prints a patch only if the program trains the "
+        "same with the patch and with the recipe.",
     )
     return diff(write(source(check(function))))
 

@@ -87,8 +87,8 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--allow-network",
     is_flag=True,
-    help="Let trials connect to other machines and to services on this one. Without it, a program that does so is not "
-    "tried.",
+    help="Let trials connect to other machines and to services on this one. Without --allow-network, tune does not try "
+    "a program that connects to them.",
 )
 @click.option(
     "--goal",

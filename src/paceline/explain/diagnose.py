@@ -57,7 +57,10 @@ def _without_steps(run: Run) -> Diagnosis:
         verdict=NO_STEPS,
         verdict_text="no training step was seen: " + _why_no_steps(exit_code),
         findings=(),
-        unavailable={"steps": "no optimizer step and no backward pass was seen", **missing_gauges(run)},
+        unavailable={
+            "steps": "watching a process needs torch, Python 3.11 or later, and an unchanged PYTHONPATH",
+            **missing_gauges(run),
+        },
         memory={},
         timelines={},
         gauges=gauge_series(run),
@@ -68,10 +71,7 @@ def _without_steps(run: Run) -> Diagnosis:
 def _why_no_steps(exit_code: int | None) -> str:
     if exit_code:
         return "the program ended before the first step"
-    return (
-        "Paceline saw no backward pass in a Python process that it watched (watching needs torch, Python 3.11 or "
-        "later, and an unchanged PYTHONPATH)"
-    )
+    return "no Python process that Paceline watched ran a backward pass"
 
 
 def _with_steps(run: Run, facts: Facts) -> Diagnosis:

@@ -162,7 +162,7 @@ def _bounded(finding: Finding, room: float, taker: str | None) -> Finding:
     if finding.gain is None or finding.gain.high <= most * (1 + 1e-9):
         return finding
     told = (
-        f"the gain of this finding overlaps with that of {taker}; {100 * room:.2g}% of step time is left for it"
+        f"{taker} may save part of the same time; {100 * room:.2g}% of step time is left for this finding"
         if taker is not None
         else f"at most {100 * room:.2g}% of step time can be saved here"
     )

@@ -183,14 +183,15 @@ def _to_the_bit(values: int | Sequence[float]) -> int | list[str]:
 
 def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     same = [one.rates for one in first] == [one.rates for one in candidate]
-    return Check(name="schedule", passed=same, text="the same learning rates" if same else "other learning rates")
+    return Check(name="schedule", passed=same, text="the same learning rates" if same else "different learning rates")
 
 
 def _options(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
     if not any(one.options for one in first):
         return []
     same = [list(one.options) for one in first] == [list(one.options) for one in candidate]
-    text = "the same optimizers" if same else "another optimizer, or other options of it such as the weight decay"
+    other = "a different optimizer, or different optimizer options such as the weight decay"
+    text = "the same optimizers" if same else other
     return [Check(name="optimizer", passed=same, text=f"{text}")]
 
 

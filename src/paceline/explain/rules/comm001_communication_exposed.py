@@ -16,13 +16,13 @@ _LEAST = 0.08
 PAGE = """
 ## What it means
 
-The ranks exchange gradients or parameters, and no rank computes while the ranks communicate. All ranks wait for the
-communication for about equally long.
+The ranks exchange gradients or parameters, and no rank computes while the ranks communicate. All ranks wait
+about equally long for the communication.
 
 ## How it is detected
 
 Paceline reports `communication-exposed` if communication takes at least 8% of step time on every rank, and if all ranks
-compute for about equally long. Communication time is the time in collective operations, plus the time in which the
+compute about equally long. Communication time is the time in collective operations, plus the time in which the
 forward and backward pass of a distributed run are blocked. If one rank makes the other ranks wait, Paceline reports
 COMM002 instead.
 

@@ -24,16 +24,16 @@ ranks wait for it whenever ranks communicate.
 
 The busy time of a rank is its step time without communication. Paceline reports `rank-straggling` if the busy time of
 the slowest rank exceeds the median busy time of the other ranks by at least 10% of step time, and if the other ranks
-spend about that much more time in communication. It is not reported if other programs keep that rank from the CPU for
-at least half of the difference. The finding names the phase of a step in which the slowest rank loses
-most time.
+spend about that much more time in communication. The finding is not reported if other programs keep the slowest rank
+from the CPU during at least half of the difference. The finding names the phase of a step in which the slowest rank
+loses most time.
 
 In profiler captures of several ranks, Paceline matches each collective operation across the ranks. The rank that
 arrives last at a collective operation makes the other ranks wait. Paceline reports `rank-straggling` if the ranks wait
 for the same rank during at least 5% of the time in total.
 
-The expected gain is the speed-up if the slowest rank were as fast as the other ranks: at least as fast as the slowest
-of them, at most as fast as their median.
+The expected gain is the speed-up if the slowest rank were as fast as the other ranks. For the lower end, that is as
+fast as the slowest other rank; for the upper end, as fast as their median.
 
 ## What helps
 

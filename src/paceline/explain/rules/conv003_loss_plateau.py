@@ -9,10 +9,12 @@ from paceline.explain.facts import Facts
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.objectives import single_objective
 from paceline.explain.rules import Rule
+from paceline.explain.statistics import Floats, slope_interval
 
 _LEAST = 60
 _IMPROVED = 0.05  # share of the first loss by which it must have fallen
 _CONVERGED = 0.9  # share of the first loss: a loss that fell by this has little left to fall
+_STILL = 0.4  # of the fall in the first half: if the second half may have as much, the loss may still fall
 _FLAT = 0.01
 _LEAST_NEVER = 120  # losses needed to report that the loss never fell
 
@@ -30,7 +32,9 @@ Paceline looks at the loss only if the program has one objective that does not m
 Paceline reports `loss-plateau` if it recorded at least 60 losses, if the loss first fell by at least 5%, and if the
 loss hardly changed during the second half of the run. To test the second half, Paceline divides it into four equal
 parts. The median losses of the four parts must differ by less than 1% of the first loss, or by less than half of the
-noise between neighboring losses. A loss that fell by at least 90% of its first value counts as converged, and is not
+noise between neighboring losses. A noisy loss may still fall although this test holds. Paceline therefore also fits a
+line to the second half: within the 95% confidence interval of its slope, the loss must have fallen by less than 40% of
+what it fell in the first half. A loss that fell by at least 90% of its first value counts as converged, and is not
 reported.
 
 If the loss never fell, Paceline needs at least 120 losses, and the finding has low confidence. In that case, Paceline
@@ -104,9 +108,23 @@ def _flat_since(loss: LossCurve) -> int | None:
     scatter = float(np.median(np.abs(np.diff(half))))
     flat = max(parts) - min(parts) < max(_FLAT * abs(loss.first), 0.5 * scatter) or parts[-1] >= parts[0]
     fell = loss.first - loss.last
-    if not flat or fell < _IMPROVED * abs(loss.first) or 0 <= parts[-1] <= (1 - _CONVERGED) * loss.first:
+    if (
+        not flat
+        or _may_still_fall(half, loss.first)
+        or fell < _IMPROVED * abs(loss.first)
+        or 0 <= parts[-1] <= (1 - _CONVERGED) * loss.first
+    ):
         return None
     return int(loss.steps[len(values) // 2])
+
+
+def _may_still_fall(half: Floats, first: float) -> bool:
+    """Say whether the second half may have fallen by a large part of what the first half fell."""
+    slope = slope_interval(np.arange(len(half), dtype=np.float64), half)
+    if slope is None:
+        return False
+    begin = float(half.mean()) - slope.value * (len(half) - 1) / 2
+    return -slope.low * len(half) > _STILL * (first - begin)
 
 
 def _medians(values: np.ndarray) -> list[float]:

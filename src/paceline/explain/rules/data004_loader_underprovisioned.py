@@ -27,8 +27,8 @@ batches faster.
 
 ## How it is detected
 
-Paceline reports `loader-underprovisioned` if training waits for data during at least 5% of step time, and if the loader
-has workers that compute rather than wait, or the program reads data in its own background threads or processes. The
+Paceline reports `loader-underprovisioned` if training waits for data during at least 5% of step time, and if workers
+load the data. Workers are loader workers that mostly compute, or the program's own background threads or processes. The
 finding also requires that at least a fifth of the CPU cores that the program may use are free, and that the workers do
 not wait for a core.
 

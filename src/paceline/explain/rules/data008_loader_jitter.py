@@ -22,11 +22,11 @@ a repeated read. The loader returns batches in order, so one slow sample delays 
 ## How it is detected
 
 Paceline reports `loader-jitter` if training waits for data during at least 5% of step time, and if most of the waiting
-time occurs in a few steps. At least half of all waiting time must be time that a step waits longer than the median
-step, and at most a sixth of the steps must account for at least 70% of this time. The finding also requires that
-batches that take at least four times the median loading time account for at least 40% of the total loading time. The
-first batches of an epoch are not included, and the finding is not reported if waiting for a CPU core may explain half
-of the long waits.
+time occurs in a few steps. The *excess* of a step is the time that the step waits longer than the median step. The
+excess of all steps must be at least half of the waiting time, and at most a sixth of the steps must have at least 70%
+of the excess. The finding also requires that slow batches (at least four times the median loading time) take at least
+40% of the total loading time. The first batches of an epoch are not included. The finding is not reported if waiting
+for a CPU core may explain half of the long waits.
 
 ## What helps
 

@@ -92,7 +92,7 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     ]
     if cut.clock_mhz and cut.free_clock_mhz:
         text = (
-            f"with power as the limit, the SM clock rate is {cut.clock_mhz:,.0f} MHz instead of "
+            f"while the power limit lowers the clock rate, the SM clock runs at {cut.clock_mhz:,.0f} MHz instead of "
             f"{cut.free_clock_mhz:,.0f} MHz"
         )
         found.append(Evidence(text=text, value=cut.clock_mhz, unit="MHz"))

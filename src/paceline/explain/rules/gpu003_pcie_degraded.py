@@ -28,9 +28,9 @@ Paceline takes the fastest PCIe link that it measured in at least three readings
 readings in which the GPU computes during at least half of the time, because an idle GPU lowers its link speed to save
 power.
 
-The expected gain is a part of the time for copies. For example, at half the link speed, copies take twice as long, so
-half of the copy time could be saved. If copies take less than 5% of step time, Paceline states no expected gain. The
-link speeds come from the PCIe specifications.
+The expected gain is the speed-up if copies ran at the full link speed. For example, at half the link speed, copies take
+twice as long, so half of the copy time could be saved. If copies take less than 5% of step time, Paceline states no
+expected gain. The link speeds come from the PCIe specifications.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `pcie-degraded` was tested.
 

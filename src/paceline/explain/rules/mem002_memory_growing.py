@@ -31,17 +31,17 @@ that stores activations.
 ## How it is detected
 
 Paceline fits a line to the memory over the steps after the warm-up, and computes the 95% confidence interval of its
-slope from the scatter of the readings. Paceline reports `memory-growing` if even the lower end of this interval means a
-growth of at least 48 MiB and of a tenth of the first value, and if memory grows in both halves of the readings, at
-least half as fast as overall. Readings during a profiler window are left out, because the profiler needs memory itself.
-At least six readings over 1.5 seconds are needed.
+slope from the scatter of the readings. Paceline reports `memory-growing` if two conditions hold. The lower end of the
+interval must mean a growth of at least 48 MiB and of at least a tenth of the first value. Each half of the readings
+must grow at least half as fast as all readings. Readings during a profiler window are left out, because the profiler
+needs memory itself. At least six readings over 1.5 seconds are needed.
 
 Host memory is the anonymous and shared memory of the process. Pages of files, such as a memory-mapped dataset, are not
 counted, because the operating system drops them when memory is needed. Records of earlier versions hold only the
 resident memory, which includes the pages of files, so Paceline does not use it.
 
 A cache that fills up, such as a replay buffer, grows in the same way until it is full. The severity is therefore
-"warning", and "critical" only if memory would be full before the run has made as many steps again.
+"warning", and "critical" only if memory would be full before the run has made as many further steps as it has made.
 
 ## What helps
 

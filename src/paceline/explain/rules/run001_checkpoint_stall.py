@@ -23,9 +23,9 @@ Training stops while the program serializes and writes a checkpoint.
 Paceline reports `checkpoint-stall` if `torch.save`, `torch.distributed.checkpoint.save` and the save functions of
 safetensors together take at least 5% of step time.
 
-The expected gain of saving a tenth as often is the share of nine of ten checkpoints. Its interval comes from the
-scatter of the times of single checkpoints. How much a checkpoint in the background saves is not known, so its gain is
-assumed: at most all of the time.
+If the program saves a tenth as often, the expected gain is the time of nine of ten checkpoints. The interval of the
+expected gain comes from the scatter of the times of single checkpoints. How much time a checkpoint in the background
+saves is not known, so Paceline assumes that it saves at most all of the time.
 
 ## What helps
 

@@ -29,10 +29,10 @@ Paceline does not report `throughput-drift` in four cases:
 - Other processes are busy on the host, and the program's own CPU time per step has hardly grown since the start of the
   run.
 - Later steps process more samples than earlier steps, and the time per sample has not grown.
-- The program began to train a model of another size. Only the longest part of the run with one size is looked at.
-- The machine itself became slower (heat, clock rate, other programs). If the machine became slower, the forward pass,
-  the backward pass and the optimizer all take longer, and without this common slow-down, the step time grew by less
-  than a factor of 1.25.
+- The program began to train a model of another size. Paceline uses only the longest part of the run with one size.
+- The machine itself became slower (heat, clock rate, other programs). In this case, the forward pass, the backward pass
+  and the optimizer all became slower by a common factor, and the step time divided by this factor grew by less than a
+  factor of 1.25.
 
 ## What helps
 

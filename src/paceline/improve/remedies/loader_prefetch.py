@@ -16,8 +16,9 @@ does not wait for a few samples that take much longer than the others. A longer 
 slow on average.
 
 `tune` simulates the loader's queue with the measured loading times of the batches. `tune` proposes the shortest queue
-whose simulated step time is close to the best one. `tune` also proposes a queue with more workers if such a queue is
-faster or needs half as many batches. If `prefetch_factor` grows by one, each worker needs memory for one more batch.
+whose simulated step time is close to the best one. `tune` also proposes more workers together with a longer queue, if
+this is faster, or if half as many queued batches are then enough. If `prefetch_factor` grows by one, each worker needs
+memory for one more batch.
 
 ## Safety class
 

@@ -23,11 +23,12 @@ are not pickled or copied between processes.
 
 Threads help if the code that loads a sample waits or releases Python's global interpreter lock (GIL), as image
 decoders, NumPy on large arrays and file reads do. If the code that loads a sample holds the GIL, threads do not help,
-and `tune` does not keep `loader.threads`. The dataset must support calls from several threads at a time. A shared file
-or a shared buffer can mix up samples in a few of many thousand cases, so this is checked in three ways:
+and `tune` does not keep `loader.threads`. The dataset must support calls from several threads at a time. If threads
+share a file or a buffer, a few of many thousand samples can be wrong. Paceline therefore checks the samples in three
+ways:
 
-- The equivalence check compares all inputs with those of the baseline. Before it, all threads load the same samples
-  over and over for two seconds, and each must be the same every time.
+- The equivalence check compares all inputs with those of the baseline. Before this check, all threads load the
+  same samples again and again for two seconds, and each sample must be the same every time.
 - In each trial and in each run with the recipe, some samples are loaded again while no other thread loads, and
   compared: one in each of the first 4 batches, and later as many as 2% of the time allow.
 - If a sample differs, `loader.threads` is switched off at once, and the output says so. Batches that were used before

@@ -104,4 +104,6 @@ def patch_part(part: str, patch: Callable[[], None]) -> None:
         patch()
     except (AttributeError, ImportError) as error:
         version = getattr(sys.modules.get("torch"), "__version__", "?")
-        switched_off[part] = f"torch {version} lacks what this needs ({type(error).__name__}: {error})"[:300]
+        switched_off[part] = (
+            f"torch {version} does not have a name that Paceline needs here ({type(error).__name__}: {error})"[:300]
+        )
