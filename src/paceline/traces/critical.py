@@ -26,6 +26,8 @@ from paceline.traces.model import CLASSES, Capture, GpuEvents
 COMPUTE, COMMUNICATION, COPY, HOST, LOADER, LAUNCH, GAP, RETURN, UNKNOWN = range(9)
 KINDS = (*CLASSES, "host", "loader", "launch", "gap", "return", "unknown")
 NO_EVENT = -1
+_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch that takes so long, and so many times the median, was held up
+_FULL_QUEUE = 256  # pieces of work; CUDA queues 1,024, then a launch waits for the GPU
 _SAME_STREAM_NS = 5_000  # work that begins so soon after its stream's last one was held up by that one
 
 
@@ -91,9 +93,32 @@ def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
         name=own.name,
         names=own.names,
         loader=capture.host.loader,
-        synchronising=capture.host.synchronising,
+        synchronising=_waiting(capture, own, launch),
         begin_ns=min([first, *(step.start_ns for step in inside)]),
         finish_ns=max([last, *(step.end_ns for step in inside)]),
+    )
+
+
+def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
+    """Return where the host waited for the GPU: in calls that do so, and in launches that a full queue held up.
+
+    Args:
+        capture: Of a rank.
+        own: GPU events in the order of their start.
+        launch: When each was launched; `NONE_NS`: not known.
+    """
+    calls = capture.launches
+    if not len(calls.start_ns):
+        return capture.host.synchronising
+    lasted = calls.end_ns - calls.start_ns
+    long = np.flatnonzero(lasted >= max(_LONG_CALL_NS, _LONG_CALL * float(np.median(lasted))))
+    ends = calls.end_ns[long]
+    known = launch != NONE_NS
+    launched = np.searchsorted(np.sort(launch[known]), ends, side="right")
+    full = long[launched - np.searchsorted(np.sort(own.end_ns[known]), ends, side="right") >= _FULL_QUEUE]
+    told = capture.host.synchronising
+    return union_of(
+        np.concatenate([told.starts_ns, calls.start_ns[full]]), np.concatenate([told.ends_ns, calls.end_ns[full]])
     )
 
 
