@@ -29,6 +29,7 @@ AGREED = """
 | COMP006 | bandwidth-bound | element-wise work dominates; fusable |
 | COMP007 | device-underfilled | small batch, low occupancy, memory to spare |
 | COMP008 | optimizer-unfused | the optimizer step takes a visible share and runs per tensor |
+| COMP009 | device-idle | in a capture, the GPU is idle for a reason that the capture does not show (decision 0044) |
 | MEM001 | memory-near-limit | little headroom, allocator retries |
 | MEM002 | memory-growing | device or host memory grows step by step |
 | MEM003 | memory-fragmented | reserved far above allocated |
@@ -61,7 +62,7 @@ HEADINGS = ["What it means", "How it is detected", "What helps"]
 
 
 def test_the_table_is_whole():
-    assert len(NAMES) == 42
+    assert len(NAMES) == 43
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)

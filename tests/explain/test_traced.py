@@ -35,7 +35,7 @@ def host_range(ts: float, dur: float, name: str, cat: str = "user_annotation") -
     "name, verdict, ranks",
     [
         ("dlrm8_*", "COMM002", [7]),
-        ("diff_test*", "XFER001", [1]),
+        ("diff_test*", "COMM001", [1]),
         ("b200_eager*", "COMP002", [0]),
     ],
 )
@@ -47,9 +47,55 @@ def test_the_verdict_of_real_captures(name, verdict, ranks):
     assert found[verdict].gain.high > 1
 
 
-def test_copies_from_pinned_memory_are_not_told_to_be_pinned():
-    found = findings(CAPTURES / "diff_test.json.gz")["XFER001"]
+def copy(ts: float, dur: float, at: float, number: int, name: str) -> list[dict[str, Any]]:
+    work, call = launched(ts, dur, at, number, name)
+    return [{**work, "cat": "gpu_memcpy"}, call]
+
+
+def copied(name: str) -> list[dict[str, Any]]:
+    """Ten times a kernel of 100 us and a copy of 100 us, launched far ahead: one waits for the other."""
+    events = []
+    for step in range(10):
+        events += launched(200 * step + 100, 100, step, 2 * step)
+        events += copy(200 * step + 200, 100, step + 0.5, 2 * step + 1, name)
+    return events
+
+
+def test_copies_from_pinned_memory_are_not_told_to_be_pinned(tmp_path):
+    found = findings(written(tmp_path, copied("Memcpy HtoD (Pinned -> Device)")))["XFER001"]
     assert "loader.pin_memory" not in {remedy.id for remedy in found.remedies}
+    assert found.gain.high == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["Memcpy DtoD (Device -> Device)", "Memset (Device)"])
+def test_copies_within_a_gpu_do_not_delay_training_for_a_loader(tmp_path, name):
+    assert "XFER001" not in findings(written(tmp_path, copied(name)))
+
+
+def test_communication_is_no_finding_where_the_gpu_would_wait_for_the_host_instead(tmp_path):
+    """The host launches something every 300 us, and the GPU is done with it before: a replay gains nothing."""
+    reduce, events = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", []
+    for step in range(20):
+        events += launched(600 * step + 10, 150, 600 * step, 2 * step)
+        events += launched(600 * step + 310, 150, 600 * step + 300, 2 * step + 1, reduce)
+    found = findings(written(tmp_path, events))
+    assert "COMM001" not in found
+    assert next(iter(found)) == "COMP009"  # long kernels: what the host does is not in the capture
+
+
+def test_one_kernel_of_a_long_capture_is_not_compute_bound(tmp_path):
+    """13 s on the host, and a kernel at the end of it."""
+    events = [host_range(0, 13e6, "load the data"), *launched(12.9e6, 50_000, 12.89e6, 1)]
+    found = findings(written(tmp_path, events))
+    assert list(found) == ["COMP009"]
+    assert found["COMP009"].time_share == pytest.approx(0.996, abs=1e-3)
+    assert found["COMP009"].gain is None
+    assert "before the first" in found["COMP009"].evidence[0].text
+
+
+def test_idle_time_that_another_finding_explains_is_not_told_twice(tmp_path):
+    wait = host_range(115, 80, "cudaStreamSynchronize", "cuda_runtime")
+    assert "COMP009" not in findings(written(tmp_path, [*launched(10, 100, 0, 1), wait, *launched(210, 100, 205, 2)]))
 
 
 @pytest.mark.parametrize(

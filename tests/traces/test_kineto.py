@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.traces import kineto
+from paceline.traces.classes import class_of
 from paceline.traces.content import NotACapture
 from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
 from paceline.traces.summary import Wanted, summaries_of
@@ -159,3 +160,41 @@ def test_devices_that_are_numbered_otherwise_have_the_name_that_all_have(tmp_pat
 )
 def test_communication_by_its_name(tmp_path, name, wanted):
     assert kineto.read(written(tmp_path, [kernel(0, 1, name)])).events.class_.tolist() == [wanted]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void dpsk::ep::internode::combine<8, __nv_bfloat16>",
+        "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+        "void nvshmem_barrier_all_kernel",
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>",
+        "void c10d::symmetric_memory::two_shot_all_reduce_kernel<float>",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8>",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>",
+        "void mscclpp::allreduce7<float>",
+        "ncclDevKernel_Generic_1(ncclDevComm*)",
+        "mscclKernel_Sum_half_Simple_false",
+        "ccl_allreduce_ring",
+    ],
+)
+def test_communication_by_whatever_library(name):
+    assert class_of(name) == COMMUNICATION
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>",
+        "void at::native::vectorized_gather_kernel<16, long>",
+        "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT",
+        "void cub::DeviceReduceSingleTileKernel",
+        "void moe::dev::finalize::finalizeKernelVecLoad",
+        "void at::native::index_reduce_func_kernel",
+        "void node_features_kernel",
+        "triton_per_fused_sum_reduce_scatter_add_0_like",
+    ],
+)
+def test_computing_with_a_name_like_it(name):
+    assert class_of(name) == COMPUTE

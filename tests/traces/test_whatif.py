@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.traces.making import by_chance, captured, fetching, gpu, launch, waiting
+from tests.traces.test_kineto import kernel, written
 
 from paceline.errors import UsageError
 from paceline.traces.changes import change_of, usual
@@ -114,3 +115,19 @@ def test_what_is_asked_by_itself_is_what_the_capture_has(tmp_path):
     parts = ("fetching batches", "host work")
     assert asked == [*(f"{part} took no time" for part in parts), "gemm took 1/2", "add took 1/2"]
     assert walked(line).by_kind()["loader"] == 18_000
+
+
+def test_a_launch_that_a_full_queue_holds_up_waits_for_the_gpu(tmp_path):
+    """600 kernels of 100 us; the host launches 300 at once, then each launch returns when a kernel has ended."""
+    events = []
+    for number in range(600):
+        at, lasted = (number, 1) if number < 300 else ((number - 300) * 100 + 301, 99)
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at, "dur": lasted}
+        events += [kernel(100 * number + 300, 100, "sgemm", correlation=number)]
+        events += [{**call, "args": {"correlation": number}}]
+    (capture,) = captures_of(written(tmp_path, events))
+    line = timeline_of(capture, capture.events)
+    assert walked(line).by_kind()["compute"] > 0.98 * walked(line).length_ns
+    half = Replay(line).play(change_of("compute=2"))
+    assert half.faster == pytest.approx(2.0, rel=0.05)
+    assert Replay(line).play(NOTHING).faster == 1.0

@@ -123,7 +123,7 @@ def _listed(facts: Facts) -> list[str]:
 
 def _findings(facts: Facts) -> list[Finding]:
     rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
-    found = [f for rule in rules if (f := rule.check(facts)) is not None]
+    found = [f for rule in rules if rule.check is not None and (f := rule.check(facts)) is not None]
     return ordered(with_confidence(found, facts), facts.shares)
 
 

@@ -72,6 +72,10 @@ TABLE: Mapping[str, tuple[str, str]] = {
         "the kernels of a step are too small to use the whole GPU, and memory is free for a larger batch",
     ),
     "COMP008": ("optimizer-unfused", "the optimizer takes a visible share of a step and updates one tensor at a time"),
+    "COMP009": (
+        "device-idle",
+        "in a profiler capture, the GPU is idle for a reason that the capture does not show",
+    ),
     "MEM001": ("memory-near-limit", "nearly all memory is in use, or torch had to retry allocations"),
     "MEM002": ("memory-growing", "the memory that the program uses on the GPU or the host grows with each step"),
     "MEM003": (

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from paceline import units
 from paceline.explain.gains import at_most
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.supply import WORTH
+from paceline.traces import removal
 from paceline.traces.many import Traces
 from paceline.traces.summary import RankTrace
 
@@ -27,6 +28,21 @@ def share(rank: RankTrace, part: Part) -> float:
 def worst(traces: Traces, part: Part) -> tuple[RankTrace, float] | None:
     """Return the rank with the largest share of a part, and this share; None if no rank has GPU events."""
     return max(((rank, share(rank, part)) for rank in timed(traces)), key=lambda pair: pair[1], default=None)
+
+
+def gain_without(ranks: Sequence[RankTrace], part: str, share: float) -> Gain:
+    """Return what a capture gains at most without a part: no more than by replay, where it was replayed.
+
+    Args:
+        ranks: That have the part; training is as fast as the one that gains least.
+        part: As `traces.removal` names it.
+        share: Of the time, that it takes.
+    """
+    bound = at_most(share)
+    played = [rank.without[part] for rank in ranks if part in rank.without]
+    if not played:
+        return bound
+    return Gain(low=1.0, high=max(1.0, min(bound.high, *played)), basis="model")
 
 
 def numbers(ranks: Sequence[RankTrace]) -> list[int]:
@@ -63,7 +79,7 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
     lost = share(rank, lambda one: one.idle.loader_ns) if rank is not None else 0.0
     if rank is None or lost < WORTH:
         return None
-    gain = at_most(lost)
+    gain = gain_without([rank], removal.LOADER, lost)
     change = (
         "use DataLoader(num_workers=...); `paceline run` finds how many workers to use"
         if serial
@@ -83,6 +99,6 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
         gain=gain,
         ranks=numbers([rank]),
         evidence=[cited(rank, lost, "GPU idle time while a batch is fetched")],
-        remedies=[Remedy(id="loader.workers", safety="exact", change=change, gain=gain)],
+        remedies=[Remedy(id="loader.workers", safety="resampled", change=change, gain=gain)],
         summary=f"the GPU is idle during {units.percent(lost)} of the time while {who}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,6 +99,9 @@ def _times(rank: RankTrace, waited_ns: int | None) -> Json:
         "overlap_us": parts.overlap_ns / 1e3,
         "copy_us": parts.copy_ns / 1e3,
         "exposed_copy_us": parts.exposed_copy_ns / 1e3,
+        "exposed_transfer_us": parts.exposed_transfer_ns / 1e3,
+        "outside_us": rank.outside_ns / 1e3,
+        "speedup_without": {part: faster if math.isfinite(faster) else None for part, faster in rank.without.items()},
         "idle_causes_us": {name: ns / 1e3 for name, ns in idle.causes_ns.items()},
         "idle_gaps": idle.gaps,
         "micro_idle_us": idle.micro_ns / 1e3,

@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from paceline.traces.classes import is_transfer
 from paceline.traces.intervals import Union, merged, union_of
 from paceline.traces.model import COMMUNICATION, COMPUTE, COPY, GpuEvents
 
@@ -30,6 +32,7 @@ class Breakdown:
     exposed_communication_ns: int
     copy_ns: int
     exposed_copy_ns: int
+    exposed_transfer_ns: int = 0  # of the exposed copies: those that certainly are from or to the host
 
     @property
     def idle_ns(self) -> int:
@@ -47,6 +50,8 @@ def broken_down(events: GpuEvents) -> Breakdown:
     compute, communication, copies = (_union(events, class_) for class_ in (COMPUTE, COMMUNICATION, COPY))
     both = merged(compute, communication)
     busy = merged(both, copies)
+    between = np.array([is_transfer(name) for name in events.names], bool)[events.name]
+    within = merged(both, _union_of(events, ~between & (events.class_ == COPY)))
     return Breakdown(
         events=len(events),
         span_ns=int(events.end_ns.max() - events.start_ns.min()) if len(events) else 0,
@@ -56,9 +61,14 @@ def broken_down(events: GpuEvents) -> Breakdown:
         exposed_communication_ns=both.length_ns - compute.length_ns,
         copy_ns=copies.length_ns,
         exposed_copy_ns=busy.length_ns - both.length_ns,
+        exposed_transfer_ns=busy.length_ns - within.length_ns,
     )
 
 
 def _union(events: GpuEvents, class_: int) -> Union:
-    chosen = np.flatnonzero(events.class_ == class_)
+    return _union_of(events, events.class_ == class_)
+
+
+def _union_of(events: GpuEvents, wanted: NDArray[np.bool_]) -> Union:
+    chosen = np.flatnonzero(wanted)
     return union_of(events.start_ns[chosen], events.end_ns[chosen])

@@ -13,20 +13,28 @@ from paceline.traces.model import COMMUNICATION, COMPUTE, COPY
 
 _COPIES = re.compile(r"(hip)?mem(cpy|set)|dma|copy(buffer|image)|fillbuffer|\[cuda mem(cpy|set)", re.IGNORECASE)
 _COMMUNICATION = re.compile(
-    r"""^(void\ )?(
-        nccl|rccl|msccl|mscclpp::|oneccl
-      | nvshmem|deep_ep::|(\(anonymous\ namespace\)::)?internode|(\(anonymous\ namespace\)::)?intranode
-    )
+    r"""^(void\ )?(nccl|rccl|msccl|oneccl|ccl_|nvshmem)
+    | ::(deep_?ep|ep::(inter|intra)node|(inter|intra)node|nvshmem\w*|mscclpp|nccl|symm_mem|symmetric_memory)::
+    | ^(void\ )?(deep_?ep|mscclpp|internode|intranode|symm_mem)::
+    | (inter|intra)node(_ll)?::(dispatch|combine|notify_dispatch|cached_notify|low_latency)
     | multimem_(all_reduce|all_gather|reduce_scatter|one_shot)
-    | (one|two)_shot_all_reduce
-    | cross_device_reduce
-    | ncclKernel_|ncclDevKernel
-    | quickreduce|quick_all_?reduce|allreduce_fusion_kernel|userbuffers_
-    | (all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)_?kernel
+    | (one|two|multi)_?shot_?(all_?reduce|all_?gather|reduce_?scatter)
+    | cross_device_reduce|lamport\w*(reduce|gather)
+    | ncclKernel_|ncclDevKernel|nvshmemi?_\w*(barrier|put|get|reduce|broadcast|alltoall|signal)
+    | quickreduce|quick_all_?reduce|userbuffers_
+    | all_?reduce_?fusion|moe_?finalize_?all_?reduce|moe_?(alltoall|all2all)|all2all
+    | (all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)\w*_?kernel
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_PARTS = ("ccl", "shmem", "deep_ep", "node", "multimem", "reduce", "gather", "all_to", "alltoall", "userbuf")
+_PARTS = (
+    "ccl", "shmem", "ep::", "deep_ep", "deepep", "node", "multimem", "reduce", "gather", "all_to", "alltoall",
+    "all2all", "userbuf", "symm",
+)  # fmt: skip
+_TRANSFERS = re.compile(
+    r"HtoD|DtoH|PtoP|Host[ -]?to[ -]?Device|Device[ -]?to[ -]?Host|Peer[ -]?to[ -]?Peer|-> Host|Pageable|Pinned",
+    re.IGNORECASE,
+)
 _KEPT = 1 << 14
 _HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")
 _HTA_COPIES = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
@@ -41,6 +49,11 @@ _LOADER = "enumerate(DataLoader)"
 def is_synchronising(name: str) -> bool:
     """Say whether a call of a GPU's runtime waits for the GPU."""
     return _SYNCHRONISING.match(name) is not None
+
+
+def is_transfer(name: str) -> bool:
+    """Say whether a copy certainly goes from or to the host, or another GPU; sets, and copies within a GPU, do not."""
+    return _TRANSFERS.search(name) is not None
 
 
 def is_loader(name: str) -> bool:

@@ -86,6 +86,7 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
         steps=_steps(marks),
         host=_host(marks, calls),
         calls=[*_collectives(gpu, args, events), *_on_the_host(marks)],
+        captured_ns=_captured([gpu, calls, marks]),
         host_name=document.top.host_name,
         problems=[*problems, *document.problems, *_faults(path, gpu, gpu.unusable + calls.unusable)],
     )
@@ -96,6 +97,19 @@ def _by_use(events: Sequence[Any]) -> tuple[Rows, Rows, Rows]:
     uses = _Uses()
     deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop without its interpreter
     return rows_of(uses.gpu), rows_of(uses.calls), rows_of(uses.annotations or uses.others)
+
+
+def _captured(rows: Sequence[Rows]) -> tuple[int, int] | None:
+    """Return from when to when something happened, on the GPU or on the host; None where nothing did."""
+    some = [each for each in rows if len(each)]
+    if not some:
+        return None
+    starts, ends = ([int(f(each)) for each in some] for f in (lambda r: r.start_ns.min(), _last))
+    return min(starts), max(ends)
+
+
+def _last(rows: Rows) -> int:
+    return int((rows.start_ns + np.maximum(rows.lasted_ns, 0)).max())
 
 
 class _Uses(dict[str | None, Callable[[Any], None]]):

@@ -89,6 +89,7 @@ class Capture:
     host: Host
     calls: Sequence[Call] = ()  # collectives, on the GPU and on the host
     problems: Sequence[str] = ()  # what could not be read, with its place
+    captured_ns: tuple[int, int] | None = None  # from the first event to the last, of the host too; None: not known
     host_name: str | None = None  # of the machine; None: the file does not tell
     devices: NDArray[np.int64] | None = None  # of each event, the number of its GPU, -1: not told; None: they have one
     device_names: Mapping[int, str | None] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paceline.traces import kineto, nsys
@@ -18,6 +18,7 @@ from paceline.traces.model import Capture, GpuEvents, Step
 from paceline.traces.operators import Launchers, launchers_in
 from paceline.traces.path import PathSummary, path_in
 from paceline.traces.queue import Queue, queue_of
+from paceline.traces.removal import speed_ups_without
 from paceline.traces.window import events_in, steps_in
 
 
@@ -54,6 +55,8 @@ class RankTrace:
     launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
     path: PathSummary | None = None  # None: not asked for, or no GPU events
     host_ns: int = 0  # without GPU events: from the first marked step or collective on the host to the last one's end
+    outside_ns: int = 0  # captured before the first GPU event and after the last one; 0 in other windows than all
+    without: Mapping[str, float] = field(default_factory=dict)  # speed-ups by replay, as `removal` names the parts
 
     @property
     def title(self) -> str:
@@ -131,7 +134,17 @@ def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
         host=capture.host_name,
         path=path_in(capture, events, changes) if wanted.path else None,
         host_ns=0 if len(events) else _covered([*capture.steps, *calls]),
+        outside_ns=_outside(capture, events) if window == "all" else 0,
+        without=speed_ups_without(capture, events),
     )
+
+
+def _outside(capture: Capture, events: GpuEvents) -> int:
+    """Return the captured time before the first GPU event and after the last one."""
+    if capture.captured_ns is None or not len(events):
+        return 0
+    first, last = capture.captured_ns
+    return max(0, int(events.start_ns.min()) - first) + max(0, last - int(events.end_ns.max()))
 
 
 def _within(capture: Capture, events: GpuEvents, window: str) -> list[Call]:

@@ -33,6 +33,7 @@ _MODULES = (
     "comp006_bandwidth_bound",
     "comp007_device_underfilled",
     "comp008_optimizer_unfused",
+    "comp009_device_idle",
     "mem001_memory_near_limit",
     "mem002_memory_growing",
     "mem003_memory_fragmented",
@@ -65,7 +66,7 @@ class Rule:
     code: str
     name: str
     page: str
-    check: Callable[[Facts], Finding | None]
+    check: Callable[[Facts], Finding | None] | None  # None: only captures can show it
     check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures cannot show it
 
     @property

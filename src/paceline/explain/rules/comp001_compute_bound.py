@@ -9,6 +9,7 @@ from paceline.explain.mfu import Mfu
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule
 from paceline.traces.many import Traces
+from paceline.traces.summary import RankTrace
 
 PAGE = """
 ## What it means
@@ -21,9 +22,9 @@ more GPUs.
 
 Paceline reports `compute-bound` if the forward pass, the backward pass and the optimizer together take at least 85% of
 step time. If Paceline can read the utilization of the GPU, kernels must also run during at least 85% of the time. In
-profiler captures, compute kernels must run during at least 85% of the time between the first and the last GPU event on
-every rank. If the model FLOP utilization (MFU) can be computed, the finding also shows it as a percentage of the GPU's
-peak rate.
+profiler captures, compute kernels must run during at least 85% of the captured time on every rank; the captured time
+includes the time before the first GPU event. If the model FLOP utilization (MFU) can be computed, the finding also
+shows it as a percentage of the GPU's peak rate.
 """
 
 
@@ -66,10 +67,15 @@ def _mfu(mfu: Mfu) -> list[Evidence]:
     return [Evidence(text=text, value=mfu.value, unit="MFU")]
 
 
+def _busy(rank: RankTrace) -> float:
+    """Return the share of the captured time in which compute kernels run, before the first GPU event included."""
+    return rank.breakdown.compute_ns / (rank.breakdown.span_ns + rank.outside_ns)
+
+
 def check_traces(traces: Traces) -> Finding | None:
     """Return finding COMP001 for captures: compute kernels run nearly all the time on every rank."""
     ranks = spans.timed(traces)
-    busy = min((spans.share(rank, lambda one: one.breakdown.compute_ns) for rank in ranks), default=0.0)
+    busy = min((_busy(rank) for rank in ranks), default=0.0)
     if busy < 0.85:
         return None
     return Finding(

@@ -11,10 +11,12 @@ from paceline.explain.rules import Rule
 from paceline.explain.window import Window
 from paceline.traces.many import Traces
 from paceline.traces.model import COMPUTE
+from paceline.traces.removal import HOST
 
 _LEAST_LAGS = 8
 _BEHIND = 0.1
 _IDLE_FOR_THE_HOST = 0.15  # of a capture
+_IDLE_FOR_THE_HOST_IF_REPLAYED, _GAIN_IF_REPLAYED = 0.08, 1.08  # less of it is enough where the replay shows a gain
 _SHORT_S = 100e-6  # mean compute kernel; the host can launch longer kernels in time
 
 PAGE = """
@@ -34,8 +36,9 @@ launching it. The delay of the GPU behind the host must be less than a tenth of 
 eight measurements). A short delay means that the GPU always waits for the host.
 
 In profiler captures, Paceline reports `launch-bound` if the GPU is idle during at least 15% of the time because the
-host has not launched the next kernel, and if compute kernels take less than 100 µs on average. Idle time while a batch
-is fetched or during synchronizing calls is not included.
+host has not launched the next kernel, and if compute kernels take less than 100 µs on average. 8% is enough if a replay
+of the capture without the host's work is at least 1.08x faster. Idle time while a batch is fetched or during
+synchronizing calls is not included.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `launch-bound` was tested.
 
@@ -125,15 +128,17 @@ def _lag(rank: RankFacts) -> list[Evidence]:
 def check_traces(traces: Traces) -> Finding | None:
     """Return finding COMP002 for captures: the GPU is idle because the host has not launched the next kernel."""
     found = spans.worst(traces, lambda one: one.idle.host_ns)
-    if found is None or found[1] < _IDLE_FOR_THE_HOST:
+    if found is None or found[1] < _IDLE_FOR_THE_HOST_IF_REPLAYED:
         return None
     rank, share = found
+    gain = spans.gain_without([rank], HOST, share)
+    if share < _IDLE_FOR_THE_HOST and (HOST not in rank.without or gain.high < _GAIN_IF_REPLAYED):
+        return None
     kernels = [kernel for kernel in rank.kernels if kernel.class_ == COMPUTE]
     count = sum(kernel.count for kernel in kernels)
     mean_s = sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e9
     if not count or mean_s > _SHORT_S:
         return None  # a capture without kernels does not show the work of the GPU
-    gain = at_most(share)
     text = f"a compute kernel takes {units.seconds(mean_s)} on average ({count:,} kernels)"
     return Finding(
         code="COMP002",

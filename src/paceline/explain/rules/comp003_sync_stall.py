@@ -11,6 +11,7 @@ from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
 from paceline.record.run import JsonObject
 from paceline.traces.many import Traces
+from paceline.traces.removal import WAITS
 
 _SLOTS = ("forward", "mid", "backward", "other", "gap", "optimizer")
 _LEAST_SAMPLES = 8
@@ -150,7 +151,7 @@ def check_traces(traces: Traces) -> Finding | None:
     if found is None or found[1] < WORTH:
         return None
     rank, share = found
-    gain = at_most(share)
+    gain = spans.gain_without([rank], WAITS, share)
     less = Remedy(
         id="sync.less_often",
         safety="exact",

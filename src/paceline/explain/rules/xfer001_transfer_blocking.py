@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paceline import units
 from paceline.explain import spans, words
 from paceline.explain.facts import Facts, RankFacts
@@ -9,9 +11,12 @@ from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
+from paceline.traces.classes import is_transfer
 from paceline.traces.many import Traces
 from paceline.traces.model import COPY
+from paceline.traces.removal import TRANSFER
 
+_LEAST_GAIN = 1.02  # of a capture without copies, by replay
 _PINNED = 0.1  # largest share of pageable copies for memory that counts as pinned
 
 PAGE = """
@@ -32,8 +37,9 @@ duration, and `loader.device_prefetch` is not proposed.
 
 The expected gain is assumed: at most all of the copy time, if copies overlap with computing.
 
-In profiler captures, Paceline reports `transfer-blocking` if copies during which no kernel runs take at least 5% of the
-time.
+In profiler captures, Paceline reports `transfer-blocking` if copies from or to the host, during which no kernel runs,
+take at least 5% of the time. Copies within the GPU do not count. Paceline replays the capture without these copies: if
+the replay is less than 1.02x faster, Paceline does not report the finding.
 
 The page [devices](../reference/devices.md) lists the hardware on which the finding `transfer-blocking` was tested.
 
@@ -122,11 +128,14 @@ def _remedies_for(pins: bool, share: float, *, prefetches: bool = False) -> list
 
 def check_traces(traces: Traces) -> Finding | None:
     """Return finding XFER001 for captures: copies that no kernel overlaps."""
-    found = spans.worst(traces, lambda one: one.breakdown.exposed_copy_ns)
+    found = spans.worst(traces, lambda one: one.breakdown.exposed_transfer_ns)
     if found is None or found[1] < WORTH:
         return None
     rank, share = found
-    copies = sum(kernel.total_ns for kernel in rank.kernels if kernel.class_ == COPY)
+    gain = spans.gain_without([rank], TRANSFER, share)
+    if gain.high < _LEAST_GAIN:
+        return None
+    copies = sum(kernel.total_ns for kernel in rank.kernels if kernel.class_ == COPY and is_transfer(kernel.name))
     pageable = sum(kernel.total_ns for kernel in rank.kernels if "Pageable" in kernel.name) / max(1, copies)
     text = f"{units.percent(pageable)} of the copy time is spent on copies from or to pageable memory"
     return Finding(
@@ -135,14 +144,14 @@ def check_traces(traces: Traces) -> Finding | None:
         severity="critical" if share >= 0.2 else "warning",
         confidence="high",
         time_share=share,
-        gain=at_most(share),
+        gain=gain,
         ranks=spans.numbers([rank]),
         evidence=[
-            spans.cited(rank, share, "copying while no kernel runs"),
+            spans.cited(rank, share, "copying from or to the host while no kernel runs"),
             Evidence(text=text, value=pageable, unit="share of copy time"),
         ],
-        remedies=_remedies_for(pageable < _PINNED, share),
-        summary=f"copies during which no kernel runs take {units.percent(share)} of the time",
+        remedies=[replace(remedy, gain=gain) for remedy in _remedies_for(pageable < _PINNED, share)],
+        summary=f"copies from or to the host during which no kernel runs take {units.percent(share)} of the time",
     )
 
 
