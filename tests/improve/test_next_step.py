@@ -10,6 +10,7 @@ from tests.report import sample, tune_sample
 from tests.report.tune_sample import factor, gain, trial
 
 from paceline.improve.next_step import NextStep, busy_text, next_steps
+from paceline.improve.wording import NOT_TRIED
 
 PROGRAM = "train.py --epochs 6"
 SKIPPED = {"status": "skipped", "reason": "needs --allow numeric", "speedup": None}
@@ -145,3 +146,14 @@ def test_a_busy_machine_is_said():
 def test_a_search_that_was_interrupted_is_made_again(allowed, option):
     step = steps_of(stopped="interrupted; the result contains the changes kept so far", allowed=allowed)[0]
     assert step.command == f"paceline tune{option} {PROGRAM}"
+
+
+def test_only_a_change_that_had_no_time_asks_for_a_larger_budget():
+    """A program that fails without the change too needs no larger budget."""
+    failed = {"status": "skipped", "speedup": None, "reason": "the unchanged program fails too: it hung"}
+    late = {"status": "skipped", "speedup": None, "reason": NOT_TRIED}
+    commands = [
+        " ".join(step.command or "" for step in steps_of(trials=(trial(1, "loader.workers", {}, **one),)))
+        for one in (failed, late)
+    ]
+    assert ["--budget" in command for command in commands] == [False, True]

@@ -11,7 +11,7 @@ from paceline.explain.model import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.goals import GOALS
 from paceline.improve.model import Trial, Tuned
-from paceline.improve.wording import NOT_TRIED
+from paceline.improve.wording import NO_TIME
 
 DEFAULT_BUDGET_S = 600.0
 _BUSY_CORES = 0.3  # taken by other programs: more than this widens the intervals of a search
@@ -192,7 +192,7 @@ def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
 
 
 def _had_no_time(trial: Trial) -> bool:
-    return trial.reason == NOT_TRIED or trial.reason.startswith("not measured")
+    return trial.reason.startswith(NO_TIME)
 
 
 def _is_open(trial: Trial, tuned: Tuned) -> bool:

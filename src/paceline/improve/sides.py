@@ -109,7 +109,7 @@ def _begins(started: Callable[[], Player]) -> bool:
 def blamed(error: ProgramFailed, baseline: Player, timeout_s: float) -> ProgramFailed:
     """Return an error as one of the unchanged program, if that has failed too or does so in its next steps."""
     failed = error if baseline.has_failed else _fault_of(baseline, timeout_s)
-    return error if failed is None else BaselineFailed(f"not measured: the unchanged program fails too: {failed}")
+    return error if failed is None else BaselineFailed(f"the unchanged program fails too: {failed}")
 
 
 def _fault_of(baseline: Player, timeout_s: float) -> ProgramFailed | None:

@@ -16,7 +16,8 @@ from paceline.improve.together import Undecided
 _FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
 
 
-NOT_TRIED = "not tried: no time was left in the budget"
+NO_TIME = "no time was left"
+NOT_TRIED = f"{NO_TIME} in the budget"
 
 
 def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> str:

@@ -43,6 +43,7 @@ from paceline.improve.trials import (
     TrialFailed,
     unless_it_fails_twice,
 )
+from paceline.improve.wording import NO_TIME
 from paceline.record.layout import FLAG_LOSS
 from paceline.record.read import read_run
 from paceline.record.run import Run, column
@@ -192,7 +193,7 @@ class Workshop:
                 break
         if not rounds:
             over = f"too short to measure: the program ends after {self._total} steps"
-            raise TrialFailed(over) if self._total else NotMeasured("not measured: no time for a pair of blocks")
+            raise TrialFailed(over) if self._total else NotMeasured(f"{NO_TIME} for a pair of blocks")
         return self._judged(contest, rounds)
 
     def _settled(self, contest: Contest, rounds: Sequence[Round], earlier: int) -> bool:
