@@ -37,6 +37,8 @@ from tests.cli.conftest import Paceline, call
         (["run", "--price"], "--price needs a value; `paceline run --help`"),
         (["run", "--price", "much", "x.py"], "--price: 'much' is not a number;"),
         (["run", "--price", "-1", "x.py"], "--price: -1.0 is too small: it must be at least 0"),
+        (["run", "--price", "nan", "x.py"], "--price: nan is not a finite number; give a number such as 2.5"),
+        (["plan", "m", "--gpus", "8xh100", "--max-price", "inf"], "--max-price: inf is not a finite number"),
         (["tune", "--trials", "many", "x.py"], "--trials: 'many' is not a whole number;"),
         (["tune", "--budget", "soon", "x.py"], "--budget: 'soon' is not a duration; write 90s, 10m or 1h"),
         (["tune", "--goal", "fame", "x.py"], "--goal: 'fame' is not one of 'time', 'memory', 'cost'"),

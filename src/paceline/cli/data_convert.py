@@ -13,6 +13,7 @@ from paceline import units
 from paceline.cli.command import Command
 from paceline.cli.data_convert_stores import local_paths
 from paceline.cli.data_convert_text import convert_text, is_text
+from paceline.cli.numbers import FiniteFloat
 from paceline.cli.progress import Progress
 from paceline.errors import UsageError
 from paceline.report.words import count
@@ -83,7 +84,7 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
     help="Field of JSON lines, or column of Parquet, that holds the text (only with --tokenizer).",
 )  # fmt: skip
 @click.option(
-    "--shard-mb", type=click.FloatRange(0, min_open=True), default=128, show_default=True, metavar="MB",
+    "--shard-mb", type=FiniteFloat(0, min_open=True), default=128, show_default=True, metavar="MB",
     help="Size of a shard in MB.",
 )  # fmt: skip
 @click.option(

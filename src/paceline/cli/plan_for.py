@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
+from paceline.cli.numbers import FiniteFloat
 from paceline.cli.outputs import json_text, tell_written, write_text
 from paceline.cli.program import ModelOrProgram, command_line, program_of, takes_program
 from paceline.errors import UsageError
@@ -87,13 +88,13 @@ _COUNT = click.IntRange(min=1)
 @click.option("--region", metavar="NAME", help="Consider only instances of this region (only with --catalogue).")
 @click.option(
     "--max-price",
-    type=click.FloatRange(min=0),
+    type=FiniteFloat(min=0),
     metavar="USD",
     help="Highest price per hour of all machines together, in USD (only with --catalogue).",
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0),
+    type=FiniteFloat(min=0),
     metavar="HOURS",
     help="Longest allowed training time, in hours (only with --catalogue).",
 )
@@ -135,7 +136,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--target-tokens", metavar="N", help="Total number of training tokens, such as 15t.")
 @click.option("--target-samples", metavar="N", help="Total number of training samples, such as 1.2m.")
 @click.option(
-    "--price", type=click.FloatRange(min=0), metavar="USD", help="Price per hour of all machines together, in USD."
+    "--price", type=FiniteFloat(min=0), metavar="USD", help="Price per hour of all machines together, in USD."
 )
 @click.option(
     "--recipe",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from paceline.cli.numbers import FiniteFloat
 from paceline.errors import UsageError
 from paceline.hardware.catalogue import find_instance, instances
 
 by_number = click.option(
-    "--price", type=click.FloatRange(min=0), metavar="USD", help="Price of this machine per hour, in USD."
+    "--price", type=FiniteFloat(min=0), metavar="USD", help="Price of this machine per hour, in USD."
 )
 
 
