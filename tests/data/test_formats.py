@@ -11,15 +11,16 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.making import converted, jpeg
 
-from paceline.data import tfrecord
+from paceline.data import decode_audio, tfrecord
 from paceline.data.convert import Options, convert
 from paceline.data.export import export, export_notes
 from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
+from paceline.data.sources import BadSample
 from paceline.data.sources.found import source_of
 from paceline.data.writer import Writer
 from paceline.errors import UsageError
@@ -149,6 +150,167 @@ def test_what_is_exported_comes_back(tmp_path, kind):
         export(dataset, dest, kind, quiet)
 
 
+def write_packed(path) -> None:
+    import gzip
+
+    write_tar(path.with_name("plain"))
+    path.write_bytes(gzip.compress(path.with_name("plain").read_bytes()))
+
+
+def arrow_table() -> object:
+    import pyarrow
+
+    return pyarrow.table({"image": [{"bytes": one, "path": "a.jpg"} for one in PICTURES], "label": LABELS})
+
+
+def write_feather(path) -> None:
+    import pyarrow.feather
+
+    pyarrow.feather.write_feather(arrow_table(), path, chunksize=4)
+
+
+def write_stream(path) -> None:
+    """As Hugging Face's `save_to_disk` does: a stream of batches."""
+    import pyarrow
+
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, arrow_table().schema) as stream:
+        stream.write_table(arrow_table(), max_chunksize=4)
+
+
+@pytest.mark.parametrize(
+    "name, write",
+    [
+        ("a.tar.gz", write_packed),
+        ("a.tgz", write_packed),
+        ("a.feather", write_feather),
+        ("data-00000-of-00001.arrow", write_stream),
+    ],
+)
+def test_packed_tars_and_arrow_files_come_over(tmp_path, name, write):
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / name)
+    (tmp_path / "in" / "plain").unlink(missing_ok=True)
+    for number, processes in enumerate((1, 2)):
+        source = source_of(tmp_path / "in", None)
+        convert(source, tmp_path / f"{number}", Options(seed=1, verbatim=True, shard_bytes=8000), processes, quiet)
+        dataset = ShardedDataset(tmp_path / f"{number}")
+        places = dataset.places(np.arange(len(dataset)))
+        found = zip([dataset.payload("image", place) for place in places], dataset.numbers("label", places).tolist())
+        assert sorted(found) == sorted(zip(PICTURES, LABELS))
+
+
+def test_a_packed_tar_that_is_cut_off_is_refused(tmp_path):
+    write_packed(tmp_path / "a.tar.gz")
+    (tmp_path / "a.tar.gz").write_bytes((tmp_path / "a.tar.gz").read_bytes()[:-40])
+    with pytest.raises(UsageError, match="cannot be read as a tar"):
+        source_of(tmp_path / "a.tar.gz", None)
+
+
+def test_a_data_set_of_hugging_face_on_a_disk(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"label": datasets.ClassLabel(names=["cat", "dog"]), "text": datasets.Value("string")})
+    made = datasets.Dataset.from_dict({"label": [1, 0, 1], "text": ["ä", "", "c"]}, features=features)
+    made.shuffle(seed=0).save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": made}).save_to_disk(tmp_path / "many")
+    source = source_of(tmp_path / "one", None)
+    rows = [(source.sample(n)["label"], source.sample(n)["text"].data.decode()) for n in range(3)]
+    assert (sorted(rows), list(source.classes), source.notes) == ([(0, ""), (1, "c"), (1, "ä")], ["cat", "dog"], [])
+    with pytest.raises(UsageError, match="name one of .*train"):
+        source_of(tmp_path / "many", None)
+
+
+def test_splits_of_hugging_face_are_named(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(UsageError, match=f"name one of {tmp_path / 'train'}"):
+        source_of(tmp_path, None)
+
+
+def test_arrays_of_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    x, y = np.random.default_rng(0).random((10, 3), np.float32), np.arange(10)
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    for name, values in (("x", x), ("inner/y", y), ("scale", np.float64(2))):
+        array = group.create_array(name, shape=np.shape(values), dtype=values.dtype, chunks=(4,) * np.ndim(values))
+        array[...] = values
+    source = source_of(tmp_path / "a.zarr", None)
+    assert "scale" in source.notes[0]
+    convert(source, tmp_path / "out", Options(seed=None), 1, quiet)
+    (batch,) = Loader(tmp_path / "out", 10)
+    assert np.array_equal(batch["x"].numpy(), x) and batch["inner_y"].tolist() == y.tolist()
+
+
+def test_lists_of_different_lengths_in_hdf5(tmp_path):
+    import h5py
+
+    rows = [np.arange(3, dtype=np.int32), np.empty(0, np.int32), np.arange(1, dtype=np.int32)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        own = file.create_dataset("boxes", 3, h5py.vlen_dtype(np.int32))
+        for number, row in enumerate(rows):
+            own[number] = row
+    convert(source_of(tmp_path / "a.h5", None), tmp_path / "out", Options(seed=None), 1, quiet)
+    batches = Loader(tmp_path / "out", 1, transform=lambda sample: sample["boxes"], threads=0)
+    assert [batch[0].tolist() for batch in batches] == [row.tolist() for row in rows]
+
+
+def coco_of(folder, **changed) -> object:
+    (folder / "images").mkdir()
+    for number in range(2):
+        (folder / "images" / f"{number}.jpg").write_bytes(PICTURES[number])
+    told = {
+        "info": {"year": 2026},
+        "images": [{"id": 7, "file_name": "0.jpg", "width": 32}, {"id": 3, "file_name": "1.jpg"}],
+        "annotations": [
+            {"id": 1, "image_id": 3, "category_id": 90, "bbox": [0.5, 1, 2, 3], "iscrowd": 0},
+            {"id": 2, "image_id": 3, "category_id": 2, "bbox": [4, 5, 6, 7], "segmentation": [[1, 2, 3, 4, 5, 6]]},
+        ],
+        "categories": [{"id": 90, "name": "toothbrush"}, {"id": 2, "name": "bicycle"}],
+    }
+    (folder / "instances.json").write_text(json.dumps(told | changed))
+    return folder / "instances.json"
+
+
+def test_objects_of_coco_come_over_as_they_are(tmp_path):
+    path = coco_of(tmp_path)
+    source, told = source_of(path, None), json.loads(path.read_text())
+    assert source.notes == [f"parts of {path} that are not converted: info"]
+    convert(source, tmp_path / "out", Options(seed=None, verbatim=True), 1, quiet)
+    dataset = ShardedDataset(tmp_path / "out")
+    (batch,) = Loader(dataset, 2, columns=["objects", "fields"])
+    both = [one | {"label": 1 - number} for number, one in enumerate(told["annotations"])]
+    assert (batch["objects"], batch["fields"]) == ([[], both], told["images"])
+    assert list(dataset.contents.classes) == ["bicycle", "toothbrush"]
+    assert [dataset.payload("image", place) for place in dataset.places(np.arange(2))] == PICTURES[:2]
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"annotations": [{"id": 1, "image_id": 8, "category_id": 2}]}, "image_id 8, which is not there"),
+        ({"images": [{"id": 1, "file_name": "x.jpg"}]}, "is in none of the folders"),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 1, "file_name": "1.jpg"}]}, "an id is there twice"),
+        ({"categories": None}, "has no list categories"),
+    ],
+)
+def test_coco_files_that_do_not_fit_together(tmp_path, changed, said):
+    with pytest.raises(UsageError, match=said):
+        source_of(coco_of(tmp_path, **({"annotations": []} | changed)), None)
+
+
+def test_sound_is_kept_as_bytes_and_decoded(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    (tmp_path / "in").mkdir()
+    played = np.random.default_rng(0).integers(-(2**15), 2**15, (100, 2), np.int16)
+    for number in range(2):
+        soundfile.write(tmp_path / "in" / f"{number}.flac", played[number * 50 :], 8000, subtype="PCM_16")
+    convert(source_of(tmp_path / "in", None), tmp_path / "out", Options(seed=None), 1, quiet)
+    loader = Loader(tmp_path / "out", 1, transform=lambda sample: decode_audio(sample["audio"]).samples, threads=0)
+    second = list(loader)[1][0].numpy()
+    assert np.array_equal(np.round(second * 2**15).astype(np.int64), played[50:].T)
+    with pytest.raises(BadSample, match="cannot be decoded"):
+        decode_audio(b"no sound")
+
+
 VALUES = st.one_of(
     st.lists(st.binary(max_size=40), min_size=1, max_size=3),
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5),
@@ -156,6 +318,7 @@ VALUES = st.one_of(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # on a busy machine
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
 def test_examples_come_back(features):
     assert tfrecord.decoded(tfrecord.encoded(features)) == features

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.data.sources import Source
 
 _FOLDER = click.Path(path_type=Path)
-FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy", "text")
+FORMATS = ("images", "table", "coco", "webdataset", "tfrecord", "parquet", "arrow", "hdf5", "zarr", "npy", "text")
 
 
 @click.command(
@@ -110,11 +110,11 @@ FORMATS = ("images", "table", "webdataset", "tfrecord", "parquet", "hdf5", "npy"
 def command(paths: tuple[str, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 
-    SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, or
-    files in WebDataset, TFRecord, Parquet, HDF5, .npy or text format. DEST is a new folder. To continue an interrupted
-    conversion, repeat the command. JPEG files get restart markers, so that the loader decodes only a part of the image
-    for a crop. The pixels stay the same. SRC and DEST can also be URLs of an object store, which are copied through
-    this machine.
+    SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, a
+    COCO file (JSON), or files in WebDataset, TFRecord, Parquet, Arrow, HDF5, Zarr, .npy or text format. DEST is a new
+    folder. To continue an interrupted conversion, repeat the command. JPEG files get restart markers, so that the
+    loader decodes only a part of the image for a crop. The pixels stay the same. SRC and DEST can also be URLs of an
+    object store, which are copied through this machine.
     """
     with local_paths(paths) as local:
         if not local.is_complete:

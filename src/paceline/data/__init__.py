@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.data.audio import decode_audio
     from paceline.data.crops import CenterCrop, RandomResizedCrop
     from paceline.data.loader import Loader
     from paceline.data.sharded import ShardedDataset
     from paceline.data.tokens import TokenDataset
     from paceline.data.writer import Writer
 
-__all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset", "Writer"]
+__all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset", "Writer", "decode_audio"]
 _MODULES = {
     "CenterCrop": "crops",
     "Loader": "loader",
@@ -23,6 +24,7 @@ _MODULES = {
     "ShardedDataset": "sharded",
     "TokenDataset": "tokens",
     "Writer": "writer",
+    "decode_audio": "audio",
 }
 
 

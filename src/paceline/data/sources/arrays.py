@@ -1,12 +1,13 @@
-"""Arrays whose first axis is samples: files of NumPy beside each other, or the data sets of an HDF5 file."""
+"""Arrays whose first axis is samples: files of NumPy beside each other, an HDF5 file, or a Zarr store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,44 +15,51 @@ from paceline.data.index import UNREADABLE
 from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
-from paceline.data.sources.files import times_of
+from paceline.data.sources.files import files_below, left_out_notes, times_of
+from paceline.data.sources.zarr_arrays import of_zarr
 from paceline.errors import EnvironmentFault, UsageError
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _CHUNK_BYTES = 64 << 20  # of chunks that are kept in memory, of each array
 HDF5 = (".h5", ".hdf5", ".hdf")
+Form = Literal["npy", "hdf5", "zarr"]
 
 
 @dataclass(frozen=True)
 class Arrays:
     """Arrays of as many samples each, by the names of their columns."""
 
-    path: Path  # a folder of .npy files, one of them, or an HDF5 file
-    hdf5: bool = False
+    path: Path  # a folder of .npy files, one of them, an HDF5 file, or the folder of a Zarr store
+    form: Form = "npy"
     classes: Sequence[str] = ()
 
     @property
     def version(self) -> str:
         """When the files were changed."""
-        return times_of(sorted(self.path.glob("*.npy")) if self.path.is_dir() else [self.path])
+        return times_of(sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path])
 
     @property
     def reads_groups(self) -> bool:
-        """Whether a row is read with others: HDF5 reads whole chunks."""
-        return self.hdf5
+        """Whether a row is read with others: HDF5 and Zarr read whole chunks."""
+        return self.form != "npy"
 
-    def __reduce__(self) -> tuple[type[Arrays], tuple[Path, bool]]:
-        return type(self), (self.path, self.hdf5)  # files are opened where they are read
+    def __reduce__(self) -> tuple[type[Arrays], tuple[Path, Form]]:
+        return type(self), (self.path, self.form)  # files are opened where they are read
 
     @cached_property
     def _all(self) -> Mapping[str, Any]:
-        return _of_hdf5(self.path) if self.hdf5 else _of_numpy(self.path)
+        return _OPENED[self.form](self.path)
 
     @property
     def notes(self) -> Sequence[str]:
         """What is left out: single values, which no sample has."""
         single = [name for name, array in self._all.items() if not array.ndim]
-        return [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else ()
+        notes = [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else []
+        if self.form != "npy" or not self.path.is_dir():
+            return notes
+        others = [Path(file) for file in files_below(self.path) if not file.endswith(".npy") or "/" in file]
+        kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
+        return [*notes, *left_out_notes(self.path, kinds)]
 
     @cached_property
     def _arrays(self) -> Mapping[str, Any]:
@@ -151,6 +159,8 @@ def _kind(array: Any) -> ColumnKind:
         return "float" if array.dtype.kind == "f" else "int"
     if (array.dtype.metadata or {}).get("vlen") is str:  # as h5py marks text
         return "text"
+    if array.dtype.kind == "T":  # text of variable length, of NumPy 2
+        return "text"
     if array.dtype.hasobject or array.dtype.kind in "SU":
         first = array[0]
         if isinstance(first, str):
@@ -176,3 +186,6 @@ def _value(value: Any, column: Column) -> Value:
     if column.kind in ("image", "bytes") and data is not None:
         return Payload(data=data, suffix=suffix_of_bytes(data))
     return array_of(value)
+
+
+_OPENED: Mapping[Form, Callable[[Path], Mapping[str, Any]]] = {"npy": _of_numpy, "hdf5": _of_hdf5, "zarr": of_zarr}

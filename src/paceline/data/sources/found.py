@@ -12,14 +12,17 @@ from typing import Any, cast
 from paceline.data.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
+from paceline.data.sources.coco import Coco
 from paceline.data.sources.files import files_below, left_out_notes
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
+from paceline.data.sources.zarr_arrays import is_zarr
 from paceline.errors import UsageError
 
+_SPLITS = "dataset_dict.json"  # of Hugging Face's datasets
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
     "webdataset": ((*PLAIN, *PACKED), tars),
@@ -31,7 +34,9 @@ _OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
     "images": ("folder", image_folder),
     "table": ("file", file_table),
     "npy": ("folder or file", Arrays),
-    "hdf5": ("file", lambda path: Arrays(path, hdf5=True)),
+    "hdf5": ("file", partial(Arrays, form="hdf5")),
+    "zarr": ("folder", partial(Arrays, form="zarr")),
+    "coco": ("file", Coco),
 }
 
 _NUMBERED: Mapping[str, Callable[[Path, Sequence[str]], Source]] = {"images": image_folder, "table": file_table}
@@ -94,11 +99,16 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
 
 def _kind(path: Path) -> str:
+    if is_zarr(path):
+        return "zarr"
+    if (path / _SPLITS).is_file():
+        inner = ", ".join(sorted(str(one) for one in path.iterdir() if one.is_dir()))
+        raise UsageError(f"{path} holds several splits, each a data set of its own; name one of {inner}")
     if path.is_file():
         if path.suffix.lower() in (*HDF5, ".npy", ".npz"):
             return "hdf5" if path.suffix.lower() in HDF5 else "npy"
-        if path.suffix.lower() == ".csv":
-            return "table"
+        if path.suffix.lower() in (".csv", ".json"):
+            return "table" if path.suffix.lower() == ".csv" else "coco"
     for kind, (suffixes, _) in _OF_FILES.items():
         if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
             return kind

@@ -1,0 +1,152 @@
+"""Images with any number of objects in each, as COCO describes them in one JSON file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.data.kinds import column_names, json_of
+from paceline.data.model import Column, Sample
+from paceline.data.sources import BadSample
+from paceline.data.sources.files import Files, file_column, size_of
+from paceline.errors import UsageError
+
+_LISTS = ("images", "annotations", "categories")
+_FOLDERS = (".", "images", "..", "../images")  # where images lie, seen from the JSON file
+
+
+class Coco:
+    """The images of a COCO file.
+
+    Each sample has the column `objects`: the list of its annotations as they are, with `label` added, which is the
+    number of the category in `classes`. The column `fields` has what the file says of the image itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Args:
+            path: A JSON file with the lists `images`, `annotations` and `categories`.
+
+        Raises:
+            UsageError: It is no such file, an annotation belongs to nothing, or the images are not found.
+        """
+        self._path = path
+        self._told = _read(path)
+        self._images: list[dict[str, Any]] = self._told["images"]
+        categories = sorted(self._told["categories"], key=lambda one: int(one["id"]))
+        self.classes: Sequence[str] = [str(one["name"]) for one in categories]
+        labels = {one["id"]: place for place, one in enumerate(categories)}
+        self._objects = _by_image(path, self._told, labels)
+        names = [str(one["file_name"]) for one in self._images]
+        root = _root(path, self._told["images"])
+        self._files = Files(root, names, [size_of(root / name) for name in names], [file_column(names)], {})
+
+    def __reduce__(self) -> tuple[type[Coco], tuple[Path]]:
+        return type(self), (self._path,)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of the JSON file, and of the times at which the images were changed."""
+        return f"{self._files.version} {hashlib.sha256(self._path.read_bytes()).hexdigest()}"
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is left out: other parts of the file, and fields of its categories."""
+        parts = [name for name in self._told if name not in _LISTS]
+        parts += sorted(
+            {f"categories.{name}" for one in self._told["categories"] for name in one if name not in _NAMED}
+        )
+        return [f"parts of {self._path} that are not converted: {', '.join(parts)}"] if parts else []
+
+    @cached_property
+    def columns(self) -> Sequence[Column]:
+        """The image, its objects, and what the file says of the image."""
+        own = self._files.columns[0]
+        column_names([own.name, "objects", "fields"])
+        return [own, Column(name="objects", kind="json"), Column(name="fields", kind="json")]
+
+    def size(self, number: int) -> int:
+        """Return the bytes of an image."""
+        return self._files.size(number)
+
+    def name(self, number: int) -> str:
+        """Return the path of an image."""
+        return self._files.name(number)
+
+    def sample(self, number: int) -> Sample:
+        """Read an image with its objects."""
+        image = self._images[number]
+        try:
+            described = {"objects": json_of(self._objects[image["id"]]), "fields": json_of(image)}
+        except ValueError as error:
+            raise BadSample(f"{self.name(number)}: {error}") from error
+        return {**self._files.sample(number), **described}
+
+
+_NAMED = ("id", "name")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
+    missing = [name for name in _LISTS if not isinstance(told, Mapping) or not isinstance(told.get(name), list)]
+    if missing:
+        raise UsageError(f"{path} is not a COCO file: it has no list {', '.join(missing)}")
+    for name, needed in (("images", {"id", "file_name"}), ("categories", set(_NAMED))):
+        bad = [one for one in told[name] if not isinstance(one, Mapping) or not needed <= set(one)]
+        ids = [one["id"] for one in told[name]] if not bad else []
+        if bad or len(set(ids)) < len(ids):
+            said = f"{str(bad[0])[:80]} lacks {' or '.join(sorted(needed))}" if bad else "an id is there twice"
+            raise UsageError(f"{path}, {name}: {said}; repair the file")
+    return dict(told)
+
+
+def _by_image(path: Path, told: Mapping[str, Any], labels: Mapping[Any, int]) -> dict[Any, list[dict[str, Any]]]:
+    """Return the annotations of each image.
+
+    Raises:
+        UsageError: One has no image, no category, or a label of its own.
+    """
+    found: dict[Any, list[dict[str, Any]]] = {one["id"]: [] for one in told["images"]}
+    for one in told["annotations"]:
+        for name, there in (("image_id", found), ("category_id", labels)):
+            if one.get(name) not in there:
+                raise UsageError(f"{path}: annotation {one.get('id')} has {name} {one.get(name)}, which is not there")
+        if "label" in one:
+            raise UsageError(f"{path}: annotation {one.get('id')} has a field label; rename it, since label is added")
+        found[one["image_id"]].append({**one, "label": labels[one["category_id"]]})
+    return found
+
+
+def _root(path: Path, images: Sequence[Mapping[str, Any]]) -> Path:
+    """Return the folder of the images: the one where most of them are, named as the JSON file or beside it.
+
+    Raises:
+        UsageError: None is there.
+    """
+    if not images:
+        raise UsageError(f"{path} has no images")
+    named = [
+        path.parent / path.stem.removeprefix("instances_"),
+        path.parent.parent / path.stem.removeprefix("instances_"),
+    ]
+    folders = [*(path.parent / one for one in _FOLDERS), *named]
+    some = [str(one["file_name"]) for one in images[:: max(1, len(images) // 64)]]
+    count, root = max(((sum((f / name).is_file() for name in some), f) for f in folders), key=lambda one: one[0])
+    if not count:
+        told = ", ".join(str(folder) for folder in folders)
+        raise UsageError(
+            f"{path}: the image {some[0]} is in none of the folders {told}; move the JSON file to the images"
+        )
+    return root

@@ -1,0 +1,68 @@
+"""Arrays of a Zarr store whose first axis is samples; rows are read chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import EnvironmentFault, UsageError
+
+_KEPT_BYTES = 64 << 20  # of chunks in memory, of each array
+_MARKS = (".zgroup", ".zarray", ".zmetadata", "zarr.json")
+
+
+def is_zarr(path: Path) -> bool:
+    """Say whether a folder is a Zarr store."""
+    return any((path / mark).is_file() for mark in _MARKS)
+
+
+def of_zarr(path: Path) -> dict[str, Any]:
+    """Return the arrays of a store by their paths in it.
+
+    Raises:
+        UsageError: It is no store, or has no arrays.
+        EnvironmentFault: zarr is not installed.
+    """
+    try:
+        import zarr
+    except ImportError as error:
+        raise EnvironmentFault("Zarr stores need zarr: pip install 'paceline[formats]'") from error
+    try:
+        opened: Any = zarr.open(str(path), mode="r")
+    except Exception as error:
+        raise UsageError(f"{path} cannot be read as Zarr: {error}") from error
+    found = {path.stem: Rows(opened)} if hasattr(opened, "shape") else {name: Rows(one) for name, one in _below(opened)}
+    if not found:
+        raise UsageError(f"{path} has no arrays")
+    return found
+
+
+def _below(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, array in sorted(group.arrays()):
+        yield f"{before}{name}", array
+    for name, inner in sorted(group.groups()):
+        yield from _below(inner, f"{before}{name}/")
+
+
+class Rows:
+    """An array that is read by rows, of which those of a chunk are read together."""
+
+    def __init__(self, own: Any) -> None:
+        """Take an array of zarr."""
+        self._own = own
+        self.ndim, self.dtype, self.shape = own.ndim, own.dtype, own.shape
+        self._together = max(1, own.chunks[0]) if own.ndim else 1
+        chunk_bytes = max(1, self._together * own.nbytes // max(1, own.shape[0] if own.ndim else 1))
+        self._read = lru_cache(max(1, _KEPT_BYTES // int(chunk_bytes)))(self._rows)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, number: int) -> Any:
+        return self._read(number // self._together)[number % self._together]
+
+    def _rows(self, chunk: int) -> Any:
+        begin = chunk * self._together
+        return self._own[begin : begin + self._together]
