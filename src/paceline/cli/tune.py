@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from paceline.improve.model import Tuned
 
 TUNES = Path(".paceline/tunes")
+_ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that are no crash
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -209,7 +210,7 @@ def _last_run(line: list[str]) -> dict[str, Any]:
         return {}
     if run is None or not run.finished:
         return {}
-    failed = any(launch.exit_code != 0 and launch.signal != "SIGINT" for launch in run.launches)
+    failed = any(launch.exit_code != 0 and launch.signal not in _ENDED_BY_USER for launch in run.launches)
     return {"whole_run": whole_run(run), "last_failure": ended(run) if failed else None}
 
 

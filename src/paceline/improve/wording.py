@@ -67,7 +67,7 @@ def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
         return f"the gain is certainly below {goal.worth - 1:.0%}"
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
         return "too few measurements in the time of this trial"
-    return "the noise is larger than the gain"
+    return "the noise is larger than the difference"
 
 
 def not_confirmed(goal: Goal, gained: Interval | None) -> str:
