@@ -182,3 +182,23 @@ def test_debug_settings_that_are_on_are_turned_off(tmp_path):
     assert not [key for key in proposed(on_cpu(tmp_path / "cpu")) if key.startswith("debug.")]
     on_a_cpu = RunFolder(tmp_path / "on").rank(plain(60), meta={"debug": debug}).gauges().facts()
     assert [key for key in proposed(on_a_cpu) if key.startswith("debug.")] == ["debug.anomaly_detection=False"]
+
+
+@pytest.mark.parametrize(
+    "timed, is_proposed",
+    [
+        ({"searches_unused": True, "unused_count": 0}, True),
+        ({"searches_unused": True, "unused_count": 3}, False),
+        ({"searches_unused": False, "unused_count": 0}, False),
+        ({}, False),  # an earlier record
+    ],
+)
+def test_the_search_for_unused_parameters_is_left_out_where_there_are_none(tmp_path, timed, is_proposed):
+    entry = {"count": 9, "backward_s": 0.004, "exchange_s": 0.003, "exposed_s": 0.001, **timed}
+    folder = RunFolder(tmp_path)
+    for number in range(2):
+        about = {"world": 2, "distributed": True}
+        summary = {"training": training(exchanges=1), "exchange_times": [entry]}
+        folder.rank(plain(60, synced=1), number, meta=about, summary=summary)
+    found = proposed(folder.gauges().facts())
+    assert ("ddp.find_unused_parameters=False" in found) == is_proposed

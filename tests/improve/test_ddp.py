@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+
+from paceline.improve.patches.model import Source
+from paceline.improve.patches.patch import patched
 
 # Steps of three micro-steps, clipped; the last step of an epoch has one only. A second model exchanges nothing.
 TRAINS = """
@@ -95,3 +101,59 @@ def test_what_the_program_has_chosen_stays(ran_on_ranks):
     assert changed.refused["ddp.no_sync"] == "several models exchange gradients"
     assert "needs NCCL" in changed.refused["ddp.comm_hook"]
     assert "ddp.static_graph" in changed.held
+
+
+def test_ddp_does_not_search_for_unused_parameters(ran_on_ranks, bare):
+    recipe = {"ddp": {"find_unused_parameters": False}}
+    source = TRAINS.replace("(net)", "(net, find_unused_parameters=True)").replace(
+        'print("exchanges"', 'print(int(model.find_unused_parameters))\nprint("exchanges"'
+    )
+    changed = ran_on_ranks(source, recipe)
+    numbers, exchanges = trained(changed)
+    assert ([one[:-1] for one in numbers], exchanges) == bare
+    assert [one[-1] for one in numbers] == [0.0, 0.0]
+    assert set(changed[0].held) == {"ddp.find_unused_parameters"}
+    (other,) = ran_on_ranks(TRAINS, recipe, world=1)
+    assert "does not pass" in other.refused["ddp.find_unused_parameters"]
+
+
+def test_a_record_tells_whether_ddp_searches_and_finds_unused_parameters(ran_on_ranks, tmp_path):
+    """The second model has a layer that it does not use."""
+    other = """
+parts = torch.nn.ModuleList([torch.nn.Linear(16, 512), torch.nn.Linear(512, 512), torch.nn.Linear(9, 9)])
+parts.forward = lambda x: parts[1](parts[0](x))
+other = DistributedDataParallel(parts, find_unused_parameters=True)
+for _ in range(30):
+    other(torch.randn(8, 16)).sum().backward()
+optimizer"""
+    source = TRAINS.replace("(net)", "(net, find_unused_parameters=True)").replace("\noptimizer", other, 1)
+    trained(ran_on_ranks(source, {}))
+    summaries = list((tmp_path / "run" / "ranks").rglob("summary*.json"))
+    assert len(summaries) == 2
+    for path in summaries:
+        timed = json.loads(path.read_text())["exchange_times"]
+        assert {one["searches_unused"] for one in timed} == {True}
+        assert {one["unused_count"] > 0 for one in timed} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("DDP(m, find_unused_parameters=True)", "DDP(m, find_unused_parameters=False)"),
+        ("DDP(m)", "DDP(m)"),
+        ("DDPStrategy(find_unused_parameters=True)", "DDPStrategy(find_unused_parameters=False)"),
+        (
+            "TrainingArguments('out', ddp_find_unused_parameters=True)",
+            "TrainingArguments('out', ddp_find_unused_parameters=False)",
+        ),
+    ],
+)
+def test_the_search_is_turned_off_where_the_source_turns_it_on(before, after):
+    head = (
+        "from torch.nn.parallel import DistributedDataParallel as DDP\nfrom lightning.pytorch.strategies import "
+        "DDPStrategy\nfrom transformers import TrainingArguments\n"
+    )
+    source = Source(path=Path("train.py"), text=f"{head}{before}\n", is_script=True)
+    patch = patched([source], {"ddp": {"find_unused_parameters": False}})
+    assert patch.after[0].text == f"{head}{after}\n"
+    assert len(patch.stays) == (before == after)

@@ -86,6 +86,12 @@ _ROWS = (
         sets=("ddp.comm_hook",),
     ),
     _tunable(
+        "ddp.find_unused_parameters",
+        "Do not search for unused parameters in each step",
+        "numeric",
+        sets=("ddp.find_unused_parameters",),
+    ),
+    _tunable(
         "ddp.gradient_as_bucket_view",
         "Store gradients as views of DDP's communication buckets",
         "exact",

@@ -68,6 +68,7 @@ SETTINGS: Mapping[str, Setting] = {
     "ddp.bucket_cap_mb": _count(1, 4096),
     "ddp.static_graph": _one_of(True),
     "ddp.gradient_as_bucket_view": _one_of(True),
+    "ddp.find_unused_parameters": _one_of(False),
     "ddp.comm_hook": _one_of("fp16", "bf16", "powersgd"),
     "ddp.no_sync": _one_of(True),
     "allocator.expandable_segments": _one_of(True),

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import libcst as cst
 
-from paceline.improve.patches.arguments import unpacks, value_of, with_argument
+from paceline.improve.patches.arguments import argument, unpacks, value_of, with_argument
 from paceline.improve.patches.edit import Edit
+from paceline.improve.patches.placing import change_origin, find_place
+from paceline.improve.patches.program import last_name
 
 _USUAL = ("None", "False", "25")  # what is no choice
-KEYS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")
+_SEARCHES = "find_unused_parameters"
+KEYS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", _SEARCHES)
+_OF_OTHERS = {  # calls that hand an argument on to DDP
+    "DDPStrategy": _SEARCHES,
+    "DistributedDataParallelKwargs": _SEARCHES,
+    "TrainingArguments": f"ddp_{_SEARCHES}",
+}
 NOWHERE = "the source does not call DistributedDataParallel"
 _PLACES = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
 _ORDER = (
@@ -28,14 +36,37 @@ class DdpEdit(Edit):
 
     table = "ddp"
 
+    def begin(self) -> None:
+        """Change the values that calls take from elsewhere."""
+        for call in self.tree.within(self.tree.module, cst.Call):
+            self.call(call, call)
+
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
         """Edit the call where it wraps a model."""
+        if last_name(original.func) in _OF_OTHERS and _SEARCHES in self.settings:
+            return self._without_search(_OF_OTHERS[last_name(original.func)], original, call)
         if not self.tree.names(original.func).intersection(_PLACES):
             return call
+        if _SEARCHES in self.settings:
+            call = self._without_search(_SEARCHES, original, call)
         for key in KEYS:
-            if key in self.settings:
+            if key in self.settings and key != _SEARCHES:
                 call = self._with(key, original, call)
         return call
+
+    def _without_search(self, name: str, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Turn the search for unused parameters off where the call or another place turns it on."""
+        if argument(original, name) is None:
+            return call
+        found = find_place(self.program, self.tree, original, name, False)
+        if found.where == "nowhere":
+            self.stay(_SEARCHES, f"{self.where(original)} {found.why_not}")
+            return call
+        self.place(_SEARCHES)
+        if found.where == "origin":
+            change_origin(self.program, found, name, False)
+            return call
+        return with_argument(call, name, "False")
 
     def _with(self, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
         given, wanted = value_of(call, key, _ORDER), repr(self.settings[key])

@@ -26,6 +26,8 @@ class _Times:
     def __init__(self) -> None:
         self.calls = 0
         self.last: Any = None  # iteration that was read last
+        self.searches = False  # whether each pass searches for parameters that it did not use
+        self.unused = 0  # passes that had such parameters
         self.found: deque[tuple[int, int, int]] = deque(maxlen=_MOST_READ)  # computing, exchange, beyond computing
 
 
@@ -46,6 +48,8 @@ def look(module: Any) -> None:
     if iteration == times.last or not computing or not exchange:
         return
     times.last = iteration
+    times.searches = bool(getattr(module, "find_unused_parameters", False))
+    times.unused += bool(told.get("unused_parameter_size"))
     times.found.append((computing, exchange, max(0, exchange - overlap)))
 
 
@@ -68,6 +72,8 @@ def as_json() -> list[dict[str, float | int]]:
             "backward_s": sum(one[0] for one in found) / len(found) / 1e9,
             "exchange_s": sum(one[1] for one in found) / len(found) / 1e9,
             "exposed_s": sum(one[2] for one in found) / len(found) / 1e9,
+            "searches_unused": times.searches,
+            "unused_count": times.unused,
         }
         for times in list(_read.values())
         if (found := list(times.found))
