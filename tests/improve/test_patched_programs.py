@@ -144,8 +144,13 @@ SECTION = "data:\n  workers: 0\n"
          "run(workers=args.workers)\np = argparse.ArgumentParser()\np.add_argument('--workers', default=0)\n",
          [], {}, "set --workers for 2 workers"),
         ("loader = DataLoader(d, **options())\n", [], {}, 'add "num_workers": 2 to options()'),
+        ("for n in (0, 2, 4):\n    loader = DataLoader(d, num_workers=n)\n", [], {}, "not say where it comes from"),
+        ("def make(d, n):\n    return DataLoader(d, num_workers=n)\nmake(*all)\n", [], {}, "n of make() (train.py:5)"),
+        (READS, [], {"c": "data:\n  workers: ${many}\nmany: 0\n"}, "set data.workers (c.yaml:2)"),
+        (READS, [], {"c": f"{SECTION}threads: ${{data.workers}}\n"}, "set data.workers (c.yaml:2)"),
     ],
-    ids=["environment", "two-files", "command", "pool", "branch", "computed", "unknown-mapping"],
+    ids=["environment", "two-files", "command", "pool", "branch", "computed", "unknown-mapping", "loop", "starred",
+         "refers", "referred"],
 )  # fmt: skip
 def test_a_value_that_is_also_something_else_stays_and_its_place_is_named(text, arguments, configs, why):
     patch = of_text(text, *arguments, **configs)
@@ -218,3 +223,31 @@ def test_workers_of_evaluation_are_set_in_evaluation_loaders_only(text, wanted, 
     patch = patched([source], {"loader": {"evaluation_workers": 3}})
     assert patch.after[0].text == f"{HEAD}{wanted or text}"
     assert ["give this loader num_workers=3" in one.why for one in patch.stays] == [True] * stays
+
+
+def test_the_file_that_the_command_names_is_changed(tmp_path):
+    for name in ("base", "own"):
+        (tmp_path / f"{name}.yaml").write_text(SECTION)
+    (tmp_path / "train.py").write_text(f"{HEAD}path = 'base.yaml'\n{READS}")
+    command = ["python", "train.py", "--config", "own.yaml"]
+    sources = sources_of(command, tmp_path, {})
+    patch = patched(sources, WORKERS, command, configs_of(sources, command, tmp_path))
+    assert [str(before.path) for before, _ in patch.changed] == ["own.yaml"]
+
+
+def test_a_loader_that_hydra_creates_is_changed_in_its_section():
+    content = (
+        "train_loader:\n  _target_: torch.utils.data.DataLoader\n  num_workers: 0\n"
+        "val_loader:\n  _target_: torch.utils.data.DataLoader\n  num_workers: 0\n"
+    )
+    source = Source(path=Path("train.py"), text="import hydra\n", is_script=True)
+    files = [ConfigFile(Source(path=Path("c.yaml"), text=content))]
+    recipe = {"loader": {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}}
+    patch = patched([source], recipe, ["python", "train.py"], files)
+    ((_, after),) = patch.changed
+    assert after.text == content.replace("num_workers: 0", "num_workers: 2\n  prefetch_factor: 4", 1)
+    (stays,) = patch.stays
+    assert stays.setting == "loader.persistent_workers"
+    given = patched([source], WORKERS, ["python", "train.py", "train_loader.num_workers=1"], files)
+    assert given.changed == []
+    assert "the command sets train_loader.num_workers" in given.stays[0].why

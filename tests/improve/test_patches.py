@@ -242,7 +242,6 @@ def test_an_optimizer_is_known_by_any_name(line, call):
 @pytest.mark.parametrize(
     "given, wanted, setting",
     [
-        ("numbers, num_workers=args.workers", "numbers, num_workers=3", {"num_workers": 3}),
         ("numbers, 4, True, None, None, 1", "numbers, 4, True, None, None, 3", {"num_workers": 3}),
         ("numbers, num_workers=0", "numbers, num_workers=0", {"prefetch_factor": 4}),
         ("numbers", "numbers", {"num_workers": 0}),
@@ -406,6 +405,7 @@ def test_a_model_of_an_object_is_found_in_another_method():
     "line, recipe, words",
     [
         ("DataLoader(numbers, **given)", {"loader": {"num_workers": 2}}, "passes its arguments with * or **"),
+        ("DataLoader(d, num_workers=args.workers)", {"loader": {"num_workers": 2}}, "does not say where it comes from"),
         ("DataLoader(numbers)", {"loader": {"threads": 2, "num_workers": 0}}, "no argument for loader threads"),
         ("DataLoader(numbers)", {"loader": {"batch_size": 64}}, "the setting changes the training algorithm"),
         ("DataLoader(numbers)", {"loader": {"persistent_workers": True}}, "no DataLoader to which the setting applies"),

@@ -52,6 +52,7 @@ class ConfigFile:
 
     source: Source
     group: tuple[str, ...] = ()  # Hydra's, put before all keys
+    is_chosen: bool = False  # whether the command names it, not the source
 
     @cached_property
     def content(self) -> tuple[Sequence[Scalar], Sequence[Section]]:
@@ -100,14 +101,15 @@ def in_yaml(value: object) -> str:
 
 def _named(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
     """Yield the files whose paths are words of the command or strings in the sources."""
-    words = [(cwd, part) for word in command for part in (word, word.partition("=")[2])]
+    given = {part for word in command for part in (word, word.partition("=")[2])}
+    words = [(cwd, part) for part in sorted(given)]
     words += [(cwd / s.path.parent, word) for s in sources for word in _QUOTED.findall(s.text)]
     for folder, word in words:
         if word.endswith(_SUFFIXES):
             for path in (cwd / word, folder / word):
                 found = _read(path, cwd)
                 if found is not None:
-                    yield ConfigFile(found)
+                    yield ConfigFile(found, is_chosen=word in given)
 
 
 def _of_hydra(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:

@@ -74,14 +74,14 @@ def sections(program: Program, keys: tuple[str, ...]) -> list[tuple[Source, Sect
 
 
 def _in_configs(program: Program, key: str, keys: tuple[str, ...]) -> list[Origin]:
-    """Return the values with a key whose path is most like the one that the program reads."""
+    """Return the values with a key whose path is most like the one that is read, of files that the command names."""
     found = [
-        (_equal_at_end(scalar.keys[:-1], keys), _of_scalar(config.source, scalar))
+        ((_equal_at_end(scalar.keys[:-1], keys), config.is_chosen), _of_scalar(config.source, scalar))
         for config in program.configs
         for scalar in config.content[0]
         if scalar.keys and scalar.keys[-1] == key
     ]
-    most = max((like for like, _ in found), default=0)
+    most = max((like for like, _ in found), default=(0, False))
     return [one for like, one in found if like == most]
 
 

@@ -40,8 +40,9 @@ def is_evaluation(program: Program, tree: Tree, call: cst.Call) -> bool:
     function = function_around(tree, call)
     if assign is None and function is not None:
         names.append(function.name.value)
-    return any(_is_meant(name) for name in names) and not any("train" in name.lower() for name in names)
+    return any(is_name_of_evaluation(name) for name in names) and not any("train" in name.lower() for name in names)
 
 
-def _is_meant(name: str) -> bool:
+def is_name_of_evaluation(name: str) -> bool:
+    """Say whether a name is one of evaluation, such as ``val_loader`` or ``testset``."""
     return _EVALUATION.search(_CAMEL.sub("_", name)) is not None

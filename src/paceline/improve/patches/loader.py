@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from paceline.improve.patches import trainer
+from paceline.improve.patches import instantiated, trainer
 from paceline.improve.patches.arguments import argument, code_of, value_of, with_argument, with_entry, without
 from paceline.improve.patches.edit import Edit
 from paceline.improve.patches.evaluation import is_evaluation
@@ -50,6 +50,8 @@ class LoaderEdit(Edit):
         self._places: dict[tuple[cst.Call, str], Placing] = {}
         for call in self.tree.within(self.tree.module, cst.Call):
             self.call(call, call)
+        if self.source.is_script:
+            instantiated.change(self)
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
         """Edit the call where it makes a loader."""

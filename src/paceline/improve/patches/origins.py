@@ -52,6 +52,7 @@ class Trace:
     aliases: frozenset[Alias] = frozenset()
     lacking: tuple[tuple[Source, Section], ...] = ()  # sections of configuration files that are read, without the key
     is_absent: bool = False  # whether it is known that nothing gives the value
+    is_unknown: bool = False  # whether the sources do not say where the value comes from
 
     @property
     def is_declared(self) -> bool:
@@ -144,7 +145,7 @@ class Tracer:
                     other = self.program.tree(source)
                     if found := assigned(other, last, other.module):
                         return self._of_variable(other, last, found, other.module)
-        return Trace()
+        return Trace(is_unknown=True)
 
     def of_parameter(self, tree: Tree, function: cst.FunctionDef, name: str) -> Trace:
         """Return where a parameter gets its value: from callers, a configuration file, an option, or its default."""
@@ -174,6 +175,8 @@ class Tracer:
     def _from_call(self, call: Located, function: cst.FunctionDef, name: str, default: Trace) -> Trace:
         node = call.node
         assert isinstance(node, cst.Call)  # a caller is a call
+        if any(arg.star == "*" for arg in node.args):
+            return Trace(origins=(Origin(where=call.where, what=f"{name} of {code_of(node.func)}()", text=""),))
         given = argument(node, name, positions(function))
         if given is not None and not given.star:
             return self.trace(call.tree, given.value)
@@ -188,8 +191,12 @@ class Tracer:
         elif len(before) == 1 and (there := self._imported(tree, value)).origins:
             found = there
         else:
-            found = Trace(origins=tuple(declarations(self.program, key, tuple(before[1:]))), is_exact=True)
+            found = self._declared(key, tuple(before[1:]))
         return found.by_way_of(Alias(key))
+
+    def _declared(self, key: str, keys: tuple[str, ...]) -> Trace:
+        found = tuple(declarations(self.program, key, keys))
+        return Trace(origins=found, is_exact=True, is_unknown=not found)
 
     def _of_self(self, tree: Tree, owner: cst.ClassDef, before: Sequence[str], key: str) -> Trace:
         """Follow ``self.key``, ``self.hparams.key`` and ``self.config.section.key``."""
@@ -204,7 +211,7 @@ class Tracer:
                 for one in self.program.classes.get(last_name(base.value), ()):
                     if isinstance(one.node, cst.ClassDef) and assigned_to_self(one.tree, one.node, key):
                         return self._of_self(one.tree, one.node, before, key)
-        return Trace(origins=tuple(declarations(self.program, key, tuple(before[1:]))), is_exact=True)
+        return self._declared(key, tuple(before[1:]))
 
     def in_mapping(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
         """Return where the value of a key of a mapping comes from, such as of ``**settings``."""

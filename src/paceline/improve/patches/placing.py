@@ -75,8 +75,12 @@ def _of_given(program: Program, trace: Trace, name: str, value: object, text: st
     now = trace.origins[0].text if trace.is_exact and len(trace.origins) == 1 else text
     only = trace.origins[0] if len(trace.origins) == 1 and trace.is_exact else None
     can_change = only is not None and only.can_change and not _is_set_by_command(program, only)
+    can_change = can_change and only is not None and not _is_referred_to(program, only)
     if only is not None and can_change and only_in_loaders(program, trace.aliases):
         return Placing(where="origin", now=now, origin=only)
+    if trace.is_unknown and not trace.origins:
+        why = f"has {name}={text}: the source does not say where it comes from; set it so that {name}={value!r}"
+        return Placing(where="nowhere", now=now, why_not=why)
     if not trace.is_declared:
         return Placing(where="here", now=now)
     said = f"has {name}={text}" if text is not None else f"unpacks {name}"
@@ -95,6 +99,13 @@ def change_origin(program: Program, placing: Placing, name: str, value: object) 
         program.changes[source.path].append(Change(start=scalar.start, end=scalar.end, text=in_yaml(value)))
     elif origin is not None and origin.node is not None:
         program.values[origin.node] = repr(value)
+
+
+def _is_referred_to(program: Program, origin: Origin) -> bool:
+    """Say whether a value of a configuration file refers to another, as ``${workers}``, or is itself referred to."""
+    if origin.config is None:
+        return False
+    return "${" in origin.text or any(f"${{{origin.what}}}" in config.source.text for config in program.configs)
 
 
 def _is_set_by_command(program: Program, origin: Origin) -> bool:
