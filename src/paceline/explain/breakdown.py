@@ -42,9 +42,22 @@ def of_one_model(rank: Rank, rows: Rows) -> slice:
 
     Only these steps are expected to take equally long.
     """
+    return max(_models(rank, rows), key=lambda part: part.stop - part.start)
+
+
+def _models(rank: Rank, rows: Rows) -> list[slice]:
+    """Return the parts of the rows between the first steps of models of other sizes."""
     starts = sorted(int(note["step"]) for note in rank.noted("model"))[1:]
     edges = [0, *np.searchsorted(rows["index"], starts), len(rows)]
-    return max((slice(int(a), int(b)) for a, b in pairwise(edges)), key=lambda part: part.stop - part.start)
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
+
+
+def profiled_part(rank: Rank) -> float:
+    """Return the share of step time of the models that were trained while operators were profiled; 1 if unknown."""
+    rows = rank.steps
+    walls, profiled = column(rows, "wall_s"), (rows["flags"] & layout.FLAG_PROFILED) != 0
+    shown = sum(float(walls[part].sum()) for part in _models(rank, rows) if profiled[part].any())
+    return shown / float(walls.sum()) if shown > 0 else 1.0
 
 
 def sample_counts(rank: Rank, slot: str) -> dict[str, int]:

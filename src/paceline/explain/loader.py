@@ -70,6 +70,12 @@ def _blocked(meter: JsonObject) -> float:
     return max(0.0, 1 - float(meter.get("cpu_s", 0.0)) / produce) if produce > 0 else 0.0
 
 
+def loaders_made(rank: Rank) -> int:
+    """Return how many loaders the program made to feed training; one for each epoch or client, or one in all."""
+    loaders = rank.summary.get("loaders", ())
+    return sum(int(loaders[number].get("together", 1)) for number in training_loaders(rank))
+
+
 def _key(loader: JsonObject) -> tuple[object, ...]:
     return tuple(loader.get(name) for name in _IDENTITY)
 

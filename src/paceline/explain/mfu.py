@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.explain.breakdown import profiled_part
 from paceline.explain.window import Window
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.record.run import JsonObject, Rank
 
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+_WHOLE = 0.9  # share of the time of all steps that the profiled models take, from which they stand for all
 _TF32_FROM = 8.0  # compute capability
 
 
@@ -99,6 +101,8 @@ def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | Non
 def _why_not_counted(rank: Rank, window: Window | None) -> str:
     if rank.meta.get("cuda_graphs"):
         return "the program replays a CUDA graph, and the profiler cannot count the FLOPs of a CUDA graph"
+    if profiled_part(rank) < _WHOLE:
+        return "the program trains models of several sizes, and not all of them were profiled"
     if window is None or window.matrix_work is None:
         return "the FLOPs of a step were not counted, because no step was profiled"
     if window.matrix_work.uncounted:

@@ -40,7 +40,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A loader with workers, as its queue would do."""
+    """A loader, as its queue would do. Without workers there is none now, and a step takes what it was measured."""
 
     supply: Supply
     loader: LoaderBreakdown
@@ -73,9 +73,14 @@ class Played:
         """Return how many times as fast steps become; half of it at least, since few slow batches are seen."""
         return self._gain_of(self.step_s(queue))
 
+    @cached_property
+    def _now_s(self) -> float:
+        return self.step_s(self.now) if self.loader.workers else self.supply.step_s
+
     def _gain_of(self, step_s: float) -> Gain:
-        more = max(0.0, self.step_s(self.now) / step_s - 1)
-        return Gain(low=1 + _LEAST * more, high=1 + _MOST * more)
+        more = max(0.0, self._now_s / step_s - 1)
+        most = self._now_s / max(self.supply.compute_s / self.supply.warmer, 1e-9)
+        return Gain(low=1 + _LEAST * more, high=max(1 + _LEAST * more, min(1 + _MOST * more, most)))
 
     def gain_in_any_order(self) -> Gain:
         """Return the gain if a batch is taken as soon as any is ready: then only the mean time of a batch counts."""
@@ -90,10 +95,10 @@ class Played:
         """
         if not self.loader.batch_times:
             return []
-        now = self.now.workers
-        same = self._best(self._queues([now]))
-        more = None if words.is_stream(self.loader) else self._best(self._queues([2 * now, 4 * now]))
-        found = [q for q in (same, more) if q is not None and self.step_s(self.now) >= _WORTH * self.step_s(q)]
+        now, stream = self.now.workers, words.is_stream(self.loader)
+        same = self._best(self._queues([max(now, 1)]))
+        more = None if stream else self._best(self._queues([2 * now, 4 * now] if now else [2, 4]))
+        found = [q for q in (same, more) if q is not None and self._now_s >= _WORTH * self.step_s(q)]
         if len(found) < 2:
             return found
         same, more = found

@@ -17,6 +17,7 @@ import numpy as np
 
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
+from paceline.explain.loader import loaders_made
 from paceline.explain.model import Gain
 from paceline.explain.reader import made_behind
 from paceline.explain.statistics import Floats
@@ -28,6 +29,7 @@ _MOST_WORKERS = 64
 _LEAST_FREE = 0.1  # cores
 _IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
 _OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
+_START_S = (0.005, 0.04)  # seconds to start and to end a worker process; 40 ms were measured on a busy machine
 _BY_A_CORE = 0.5  # share of long waits that waiting for a CPU core may explain
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
 _LEAST_POOL = 3  # threads of a pool that computes, beside the worker's main thread
@@ -49,6 +51,7 @@ class Supply:
     workers: int  # or threads that make batches in place of them
     cores: float  # that this rank may count on
     free_cores: float | None = None  # of these, what others on the host left; None: not measured
+    starts: float = 0.0  # loaders that were made anew, of those without workers: each would have to start its workers
     start_s: float = 0.0  # of restart_s, without making the first batches, which kept workers have to make too
 
     @property
@@ -97,15 +100,16 @@ class Supply:
 
         The low end grants each batch a third more, for coordination, another quarter where all cores are busy, which
         may be two halves of one, and leaves all that the model does not explain as it is; the high end leaves half. The
-        low end also leaves other programs the cores that they use.
+        low end also leaves other programs the cores that they use. Loaders that are made anew start their workers anew.
         """
+        quick, slow = (self.starts * workers * start_s for start_s in _START_S)
         predicted = max(self.step_with(workers), 1e-9)
         longer = 1.33 + 0.25 * min(1.0, self._cpu_s / predicted)
-        high = self.step_s / (predicted + 0.5 * self.unexplained_s)
+        high = self.step_s / (predicted + 0.5 * self.unexplained_s + quick)
         coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * longer)
         if self.free_cores is not None:
             coordinated = max(coordinated, self._cpu_s * self.cores / self.free_cores)
-        low = self.step_s / (coordinated + self.unexplained_s)
+        low = self.step_s / (coordinated + self.unexplained_s + slow)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 
 
@@ -134,6 +138,7 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         make_cpu_s=make_cpu,
         hand_over_s=sent,
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
+        starts=0.0 if loader is None or not in_process else loaders_made(rank.record) / max(1, rank.record.count),
         workers=int(behind) if loader is None else loader.makers,
         cores=_cores(facts) / _ranks_here(facts, rank),
         free_cores=_free_cores(facts, rank),

@@ -82,6 +82,9 @@ values.
 - If the program resizes JPEG images after decoding, decode them directly at a reduced size.
 - Store the data in the size and format that training needs, so that no step has to convert the data again.
 - Replace Python loops in the transform with torch or NumPy operations.
+- Take whole batches from a `TensorDataset`: `DataLoader(dataset, sampler=BatchSampler(RandomSampler(dataset), 32,
+  drop_last=False), batch_size=None)` indexes the tensors once per batch. Without it, the loader indexes and stacks
+  single samples.
 """,
     "loader.in_order": """
 The loader returns whichever batch is ready first, even if an earlier batch is still loading.

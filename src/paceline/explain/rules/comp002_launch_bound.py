@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import spans, words
+from paceline.explain.breakdown import profiled_part
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
@@ -13,6 +14,7 @@ from paceline.traces.many import Traces
 from paceline.traces.model import COMPUTE
 from paceline.traces.removal import HOST
 
+_WORTH = 0.05  # share of step time
 _LEAST_LAGS = 8
 _BEHIND = 0.1
 _IDLE_FOR_THE_HOST = 0.15  # of a capture
@@ -29,7 +31,8 @@ dispatch, autograd, kernel launches), not on computing the operations.
 
 Paceline reports `launch-bound` if a profiled step launches at least 200 operators, and if the forward and backward pass
 take at least 40% of step time. On a CPU, operators shorter than 20 µs, together with the Python code between operators,
-must take at least half of the time of the forward and backward pass.
+must take at least half of the time of the forward and backward pass. If the program trains models of several sizes one
+after the other, only the time of those that were profiled counts.
 
 On a GPU, CUDA events measure how much later the GPU finishes a forward or backward pass than the host finishes
 launching it. The delay of the GPU behind the host must be less than a tenth of the time of the pass (median of at least
@@ -59,6 +62,9 @@ def check(facts: Facts) -> Finding | None:
     compute = facts.shares["forward"] + facts.shares["backward"]
     share = _share_on_cpu(window, compute) if facts.on_cpu else _share_on_gpu(rank, compute)
     if share is None or window.operators_per_step < 200 or compute < 0.4:
+        return None
+    share *= profiled_part(rank.record)
+    if share < _WORTH:
         return None
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline import units
 from paceline.explain import words
+from paceline.explain.breakdown import profiled_part
 from paceline.explain.facts import Facts
 from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
@@ -42,7 +43,7 @@ def check(facts: Facts) -> Finding | None:
     elementwise = [o for o in window.operators if is_elementwise(o.name) and o.time_s >= 20e-6 * o.count]
     part = sum(o.time_s for o in elementwise) / window.operator_s
     compute = sum(facts.shares[name] for name in ("forward", "backward"))
-    share = part * compute
+    share = part * compute * profiled_part(rank.record)
     if part < 0.5 or share < 0.3:
         return None
     top = ", ".join(o.name.removeprefix("aten::") for o in elementwise[:3])

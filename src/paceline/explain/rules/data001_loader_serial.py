@@ -8,14 +8,17 @@ from paceline import units
 from paceline.explain import words
 from paceline.explain.breakdown import sample_counts
 from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import twice_as_fast
-from paceline.explain.model import Confidence, Evidence, Finding, Remedy, Severity
+from paceline.explain.gains import at_most, twice_as_fast
+from paceline.explain.model import Confidence, Evidence, Finding, Gain, LoaderBreakdown, Remedy, Severity
+from paceline.explain.queueing import Played, Queue
 from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
 from paceline.explain.spans import idle_for_batches
 from paceline.explain.supply import WORTH, Supply, waiting_rank
 from paceline.traces.many import Traces
 
+_UNEVEN = 0.4  # share of the loading time in batches that take four times the median
+_OF_TENSORS = ("TensorDataset",)
 _LARGE = 0.2  # share of step time
 _MANY, _FEW = 20, 8  # stack samples
 
@@ -48,8 +51,10 @@ without workers fetches a batch.
   several workers, each worker would read all samples of an `IterableDataset`, unless its `__iter__` uses
   `get_worker_info()`.
 - `loader.background`: without a `DataLoader`, load the next batch in a background thread or process.
+  A program that makes a loader for each epoch or client starts the workers each time, which Paceline counts.
 - `loader.decode`: make the code that loads one sample faster. The expected gain is that of making the function with
-  most stack samples twice as fast.
+  most stack samples twice as fast. A `TensorDataset` is indexed sample by sample; Paceline proposes to index whole
+  batches.
 
 ## When it misleads
 
@@ -116,19 +121,41 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
         return [background, cheaper]
     stream = words.is_stream(rank.loader)
     workers = 1 if stream else supply.best_workers()
-    gain = supply.gain_with(workers)
+    gain = _gain_of_workers(supply, rank.loader, workers)
+    if rank.loader.settings.get("dataset") in _OF_TENSORS:
+        cheaper = Remedy(
+            id="loader.decode", safety="exact", change=_whole_batches(rank.loader), gain=at_most(supply.wait_share)
+        )
+        return [cheaper] if gain.high < 1 + WORTH else [_workers(rank.loader, workers, gain), cheaper]
     cheaper = Remedy(
         id="loader.decode",
         safety="numeric",
         change=f"make {rank.loader.hot[0].function if rank.loader.hot else 'loading a sample'} twice as fast",
         gain=twice_as_fast(supply.wait_share, rank.loader.hot),
     )
-    if gain.high < 1 + WORTH:
-        return [cheaper]
-    kept = "" if stream else ", persistent_workers=True"
+    return [cheaper] if gain.high < 1 + WORTH else [_workers(rank.loader, workers, gain), cheaper]
+
+
+def _whole_batches(loader: LoaderBreakdown) -> str:
+    """Return the change by which a loader indexes tensors once per batch, in the same order as before."""
+    told = loader.settings
+    batches = f"BatchSampler({told.get('sampler')}(dataset), {told.get('batch_size')}, {bool(told.get('drop_last'))})"
+    return f"take whole batches from the tensors: DataLoader(dataset, sampler={batches}, batch_size=None)"
+
+
+def _gain_of_workers(supply: Supply, loader: LoaderBreakdown, workers: int) -> Gain:
+    """Return the gain of workers; if some batches are far slower than others, a queue of usual length hides few."""
+    gain = supply.gain_with(workers)
+    if not loader.batch_times or loader.slow_share < _UNEVEN:
+        return gain
+    played = Played(supply=supply, loader=loader).gain(Queue(workers=workers, factor=2))
+    return Gain(low=min(gain.low, played.low), high=min(gain.high, played.high))
+
+
+def _workers(loader: LoaderBreakdown, workers: int, gain: Gain) -> Remedy:
+    kept = "" if words.is_stream(loader) else ", persistent_workers=True"
     change = f"DataLoader(num_workers={workers}{kept})"
-    safety = words.safety_of_workers(rank.loader, workers)
-    return [Remedy(id="loader.workers", safety=safety, change=change, gain=gain), cheaper]
+    return Remedy(id="loader.workers", safety=words.safety_of_workers(loader, workers), change=change, gain=gain)
 
 
 def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:

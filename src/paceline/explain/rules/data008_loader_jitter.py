@@ -8,7 +8,7 @@ from paceline import units
 from paceline.explain import words
 from paceline.explain.facts import Facts
 from paceline.explain.gains import at_most
-from paceline.explain.model import Evidence, Finding, Gain, LoaderBreakdown, Remedy
+from paceline.explain.model import Evidence, Finding, LoaderBreakdown, Remedy
 from paceline.explain.queueing import Played
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
@@ -31,7 +31,7 @@ for a CPU core may explain half of the long waits.
 ## What helps
 
 - `loader.prefetch`: if the loader prefetches more batches (`prefetch_factor`, possibly with more workers), training
-  waits less often for single slow batches.
+  waits less often for single slow batches. A loader without workers gets workers and a queue that is long enough.
 - `loader.max_sample_size`: limit the size of the largest samples, or distribute them over the batches.
 - `loader.in_order`: with `DataLoader(in_order=False)`, the loader returns later batches before a slow one, so the order
   of the samples changes.
@@ -68,12 +68,7 @@ def check(facts: Facts) -> Finding | None:
         ],
         remedies=[
             *_deeper(supply, rank.loader),
-            Remedy(
-                id="loader.in_order",
-                safety="semantic",
-                change="DataLoader(in_order=False)",
-                gain=_in_any_order(supply, rank.loader, share),
-            ),
+            *_in_any_order(supply, rank.loader, share),
         ],
         summary=f"a few batches take far longer to load than the others, and training waits for data during "
         f"{units.percent(share)} "
@@ -81,16 +76,18 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _in_any_order(supply: Supply, loader: LoaderBreakdown | None, share: float) -> Gain:
-    """Return the gain if a batch is taken as soon as any is ready."""
-    if loader is None or not loader.workers or not loader.batch_times:
-        return at_most(share)
-    return Played(supply=supply, loader=loader).gain_in_any_order()
+def _in_any_order(supply: Supply, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
+    """Return the remedy that takes a batch as soon as any is ready; without workers only a smaller sample helps."""
+    if loader is None or not loader.workers:
+        change = "limit the size of the slowest samples, or store what makes them slow"
+        return [Remedy(id="loader.max_sample_size", safety="semantic", change=change, gain=at_most(share))]
+    gain = Played(supply=supply, loader=loader).gain_in_any_order() if loader.batch_times else at_most(share)
+    return [Remedy(id="loader.in_order", safety="semantic", change="DataLoader(in_order=False)", gain=gain)]
 
 
 def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:
     """Return the queue lengths that would hide the slow batches, the best one first."""
-    if loader is None or not loader.workers:
+    if loader is None or loader.threads:
         return []
     played = Played(supply=supply, loader=loader)
     return [
