@@ -129,6 +129,25 @@ def test_a_reader_by_hand_that_waits_for_a_thread_is_no_serial_one(tmp_path, lea
     assert {c for c in findings if c.startswith("DATA")} == {code}
 
 
+@pytest.mark.parametrize("cpu_s, code", [(0.002, "DATA003"), (0.03, "DATA004")])
+def test_a_loader_that_a_thread_iterates_gets_workers(tmp_path, cpu_s, code):
+    """A thread fills a queue from a DataLoader without workers; the training thread waits for the queue."""
+    told = behind(30)
+    one = loader(num_workers=0, train_fetches=0, train_wait_s=0.0, thread_fetches=60, meter=meter(60, 0.04, cpu_s))
+    findings = of_rows(tmp_path, told["rows"], summary={**told["summary"], "loaders": [one]}, cores=0.3)
+    assert {c for c in findings if c.startswith("DATA")} == {code}
+    assert findings[code].remedies[0].id == "loader.workers"
+    assert "in the thread that iterates the loader" in findings[code].remedies[0].change
+
+
+def test_a_loader_that_a_thread_iterates_for_something_else_is_not_blamed(tmp_path):
+    """The training thread makes its batches itself."""
+    told = behind(30, leaf=None)
+    one = loader(num_workers=0, train_fetches=0, train_wait_s=0.0, thread_fetches=60, meter=meter(60, 0.04, 0.002))
+    findings = of_rows(tmp_path, told["rows"], summary={**told["summary"], "loaders": [one]})
+    assert remedies(findings["DATA001"])[0] == "loader.background"
+
+
 def test_data004_of_a_reader_by_hand_proposes_a_multiple(tmp_path):
     finding = of_rows(tmp_path, **behind(30), cores=0.2)["DATA004"]
     assert finding.remedies[0].id == "loader.background"

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.explain.breakdown import runnable_ratio
 from paceline.explain.model import HotFunction, Interval, LoaderBreakdown, WorkerRow
+from paceline.explain.reader import made_behind
 from paceline.record.layout import BATCH_BOUNDS_S
 from paceline.record.run import JsonObject, Rank, Run, Worker
 
@@ -19,16 +20,23 @@ _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 def training_loaders(rank: Rank) -> list[int]:
     """Return the numbers of the loaders that fed training most; a loader built anew each epoch counts as one.
 
-    One that looks the same but only fed evaluation is not among them.
+    One that looks the same but only fed evaluation is not among them. If the training thread fetches from none and
+    waits for a thread of the program, these are the loaders that such threads fetch from.
     """
     loaders = rank.summary.get("loaders", ())
     weight: Counter[tuple[object, ...]] = Counter()
     for loader in loaders:
         weight[_key(loader)] += loader.get("train_wait_s", 0.0) + 1e-9 * loader.get("train_fetches", 0)
+    feeds = "train_fetches"
     if not weight or max(weight.values()) <= 0:
-        return []
-    chosen = weight.most_common(1)[0][0]
-    return [i for i, loader in enumerate(loaders) if _key(loader) == chosen and loader.get("train_fetches")]
+        feeds = "thread_fetches"
+        if not made_behind(rank):
+            return []
+        weight = Counter()
+        for loader in loaders:
+            weight[_key(loader)] += loader.get(feeds, 0)
+    chosen = weight.most_common(1)
+    return [i for i, loader in enumerate(loaders) if _key(loader) == chosen[0][0] and loader.get(feeds)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,8 @@ def loader_breakdown(run: Run, rank: Rank) -> LoaderBreakdown | None:
     if not numbers:
         return None
     settings = rank.summary["loaders"][numbers[0]]
+    if settings.get("thread_fetches") and not settings.get("num_workers"):
+        settings = {**settings, "threads": 1, "in_thread": True}
     if settings.get("num_workers"):
         return _of_workers(run, rank, numbers, settings)
     return _in_process(rank, numbers, settings)

@@ -73,11 +73,15 @@ def makers(loader: LoaderBreakdown | None) -> str:
     """Return what makes batches in the background, such as ``4 workers``."""
     if loader is None:
         return "the program's own background threads or processes"
+    if loader.settings.get("in_thread"):
+        return "threads of the program, which iterate a DataLoader without workers,"
     return f"{loader.threads} threads" if loader.threads else f"{loader.workers} workers"
 
 
 def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
     """Return the id of the remedy that changes the number of workers or threads, and the change in words."""
+    if loader is not None and loader.settings.get("in_thread"):
+        return "loader.workers", f"use DataLoader(num_workers={wanted}) in the thread that iterates the loader"
     if loader is not None and loader.threads:
         return "loader.threads", f"{wanted} loader threads instead of {loader.threads}"
     now = loader.workers if loader is not None else 0

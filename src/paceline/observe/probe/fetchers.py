@@ -7,7 +7,7 @@ not change what is fetched.
 from __future__ import annotations
 
 import functools
-from _thread import get_native_id
+from _thread import get_ident, get_native_id
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns, thread_time_ns
@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import gate
+from paceline.observe.probe.loaders import UNKNOWN_LOADER, in_threads
 from paceline.observe.probe.process import thread_times_s
 from paceline.observe.probe.randomness import holds_generator, states
 from paceline.observe.probe.stand_in import step_out
@@ -146,7 +147,7 @@ def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
 
     def meter_of() -> Meter:
         info = get_worker_info()
-        number = gate.loader if info is None else -1
+        number = _loader_of_this_thread() if info is None else -1
         meter = meters.get(number)
         if meter is None:
             meter = meters[number] = Meter()
@@ -161,6 +162,12 @@ def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
         return timed.meter
 
     return prepare
+
+
+def _loader_of_this_thread() -> int:
+    """Return the number of the loader that this thread fetches from."""
+    thread = get_ident()
+    return gate.loader if thread == gate.owner else in_threads.get(thread, UNKNOWN_LOADER)
 
 
 def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 _MOST = 48  # loaders that are written one by one
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
-_SUMS = ("epochs", "train_fetches", "train_wait_s", "eval_fetches", "eval_wait_s", "samples")
+_SUMS = ("epochs", "train_fetches", "train_wait_s", "thread_fetches", "eval_fetches", "eval_wait_s", "samples")
 _METER_SUMS = ("batches", "samples", "produce_s", "cpu_s", "runnable_s", "collate_s", "collate_cpu_s")
 
 Entry = dict[str, Any]

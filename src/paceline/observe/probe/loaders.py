@@ -27,9 +27,11 @@ CPU_EVERY = (
     32  # fetches, of which one has its CPU time taken, and all of the first so many: that clock is a system call
 )
 UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
+_IN_A_THREAD = 0  # in place of the time at which the training thread began to iterate
 _OURS = "paceline.data.loader"
 _telling: dict[int, Any] = {}  # loaders that tell what they do, weakly
 described: list[dict[str, Any]] = []  # by number
+in_threads: dict[int, int] = {}  # number of the loader that a thread beside the training thread fetches from now
 epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of its workers), not yet written
 
 
@@ -96,7 +98,9 @@ def detail(iterator: Any, key: str, value: object) -> None:
 
 def _patch_iter(loader_class: Any) -> None:
     def begin(args: Any, kwargs: Any) -> tuple[Any, int] | None:
-        if gate.nested or get_ident() != gate.owner:
+        if get_ident() != gate.owner:
+            return args[0], _IN_A_THREAD
+        if gate.nested:
             return None
         if not gate.scribe_started:
             gate.start_scribe()
@@ -105,7 +109,10 @@ def _patch_iter(loader_class: Any) -> None:
         return args[0], begun
 
     def end(begun: tuple[Any, int], iterator: Any, raised: BaseException | None) -> None:
-        gate.put((perf_counter_ns(), ITER + 1))
+        if begun[1] == _IN_A_THREAD:
+            begun = begun[0], perf_counter_ns()
+        else:
+            gate.put((perf_counter_ns(), ITER + 1))
         if raised is None:
             _note_epoch(begun[0], iterator, begun[1])
 
@@ -144,6 +151,7 @@ def _wrapped(original: Any, end: Any) -> Any:
 def _begin(iterator: Any, entries: Any = _iterators.entries) -> Begun | None:
     """Note that a batch is asked for; return the loader's number and the thread's CPU time (0: not wanted)."""
     if get_ident() != gate.owner:
+        _begin_in_thread(entries.get(id(iterator)))
         return None
     try:
         entry = entries.get(id(iterator))
@@ -157,6 +165,14 @@ def _begin(iterator: Any, entries: Any = _iterators.entries) -> Begun | None:
         gate.nested = False
         guard.fault(error, "loader probe")
         return None
+
+
+def _begin_in_thread(entry: Any) -> None:
+    """Note a batch that another thread than the training thread asks for, such as one that fills a queue."""
+    if entry is not None:
+        in_threads[get_ident()] = entry[1]
+        about = described[entry[1]]
+        about["thread_fetches"] = about.get("thread_fetches", 0) + 1
 
 
 def _ending(torch: Any) -> Callable[[Begun, Any], None]:
