@@ -170,7 +170,7 @@ def test_data001_of_tensors_proposes_whole_batches(tmp_path):
     one = loader(num_workers=0, dataset="TensorDataset", sampler="RandomSampler", meter=meter(100, 0.001, 0.001))
     rows = plain(101, wait=1, forward=0.5, backward=0.5, optimizer=0.1, fetch_cpu=1.0)
     finding = of_rows(tmp_path, rows, summary={"loaders": [one]})["DATA001"]
-    change = next(r for r in finding.remedies if r.id == "loader.decode")
+    change = next(r for r in finding.remedies if r.id == "loader.whole_batches")
     assert "BatchSampler(RandomSampler(dataset), 8, False)" in change.change
     assert change.safety == "exact"
 
@@ -582,6 +582,25 @@ def test_comm001_communication_exposed(tmp_path, blocked, there):
     findings = ranks(tmp_path, rows, rows, rows)
     assert ("COMM001" in findings) == there
     assert "COMM002" not in findings
+
+
+@pytest.mark.parametrize(
+    "exchanges, synced, proposed",
+    [
+        (None, 0, "ddp.bucket_cap_mb"),  # a record of an earlier version
+        ({"calls": {"wait": 60}, "sharded": False}, 1, "ddp.bucket_cap_mb"),
+        ({"calls": {"all_gather_into_tensor": 240}, "sharded": True}, 0, "fsdp.keep_gathered"),
+        ({"calls": {"batch_isend_irecv": 240}, "sharded": False}, 0, "pipeline.micro_batches"),
+        ({"calls": {"all_reduce": 60}, "sharded": False}, 0, "batch.accumulate"),
+    ],
+)
+def test_comm001_proposes_what_fits_the_exchange(tmp_path, exchanges, synced, proposed):
+    rows = plain(60, communication=5, synced=synced)
+    summary = {} if exchanges is None else {"exchanges": exchanges}
+    two_ranks(folder := RunFolder(tmp_path), [rows, rows], summary=summary)
+    proposals = remedies(found(folder.gauges().facts())["COMM001"])
+    assert proposed in proposals
+    assert any(one.startswith("ddp.") for one in proposals) == proposed.startswith("ddp.")
 
 
 def test_comm001_is_not_said_of_one_process(tmp_path):

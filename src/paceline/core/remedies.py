@@ -135,6 +135,7 @@ _ROWS = (
         "exact",
         sets=("loader.evaluation_workers",),
     ),
+    _advice("fsdp.keep_gathered", "Keep the parameters gathered after the forward pass (FSDP)", "exact"),
     _advice("gpu.cooling", "Improve the cooling of the GPU", "exact"),
     _advice("gpu.debug", "Find the kernel that causes the GPU error", "exact"),
     _advice("gpu.exclusive", "Use a GPU that no other process uses", "exact"),
@@ -194,6 +195,7 @@ _ROWS = (
         "semantic",
         sets=("loader.threads", "loader.num_workers"),
     ),
+    _advice("loader.whole_batches", "Index tensors once per batch instead of once per sample", "exact"),
     _tunable(
         "loader.workers",
         "Change the number of loader workers",
@@ -230,6 +232,7 @@ _ROWS = (
     _advice("optimizer.lower_lr", "Lower the learning rate or use a warm-up", "semantic"),
     _advice("optimizer.schedule", "Change the learning-rate schedule", "semantic"),
     _tunable("optimizer.state_8bit", "Store Adam's state in 8 bits", "semantic", sets=("optimizer.state_8bit",)),
+    _advice("pipeline.micro_batches", "Use more micro-batches in a pipeline", "numeric"),
     _tunable("precision.autocast", "Compute in bf16 with autocast", "numeric", sets=("precision.autocast",)),
     _tunable(
         "precision.fp16", "Compute in fp16 with autocast and loss scaling", "numeric", sets=("precision.autocast",)

@@ -21,7 +21,7 @@ import numpy as np
 
 from paceline.explain.device_times import at_the_device
 from paceline.explain.model import HotFunction, Interval, RankBreakdown, TimelinePoint
-from paceline.explain.statistics import Floats, median_interval, thin, warmup_length
+from paceline.explain.statistics import Floats, median_interval, t_975, thin, warmup_length
 from paceline.record import layout
 from paceline.record.layout import PHASES, SLOTS
 from paceline.record.run import JsonObject, Launch, Rank, Rows, column
@@ -111,6 +111,16 @@ def kept_from_cpu(rank: Rank) -> float:
         return 0.0
     passed_s = float(ticks["time_ns"][-1] - ticks["time_ns"][0]) / 1e9
     return min(1.0, float(ticks["main_runnable_s"][-1] - ticks["main_runnable_s"][0]) / passed_s)
+
+
+def kept_interval(rank: Rank) -> Interval:
+    """Return the same share with its 95% interval, from the scatter between ticks (Student's t)."""
+    share = kept_from_cpu(rank)
+    ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
+    passed = np.diff(ticks["time_ns"].astype(np.int64)) / 1e9
+    parts = np.diff(ticks["main_runnable_s"])[passed > 0] / passed[passed > 0]
+    half = t_975(len(parts) - 1) * float(parts.std(ddof=1)) / math.sqrt(len(parts)) if len(parts) >= 3 else share
+    return Interval(value=share, low=max(0.0, share - half), high=min(1.0, share + half), count=len(parts))
 
 
 def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -10,11 +11,14 @@ from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.contention import others_take_cores
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.objectives import Exchanges, exchanges_of
+from paceline.explain.statistics import t_975
 from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
+_POINT_TO_POINT = ("batch_isend_irecv", "send", "recv")
 _REPEATED = 1.5  # exchanges of one module for one update
 _BY_A_CORE = 0.5  # share of a rank's delay from which other programs, not the rank itself, are the reason
+_BLOCKS = 8  # of steps, whose means are taken to be independent
 _WORTH = 0.1  # two cores of one machine were seen to differ by 9%
 
 
@@ -26,7 +30,8 @@ class Straggler:
     step_s: float
     own_s: float  # busy itself
     excess_s: float  # more than the median of the others
-    least_excess_s: float  # more than the slowest of the others
+    least_excess_s: float  # more than the slowest of the others, at the low end of the 95% interval
+    most_excess_s: float  # more than the median of the others, at the high end
     steps: int
     waiting: float
     others_waiting: float
@@ -55,12 +60,14 @@ def straggler(facts: Facts) -> Straggler | None:
         return None
     more = {p: _mean(late, p) - float(np.median([_mean(r, p) for r in others])) for p in PHASES if p != "communication"}
     phase = max(more, key=lambda p: more[p])
+    half = float(np.hypot(_half_s(late), max(map(_half_s, others))))
     return Straggler(
         rank=late.record.rank,
         step_s=step_s,
         own_s=own_s,
         excess_s=excess,
-        least_excess_s=own_s - max(_pace_s(r) for r in others),
+        least_excess_s=max(0.0, own_s - max(_pace_s(r) for r in others) - half),
+        most_excess_s=min(excess + half, own_s),
         steps=len(late.rows),
         waiting=waiting,
         others_waiting=others_waiting,
@@ -73,6 +80,13 @@ def straggler(facts: Facts) -> Straggler | None:
 def _pace_s(rank: RankFacts) -> float:
     """Return the seconds a step this rank would take if it never waited for another."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
+
+
+def _half_s(rank: RankFacts) -> float:
+    """Return half the 95% interval of the mean seconds that a rank is busy in a step, from the means of blocks."""
+    busy = rank.walls - rank.phases["communication"]
+    means = np.array([block.mean() for block in np.array_split(busy, _BLOCKS) if len(block)])
+    return t_975(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5 if len(means) >= 3 else 0.0
 
 
 def _without_a_core_s(rank: RankFacts) -> float:
@@ -89,6 +103,20 @@ def _where(rank: RankFacts, phase: str) -> str:
     if phase == "data_wait" and rank.loader is not None:
         functions = rank.loader.hot
     return f" in {functions[0].function}" if functions else ""
+
+
+Parallelism = Literal["pipeline", "fsdp", "ddp", "other"]
+
+
+def parallelism(rank: RankFacts) -> Parallelism:
+    """Return what a rank exchanges data for: stages of a pipeline, sharded parameters, DDP's gradients, or its own."""
+    told = rank.record.summary.get("exchanges") or {}
+    calls = told.get("calls") or {}
+    if sum(calls.get(name, 0) for name in _POINT_TO_POINT) >= rank.record.count:
+        return "pipeline"
+    if told.get("sharded"):
+        return "fsdp"
+    return "ddp" if not told or (rank.rows["synced"] > 0).any() else "other"
 
 
 def repeated_exchanges(facts: Facts) -> Exchanges | None:

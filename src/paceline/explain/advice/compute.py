@@ -40,6 +40,24 @@ The safety class is numeric, because tensor operations add numbers in another or
 Write the loop as one expression over the tensor. For example, write `(predictions == labels).sum()` instead of a loop
 that compares each pair of values. Keep the result on the GPU and read its value once per epoch.
 """,
+    "fsdp.keep_gathered": """
+FSDP gathers the parameters of a layer before its forward pass, and frees them afterwards. The backward pass gathers the
+parameters a second time. Without freeing, the second gathering is saved.
+
+## When it helps
+
+This change helps if communication that no computation hides takes a large part of a step, and if each rank has memory
+for the parameters of the whole model.
+
+## Safety class
+
+The safety class is exact: the same numbers are computed from the same parameters.
+
+## How to do it
+
+Call `torch.distributed.fsdp.fully_shard(module, reshard_after_forward=False)` for each block. In FSDP1, use
+`ShardingStrategy.SHARD_GRAD_OP`.
+""",
     "layout.shard": """
 Each rank stores a part of the parameters, of the gradients and of the optimizer state (fully sharded data parallelism,
 FSDP). The ranks gather the parameters of a layer just before the layer is computed.
@@ -62,6 +80,25 @@ The safety class is numeric, because sums over ranks are added in another order.
 - In your own code, call `torch.distributed.fsdp.fully_shard` on each block and on the model.
 
 `paceline plan` compares parallel layouts by predicted step time, memory and cost ([how](../how-to/plan.md)).
+""",
+    "pipeline.micro_batches": """
+Divide each batch into more micro-batches, so that the stages of a pipeline compute at the same time for longer.
+
+## When it helps
+
+A stage has nothing to do while the first micro-batches reach it and the last ones leave. With p stages and m
+micro-batches, GPipe and 1F1B leave each stage idle during (p - 1) / (m + p - 1) of a step. More micro-batches help as
+long as each of them is large enough to use the device.
+
+## Safety class
+
+The safety class is numeric, because gradients are summed in another order. Layers that compute statistics of a batch,
+such as BatchNorm, see smaller batches.
+
+## How to do it
+
+Pass a larger `n_microbatches` to the schedule, or use an interleaved schedule, such as `ScheduleInterleaved1F1B`, in
+which each rank has several stages. If one stage takes longer than the others, move layers to other stages first.
 """,
     "precision.fp8": """
 Linear layers multiply matrices in an 8-bit floating-point type (fp8), and all other operations compute in bf16.

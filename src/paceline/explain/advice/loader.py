@@ -82,9 +82,6 @@ values.
 - If the program resizes JPEG images after decoding, decode them directly at a reduced size.
 - Store the data in the size and format that training needs, so that no step has to convert the data again.
 - Replace Python loops in the transform with torch or NumPy operations.
-- Take whole batches from a `TensorDataset`: `DataLoader(dataset, sampler=BatchSampler(RandomSampler(dataset), 32,
-  drop_last=False), batch_size=None)` indexes the tensors once per batch. Without it, the loader indexes and stacks
-  single samples.
 """,
     "loader.in_order": """
 The loader returns whichever batch is ready first, even if an earlier batch is still loading.
@@ -177,5 +174,24 @@ Leave out `ToTensor()` and `Normalize()` in the dataset, and return `uint8` tens
 loop:
 
     batch = batch.to(device, non_blocking=True).float().div_(255)
+""",
+    "loader.whole_batches": """
+Index the tensors of a `TensorDataset` once per batch. By default, the loader indexes them once per sample, and stacks
+the samples.
+
+## When it helps
+
+This change helps if all samples are in memory as tensors, and a step takes only a few milliseconds. Worker processes
+would take longer to hand a batch over than to index it.
+
+## Safety class
+
+The safety class is exact: the batches are the same, in the same order.
+
+## How to do it
+
+Replace `DataLoader(dataset, batch_size=32, shuffle=True)` with `DataLoader(dataset,
+sampler=BatchSampler(RandomSampler(dataset), 32, drop_last=False), batch_size=None)`. Without a loader, index the
+tensors with `torch.randperm(len(x)).split(32)`.
 """,
 }

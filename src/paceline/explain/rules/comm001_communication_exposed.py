@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from paceline import units
+from paceline.core.safety import Safety
 from paceline.explain import spans, words
 from paceline.explain.facts import Facts
 from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import repeated_exchanges, straggler
+from paceline.explain.ranks import Parallelism, parallelism, repeated_exchanges, straggler
 from paceline.explain.rules import Rule
 from paceline.traces.many import Traces
 from paceline.traces.removal import COMMUNICATION
@@ -40,6 +43,8 @@ replay.
 - `ddp.comm_hook`: a communication hook that compresses gradients to 16 bits halves the bytes that ranks exchange.
 - `batch.accumulate`: with gradient accumulation, ranks exchange gradients fewer times for the same number of samples.
   The effective batch size grows.
+- `fsdp.keep_gathered`: with parameters sharded by FSDP, gather them once per step instead of twice.
+- `pipeline.micro_batches`: in a pipeline, more micro-batches make stages wait less for one another.
 - `layout.shard`: another parallel layout can need less communication. `paceline plan` compares parallel layouts.
 """
 
@@ -68,28 +73,33 @@ def check(facts: Facts) -> Finding | None:
             Evidence(text=text, value=share, unit="share of step time"),
             words.step_time(facts.first.breakdown.step_s),
         ],
-        remedies=[
-            Remedy(
-                id="ddp.comm_hook",
-                safety="numeric",
-                change="compress gradients to 16 bits with a DDP communication hook",
-                gain=at_most(0.5 * share),
-            ),
-            Remedy(
-                id="ddp.bucket_cap_mb",
-                safety="numeric",
-                change="try another gradient bucket size (bucket_cap_mb)",
-                gain=at_most(share),
-            ),
-            Remedy(
-                id="batch.accumulate",
-                safety="semantic",
-                change="accumulate gradients over more micro-steps",
-                gain=at_most(share),
-            ),
-        ],
+        remedies=_remedies(parallelism(facts.first), share),
         summary=f"ranks wait for communication during {units.percent(share)} of the time",
     )
+
+
+_GATHERED = "keep the parameters gathered after the forward pass: fully_shard(module, reshard_after_forward=False)"
+_FITTING: Mapping[Parallelism, Sequence[tuple[str, Safety, str, float]]] = {
+    "ddp": [
+        ("ddp.comm_hook", "numeric", "compress gradients to 16 bits with a DDP communication hook", 0.5),
+        ("ddp.bucket_cap_mb", "numeric", "try another gradient bucket size (bucket_cap_mb)", 1.0),
+        ("batch.accumulate", "semantic", "accumulate gradients over more micro-steps", 1.0),
+    ],
+    "fsdp": [
+        ("fsdp.keep_gathered", "exact", _GATHERED, 0.5),
+        ("batch.accumulate", "semantic", "accumulate gradients over more micro-steps", 1.0),
+    ],
+    "pipeline": [("pipeline.micro_batches", "numeric", "use more micro-batches (n_microbatches)", 1.0)],
+    "other": [("batch.accumulate", "semantic", "exchange data between ranks less often", 1.0)],
+}
+"""By what ranks exchange: remedy, safety class, change, and the part of the communication that it can save at most."""
+
+
+def _remedies(kind: Parallelism, share: float) -> list[Remedy]:
+    return [
+        Remedy(id=one, safety=safety, change=change, gain=at_most(part * share))
+        for one, safety, change, part in _FITTING[kind]
+    ]
 
 
 def check_traces(traces: Traces) -> Finding | None:

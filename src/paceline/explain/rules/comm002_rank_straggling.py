@@ -48,7 +48,9 @@ def check(facts: Facts) -> Finding | None:
     if late is None:
         return None
     share = late.excess_s / late.step_s
-    saved = Interval(value=share, low=late.least_excess_s / late.step_s, high=share, count=late.steps)
+    saved = Interval(
+        value=share, low=late.least_excess_s / late.step_s, high=late.most_excess_s / late.step_s, count=late.steps
+    )
     gain = saving(saved)
     return Finding(
         code="COMM002",

@@ -53,8 +53,8 @@ without workers fetches a batch.
 - `loader.background`: without a `DataLoader`, load the next batch in a background thread or process.
   A program that makes a loader for each epoch or client starts the workers each time, which Paceline counts.
 - `loader.decode`: make the code that loads one sample faster. The expected gain is that of making the function with
-  most stack samples twice as fast. A `TensorDataset` is indexed sample by sample; Paceline proposes to index whole
-  batches.
+  most stack samples twice as fast.
+- `loader.whole_batches`: index the tensors of a `TensorDataset` once per batch instead of once per sample.
 
 ## When it misleads
 
@@ -124,7 +124,10 @@ def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
     gain = _gain_of_workers(supply, rank.loader, workers)
     if rank.loader.settings.get("dataset") in _OF_TENSORS:
         cheaper = Remedy(
-            id="loader.decode", safety="exact", change=_whole_batches(rank.loader), gain=at_most(supply.wait_share)
+            id="loader.whole_batches",
+            safety="exact",
+            change=_whole_batches(rank.loader),
+            gain=at_most(supply.wait_share),
         )
         return [cheaper] if gain.high < 1 + WORTH else [_workers(rank.loader, workers, gain), cheaper]
     cheaper = Remedy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline import units
+from paceline.explain.breakdown import kept_from_cpu, kept_interval
 from paceline.explain.facts import Facts
 from paceline.explain.gains import saving
 from paceline.explain.host import HostUse
@@ -22,7 +23,8 @@ tenth of step time. The finding also requires that processes outside the watched
 of the program's affinity, or that a cgroup quota stops the program during at least 5% of the time. In a container with
 a CPU quota, other processes count only if at least 85% of the cores are in use.
 
-The upper end of the expected gain is the speed-up without this waiting. The lower end leaves the part that the
+The upper end of the expected gain is the speed-up without this waiting (95% confidence interval of its share). The
+lower end leaves the part that the
 program's own threads and workers take, by their share of the CPU time.
 
 ## What helps
@@ -40,7 +42,7 @@ def check(facts: Facts) -> Finding | None:
     throttled = host.throttled or 0.0
     if others < 0.2 and throttled < 0.05:
         return None
-    gain = _gain(host, share, throttled)
+    gain = _gain(host, _kept(facts), throttled)
     evidence = [
         Evidence(
             text=f"the training thread waited for a CPU core during {units.percent(share)} of step time",
@@ -84,11 +86,17 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _gain(host: HostUse, share: float, throttled: float) -> Gain:
+def _kept(facts: Facts) -> Interval:
+    """Return the share of time without a core of the rank in the middle."""
+    ranks = sorted(facts.ranks, key=lambda rank: kept_from_cpu(rank.record))
+    return kept_interval(ranks[len(ranks) // 2].record)
+
+
+def _gain(host: HostUse, share: Interval, throttled: float) -> Gain:
     """Return the gain without others: between their part of the CPU time beside the training thread, and all."""
     others, own = host.other_cores or 0.0, max(0.0, (host.own_cores or 0.0) - 1.0)
     part = 1.0 if throttled >= 0.05 or others + own <= 0 else others / (others + own)
-    return saving(Interval(value=share, low=share * part, high=share, count=host.samples))
+    return saving(Interval(value=share.value, low=share.low * part, high=share.high, count=share.count))
 
 
 RULE = Rule(code="HOST003", name="cpu-contended", page=PAGE, check=check)

@@ -23,6 +23,7 @@ COLLECTIVES = (
     "all_to_all",
     "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
     "gather",
@@ -49,6 +50,9 @@ SAVERS = {
 WAITS = "torch.distributed._functional_collectives"
 
 
+calls: dict[str, int] = {}  # of functions that exchange data between ranks, by name
+
+
 def mark(owner: Any, name: str, code: int) -> None:
     """Wrap ``owner.name`` so that its outermost calls are a phase."""
     original = getattr(owner, name, None)
@@ -62,6 +66,8 @@ def mark(owner: Any, name: str, code: int) -> None:
         if busy or get_ident() != gate.owner:
             return None
         busy = True
+        if code == COMMUNICATION:
+            calls[name] = calls.get(name, 0) + 1
         gate.put((perf_counter_ns(), code, stack(sys._getframe(2)) if code == SAVE else None))
         return True
 

@@ -24,13 +24,19 @@ from paceline.observe.probe.weave import NoSourceError, woven
 class _Known:
     """What was found out about a module at its first outermost call."""
 
-    __slots__ = ("class_name", "has_parameters", "reduces")
+    __slots__ = ("class_name", "has_parameters", "reduces", "shards")
 
     def __init__(self, module: Any) -> None:
         self.has_parameters = next(module.parameters(), None) is not None
         self.reduces = hasattr(module, "require_backward_grad_sync")  # DistributedDataParallel
+        self.shards = gate.distributed and any(_is_sharded(type(one)) for one in module.modules())
         inner = module._modules.get("module") if self.reduces else None
         self.class_name = type(module if inner is None else inner).__name__
+
+
+def _is_sharded(kind: type) -> bool:
+    """Return whether modules of a class are sharded by FSDP2 or FSDP1."""
+    return any(base.__name__ in ("FSDPModule", "FullyShardedDataParallel") for base in kind.__mro__)
 
 
 _known: IdentityMap[_Known] = IdentityMap()
@@ -46,6 +52,11 @@ def class_name(module_id: int) -> str | None:
     """Return the class of a module that was called, of what is wrapped for a distributed one; None: it is gone."""
     entry = _known.entries.get(module_id)
     return None if entry is None else entry[1].class_name
+
+
+def any_sharded() -> bool:
+    """Return whether a module that was called is sharded over ranks."""
+    return any(found.shards for _, found in list(_known.entries.values()))
 
 
 def wanted_stack() -> Any:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.observe.probe import exchanges, fetchers, guard, loaders, modules, optimizers, process
+from paceline.observe.probe import exchanges, fetchers, guard, loaders, marks, modules, optimizers, process
 from paceline.observe.probe import gate as g
 from paceline.observe.probe.automaton import Automaton, StepRow
 from paceline.observe.probe.bounded import PATIENCE_S, run_bounded
@@ -329,7 +329,7 @@ class Scribe:
             "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
             "loaders": bounded(dict(d, **_use(automaton, i)) for i, d in enumerate(loaders.told())),
-            "exchange_times": exchanges.as_json(),
+            **_exchanged(),
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
             "training": self._objectives.as_json(),
@@ -363,6 +363,12 @@ def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
         sampler.slices.learn("loss", moment[3])
     elif moment[1] == g.SAVE and moment[2]:
         sampler.slices.learn_saver(moment[2])
+
+
+def _exchanged() -> dict[str, Any]:
+    """Return what ranks exchange, with the times that DDP measured."""
+    calls = {"calls": dict(marks.calls), "sharded": modules.any_sharded()}
+    return {"exchange_times": exchanges.as_json(), "exchanges": calls}
 
 
 def _nothing() -> None:
