@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 import weakref
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -79,19 +80,28 @@ class Numbers(Dataset):
     """Tensors that are known by weak references."""
 
     def __init__(self) -> None:
-        self.made: list[weakref.ref[torch.Tensor]] = []
+        self.made: dict[int, weakref.ref[torch.Tensor]] = {}  # by number: threads make samples in any order
 
     def __len__(self) -> int:
         return 24
 
     def __getitem__(self, number: int) -> torch.Tensor:
         made = torch.full((8,), float(number))
-        self.made.append(weakref.ref(made))
+        self.made[number] = weakref.ref(made)
         return made
 
     def alive(self) -> int:
         gc.collect()
-        return sum(one() is not None for one in self.made)
+        return sum(one() is not None for one in self.made.values())
+
+
+def is_freed(one: weakref.ref[torch.Tensor]) -> bool:
+    """Say whether a tensor is freed; the thread that made it lets go of it when it runs next."""
+    end = time.monotonic() + 20
+    while one() is not None and time.monotonic() < end:
+        time.sleep(0.005)
+        gc.collect()
+    return one() is None
 
 
 def stacked(samples: list[torch.Tensor]) -> torch.Tensor:
@@ -126,7 +136,7 @@ def test_a_batch_is_kept_by_nobody_but_its_taker():
         device.catch_up()  # until then the fake device itself has it
         handed_out = weakref.ref(batch)
         del batch
-        assert handed_out() is None
+        assert is_freed(handed_out)
     loader.close()
 
 
@@ -181,8 +191,7 @@ def test_the_memory_of_a_batch_stays_until_its_copy_has_ended():
     assert data.made[0]() is not None  # the device has not read it yet
     device.catch_up()
     next(batches)
-    gc.collect()
-    assert data.made[0]() is None
+    assert is_freed(data.made[0])
     batches.close()
 
 
