@@ -106,7 +106,7 @@ class Exchange:
         """Return this rank's rows of a tensor; gradients of all rows flow back on each rank."""
         low, high = bounds(whole.shape[0], ranks, self.spread.rank)
         if whole.requires_grad and self.torch.is_grad_enabled():
-            return self._functions["own"].apply(whole)
+            return self._functions["slice"].apply(whole, tuple(sizes(whole.shape[0], ranks)))
         return whole[low:high]
 
     def shared(self, value: Any) -> Any:
@@ -125,27 +125,19 @@ class Exchange:
 
 
 def _functions(exchange: Exchange) -> dict[str, Any]:
-    """Return the exchanges that gradients flow through; classes are made late, as torch is."""
-    return {**_of_inputs(exchange), **_of_outputs(exchange)}
+    """Return the exchanges that gradients flow through; classes are made late, as torch is.
+
+    Each one's backward pass is made of the others, so that gradients can be differentiated again.
+    """
+    functions: dict[str, Any] = {}
+    functions |= {**_of_inputs(exchange, functions), **_of_outputs(exchange, functions)}
+    return functions
 
 
-def _of_inputs(exchange: Exchange) -> dict[str, Any]:
+def _of_inputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]:
     from torch.autograd import Function
-    from torch.autograd.function import once_differentiable
 
     spread = exchange.spread
-
-    class Own(Function):
-        @staticmethod
-        def forward(ctx: Any, whole: Any) -> Any:
-            ctx.parts = sizes(whole.shape[0], spread.ranks)
-            low, high = bounds(whole.shape[0], spread.ranks, spread.rank)
-            return whole[low:high].clone()
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return exchange.all_rows(gradient, ctx.parts) / spread.ranks
 
     class Shared(Function):
         @staticmethod
@@ -153,16 +145,14 @@ def _of_inputs(exchange: Exchange) -> dict[str, Any]:
             return value.view_as(value)
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
-            return exchange.sum_(gradient.contiguous().clone()) / spread.ranks
+            return functions["mean"].apply(gradient, 1.0) / spread.ranks
 
-    return {"own": Own, "shared": Shared}
+    return {"shared": Shared}
 
 
-def _of_outputs(exchange: Exchange) -> dict[str, Any]:
+def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]:
     from torch.autograd import Function
-    from torch.autograd.function import once_differentiable
 
     spread = exchange.spread
 
@@ -173,32 +163,43 @@ def _of_outputs(exchange: Exchange) -> dict[str, Any]:
             return exchange.all_rows(part, parts)
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
             exchange.begun(ctx.groups)
+            if exchange.torch.is_grad_enabled():
+                return functions["slice"].apply(gradient, ctx.parts) * spread.ranks, None
             low = sum(ctx.parts[: spread.rank])
             return gradient[low : low + ctx.parts[spread.rank]] * spread.ranks, None
+
+    class Slice(Function):
+        @staticmethod
+        def forward(ctx: Any, whole: Any, parts: tuple[int, ...]) -> Any:
+            ctx.parts = parts
+            low = sum(parts[: spread.rank])
+            return whole[low : low + parts[spread.rank]].clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return functions["whole"].apply(gradient, ctx.parts) / spread.ranks, None
 
     class Mean(Function):
         @staticmethod
         def forward(ctx: Any, value: Any, share: Any) -> Any:
             ctx.share, ctx.groups = share, exchange.groups
-            return exchange.sum_(value * share)
+            return exchange.sum_((value * share).contiguous())
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
             exchange.begun(ctx.groups)
-            return gradient * ctx.share * spread.ranks, None
+            given = functions["shared"].apply(gradient) if exchange.torch.is_grad_enabled() else gradient
+            return given * ctx.share * spread.ranks, None
 
     class Total(Function):
         @staticmethod
         def forward(ctx: Any, value: Any) -> Any:
-            return exchange.sum_(value.clone())
+            return exchange.sum_(value.contiguous().clone())
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, gradient: Any) -> Any:
-            return exchange.sum_(gradient.contiguous().clone())
+            return functions["total"].apply(gradient)
 
-    return {"whole": Whole, "mean": Mean, "total": Total}
+    return {"whole": Whole, "slice": Slice, "mean": Mean, "total": Total}

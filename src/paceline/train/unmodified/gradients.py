@@ -41,6 +41,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if spread.on_trial:
             return original(*args, **kwargs)
+        _check_split(spread, args)
         spread.backward += 1
         try:
             result = original(*args, **kwargs)
@@ -57,6 +58,19 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
     torch.autograd._engine_run_backward = run
     register_optimizer_step_pre_hook(lambda *given: _check_over(spread))
+
+
+def _check_split(spread: Spread, args: Any) -> None:
+    """Refuse gradients that FSDP2 cannot compute."""
+    if not shards.any_split():
+        return
+    if len(args) > 3 and args[3]:
+        spread.refuse(
+            "gradients are to be differentiated again (create_graph=True), which FSDP2 cannot do for split weights; "
+            "use dp in place of shard"
+        )
+    if len(args) > 4 and any(hasattr(each, "full_tensor") for each in args[4]):
+        spread.refuse("backward(inputs=...) is given split weights; leave inputs out, or use dp in place of shard")
 
 
 def _check_over(spread: Spread) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.train.unmodified import draws, drift, gradients, shards
+from paceline.train.unmodified import copies, draws, drift, gradients, shards
 from paceline.train.unmodified.call import Call, digest, rows_of
 from paceline.train.unmodified.comparison import compare
 from paceline.train.unmodified.exchange import Exchange
@@ -42,6 +42,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
             return original(self, *args, **kwargs)
         if isinstance(self, ParametrizationList):  # computes a weight from others, of no rows
             return original(self, *args, **kwargs)
+        copies.check_current(spread, self)
         return calls.call(self, functools.partial(original, self), args, kwargs)
 
     torch.nn.Module.__call__ = __call__
@@ -96,6 +97,8 @@ class _Calls:
         if rows is None or rows < self._spread.ranks:
             return self._whole(forward, args, kwargs)
         self._see_that_ranks_agree(leaves)
+        if shards.is_part(module) and not shards.is_split(module):
+            return self._whole(forward, args, kwargs)  # a part of a split model that the program calls itself
         if _is_lazy(self._torch, module):
             self._make_weights(forward, args, kwargs)
         if module not in self._ways:

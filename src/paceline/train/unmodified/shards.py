@@ -13,7 +13,8 @@ from weakref import WeakSet
 
 from paceline.observe.probe.identity import IdentityMap
 from paceline.train.activations import blocks_of
-from paceline.train.unmodified import hooks
+from paceline.train.unmodified import copies, hooks, operators
+from paceline.train.unmodified.operators import whole
 from paceline.train.unmodified.state import Spread
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
@@ -24,6 +25,8 @@ _parts: WeakSet[Any] = WeakSet()  # modules in models that are split
 _groups: list[Any] = []  # FSDP2's, in one order on all ranks
 _used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
 _without: list[tuple[int, Any]] = []  # weights that had no gradient before this pass
+_reducing: list[Any] = []  # groups whose gradients FSDP2 exchanges at this moment
+_by_program: set[int] = set()  # weights that operators outside of the model gave a gradient in this pass
 
 
 def now(tensor: Any) -> Any:
@@ -47,12 +50,18 @@ def patch(spread: Spread) -> None:
 
     optimizer.__init__ = __init__
     _agree_on_overflow(spread)
-    _read_whole()
+    operators.patch(spread)
+    copies.patch(spread)
 
 
 def is_split(module: Any) -> bool:
     """Say whether a model, or what it is a part of, is split."""
     return module in _models
+
+
+def any_split() -> bool:
+    """Return whether a model is split."""
+    return bool(_models)
 
 
 def is_part(module: Any) -> bool:
@@ -84,25 +93,47 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     _check_optimizers(spread, module, having)
     for weight in module.parameters():
         hooks.check(spread, weight)
-    whole = dict(module.named_parameters(remove_duplicate=False))
+    before = dict(module.named_parameters(remove_duplicate=False))
+    trained_names = {name for name, weight in module.named_parameters() if weight.requires_grad}
     try:
-        _fully_shard(spread, module)
+        _fully_shard(spread, getattr(module, "_orig_mod", module))  # what torch.compile has wrapped
     except Exception as error:
         spread.refuse(
             f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
         )
     _parts.update(module.modules())
+    for kind in {type(part) for part in module.modules() if hasattr(part, "_get_fsdp_state")}:
+        copies.patch_class(spread, kind)
     _note_used(module)
     for number, block in enumerate(blocks_of(module)):
         check = functools.partial(_check_block, spread, exchange, number)
         block.register_forward_pre_hook(check, prepend=True)  # before FSDP2 gathers its weights
     for name, weight in module.named_parameters(remove_duplicate=False):
-        _now.set(whole[name], weight)
+        _now.set(before[name], weight)
+        if name in trained_names:
+            weight.register_post_accumulate_grad_hook(_note_own_gradient)
+            before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, weight))
     for optimizer in _optimizers:
         _take_over(optimizer)
     for each in module.modules():
         each.register_state_dict_post_hook(_saved_whole)
         each.register_load_state_dict_pre_hook(_loaded_split)
+
+
+def _note_own_gradient(weight: Any) -> None:
+    """Note that the program's own operators gave a split weight a gradient, and split it as the weight is."""
+    if _reducing:
+        return  # FSDP2 calls hooks too, after it has set a gradient
+    if weight.grad.placements != weight.placements:
+        weight.grad = weight.grad.redistribute(placements=weight.placements)
+    _by_program.add(id(weight))
+
+
+def _pass_on(weight: Any, before: Any) -> None:
+    """Give a split weight the gradient that was computed for the whole one, before the model was split."""
+    gradient, before.grad = _as(weight, before.grad), None
+    _by_program.add(id(weight))
+    weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
 
 def _check_optimizers(spread: Spread, module: Any, having: Sequence[Any]) -> None:
@@ -127,7 +158,8 @@ def _fully_shard(spread: Spread, module: Any) -> None:
         _meshes.append(torch.distributed.init_device_mesh(device, sizes, mesh_dim_names=names))
     for block in blocks_of(module):
         fully_shard(block, mesh=_meshes[0])
-    fully_shard(module, mesh=_meshes[0])
+    # By default weights of the root stay whole after a forward pass, and the program would find those.
+    fully_shard(module, mesh=_meshes[0], reshard_after_forward=True)
 
 
 def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: Any) -> None:
@@ -159,7 +191,11 @@ def _note_used_of(group: Any, first: int) -> None:
             kept = getattr(weight, "_unsharded_param", None)
             has = kept is not None and (kept.grad is not None or weight.unsharded_accumulated_grad is not None)
             _used[place] = has or _used.get(place, False)
-        return original(*unused)
+        _reducing.append(group)
+        try:
+            return original(*unused)
+        finally:
+            _reducing.pop()
 
     group.post_backward = post_backward
 
@@ -173,7 +209,7 @@ def drop_unused(exchange: Any) -> None:
         used[place] = int(has)
     exchange.sum_(used)
     for place, weight in _without:
-        if not used[place]:
+        if not used[place] and id(weight) not in _by_program:
             weight.grad = None
     forget_used()
 
@@ -182,6 +218,7 @@ def forget_used() -> None:
     """Forget which weights a backward pass has used."""
     _used.clear()
     _without.clear()
+    _by_program.clear()
 
 
 def _take_over(optimizer: Any) -> None:
@@ -210,10 +247,6 @@ def _as(weight: Any, value: Any) -> Any:
     return distribute_tensor(value.detach().to(weight.device), weight.device_mesh, weight.placements)
 
 
-def _whole(value: Any) -> Any:
-    return value.detach().full_tensor() if _is_split(value) else value
-
-
 def _is_split(value: Any) -> bool:
     return hasattr(value, "full_tensor")
 
@@ -221,7 +254,7 @@ def _is_split(value: Any) -> bool:
 def _saved_whole(module: Any, state: Any, prefix: str, metadata: Any) -> None:
     for name in module._parameters:
         if f"{prefix}{name}" in state:
-            state[f"{prefix}{name}"] = _whole(state[f"{prefix}{name}"])
+            state[f"{prefix}{name}"] = whole(state[f"{prefix}{name}"])
 
 
 def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
@@ -236,7 +269,7 @@ def _keep_whole_outside(optimizer: Any) -> None:
 
     def save(own: Any, found: Any) -> Any:
         kept = {
-            place: {name: _whole(value) for name, value in state.items()} if isinstance(state, dict) else state
+            place: {name: whole(value) for name, value in state.items()} if isinstance(state, dict) else state
             for place, state in found["state"].items()
         }
         return {**found, "state": kept}
@@ -249,23 +282,6 @@ def _keep_whole_outside(optimizer: Any) -> None:
 
     optimizer.register_state_dict_post_hook(save)
     optimizer.register_load_state_dict_post_hook(load)
-
-
-def _read_whole() -> None:
-    """Give who reads a number of a split tensor that of the whole; torch gives this rank's."""
-    from torch.distributed.tensor import DTensor
-
-    def whole(name: str) -> Any:
-        original = getattr(DTensor, name)
-
-        @functools.wraps(original)
-        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return getattr(self.full_tensor(), name)(*args, **kwargs)
-
-        return read
-
-    for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__"):
-        setattr(DTensor, name, whole(name))
 
 
 def _agree_on_overflow(spread: Spread) -> None:

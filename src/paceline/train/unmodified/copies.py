@@ -1,0 +1,130 @@
+"""Copies of split models: `copy.deepcopy`, pickling and tracing give what they would give for a whole model.
+
+A copy has whole weights and none of the hooks that split the model. A traced model has weights of its own, where torch
+would share them with the model; it may be called until the model is trained further.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from paceline.observe.probe import lazy
+from paceline.train.unmodified.state import Spread
+
+_OURS = ("torch.distributed.fsdp", "paceline.train")
+_OF_FSDP = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
+_traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # -> optimizer steps when it was traced
+_steps = [0]
+
+
+def patch(spread: Spread) -> None:
+    """Trace whole copies of split models, and count optimizer steps."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(lambda *given: _count())
+    _patch_tracing(spread, spread.torch.jit, "trace", "script")
+    for name, function in (("torch.export", "export"), ("torch.onnx", "export")):
+        lazy.install({name: functools.partial(_patch_tracing_of, spread, function)})
+
+
+def patch_class(spread: Spread, kind: Any) -> None:
+    """Have models of one of FSDP2's classes copied whole."""
+    if "__reduce_ex__" in vars(kind):
+        return
+    convert = kind._apply
+
+    @functools.wraps(convert)
+    def _apply(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        for kind_of in {weight.dtype for weight in self.parameters()}:
+            if function(spread.torch.zeros(1, dtype=kind_of)).dtype != kind_of:
+                spread.refuse(
+                    "the format of split weights is changed (half(), double(), to(dtype)); change it before the first "
+                    "call in training, convert a copy.deepcopy() of the model, or use dp in place of shard"
+                )
+        return convert(self, function, *args, **kwargs)
+
+    kind._apply = _apply
+    kind.__deepcopy__ = _deep_copied
+    # pickle refuses a reduction that names another class; `copy.copy` is in every Python that loads it
+    kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (copy.deepcopy(self),))
+
+
+def check_current(spread: Spread, module: Any) -> None:
+    """Refuse a call of a traced model that was made before the model was trained further."""
+    if _traced and _traced.get(module, _steps[0]) != _steps[0]:
+        spread.refuse(
+            "a traced model is called after its model was trained further; it has the weights of when it was traced. "
+            "Trace it again, or use dp in place of shard"
+        )
+
+
+def _count() -> None:
+    _steps[0] += 1
+
+
+def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:
+    kind: Any = type(self).__bases__[1]  # of FSDP2's class: its own, and that of the program
+    found = kind.__new__(kind)
+    memo[id(self)] = found
+    state = {name: value for name, value in vars(self).items() if not _is_of_fsdp(name)}
+    state = {name: _without_ours(value) if "hooks" in name else value for name, value in state.items()}
+    vars(found).update(copy.deepcopy(state, memo))
+    for part in found.modules():
+        _strip(part)
+    return found
+
+
+def _strip(part: Any) -> None:
+    """Take from a copied module what splits a model."""
+    for name in [name for name in vars(part) if _is_of_fsdp(name)]:
+        delattr(part, name)
+    for name in [name for name in vars(part) if "hooks" in name]:
+        setattr(part, name, _without_ours(getattr(part, name)))
+    if hasattr(part, "_init_flat_weights"):  # a recurrent layer has a list of its weights
+        part._init_flat_weights()
+
+
+def _is_of_fsdp(name: str) -> bool:
+    return name.startswith("__composable_api_state_key") or name in _OF_FSDP
+
+
+def _without_ours(hooks: Any) -> Any:
+    """Return hooks without those that split a model, where it is a dictionary of hooks."""
+    if not isinstance(hooks, dict):
+        return hooks
+    return type(hooks)((key, hook) for key, hook in hooks.items() if not _module_of(hook).startswith(_OURS))
+
+
+def _module_of(hook: Any) -> str:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    found = getattr(hook, "hook", hook)  # torch puts some hooks into an object of its own
+    return str(getattr(found, "__module__", ""))
+
+
+def _patch_tracing_of(spread: Spread, name: str, owner: Any) -> None:
+    _patch_tracing(spread, owner, name)
+
+
+def _patch_tracing(spread: Spread, owner: Any, *names: str) -> None:
+    def traced(original: Any) -> Any:
+        @functools.wraps(original)
+        def trace(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(model, spread.torch.nn.Module) or not _is_split(model):
+                return original(model, *args, **kwargs)
+            found = original(copy.deepcopy(model), *args, **kwargs)
+            if isinstance(found, spread.torch.nn.Module):
+                _traced[found] = _steps[0]
+            return found
+
+        return trace
+
+    for name in names:
+        setattr(owner, name, traced(getattr(owner, name)))
+
+
+def _is_split(model: Any) -> bool:
+    return any(hasattr(weight, "full_tensor") for weight in model.parameters())

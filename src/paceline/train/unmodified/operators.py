@@ -1,0 +1,329 @@
+"""Operators that a program applies to split weights itself; each gives what it would give for whole weights.
+
+torch applies many operators to a DTensor piece by piece. Those that it cannot apply so, or that would give something
+else (random numbers, assignments to `data`, writing through views), are applied to the whole tensors on every rank.
+What they change in place goes back to each rank's piece. Every rank runs the whole program, so that plain tensors are
+the same on all ranks; only within a call of a model they belong to a part of the rows, and do not meet split weights.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.train.unmodified.state import Spread
+
+_VIEWS = (
+    *("__getitem__", "select", "narrow", "split", "chunk", "unbind", "view", "view_as", "reshape", "reshape_as"),
+    *("flatten", "unflatten", "ravel", "t", "T", "mT", "H", "mH", "transpose", "swapaxes", "swapdims", "permute"),
+    *("movedim", "moveaxis", "squeeze", "unsqueeze", "expand", "expand_as", "diagonal", "unfold", "tensor_split"),
+    *("split_with_sizes", "as_strided", "hsplit", "vsplit", "adjoint", "positive", "contiguous", "broadcast_to"),
+    *(
+        "data",
+        "detach",
+        "real",
+        "imag",
+        "view_as_real",
+        "view_as_complex",
+        "transpose_",
+        "t_",
+        "squeeze_",
+        "unsqueeze_",
+    ),
+)
+_DRAWS = (
+    *("rand_like", "randn_like", "randint_like", "normal_", "uniform_", "bernoulli_", "bernoulli", "random_", "normal"),
+    *("exponential_", "log_normal_", "cauchy_", "geometric_", "multinomial", "poisson", "binomial", "rrelu", "rrelu_"),
+    *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_"),
+    *("feature_dropout", "feature_dropout_", "feature_alpha_dropout", "native_dropout", "gumbel_softmax"),
+)
+_ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
+_NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
+_READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
+
+
+def patch(spread: Spread) -> None:
+    """Have operators on split tensors act as on whole ones."""
+    from torch.distributed.tensor import DTensor
+
+    operators = _Operators(spread, DTensor)
+
+    def torch_function(kind: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return operators.apply(function, args, kwargs or {})
+
+    DTensor.__torch_function__ = classmethod(torch_function)
+    DTensor.__reduce_ex__ = lambda self, protocol: operators.copied(self).__reduce_ex__(protocol)
+    DTensor.__deepcopy__ = functools.partialmethod(_deep_copied, operators)
+    DTensor.__repr__ = lambda self, **named: repr(operators.copied(self))
+    for name in _READ:
+        setattr(DTensor, name, _reader(operators, name))
+
+
+def whole(value: Any) -> Any:
+    """Return the whole of a split tensor, without gradients; all else as it is."""
+    return value.detach().full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _deep_copied(value: Any, operators: _Operators, memo: dict[int, Any]) -> Any:
+    """Return a copy that is whole."""
+    if id(value) not in memo:
+        memo[id(value)] = operators.copied(value)
+    return memo[id(value)]
+
+
+def _reader(operators: _Operators, name: str) -> Any:
+    """Return a method that reads the numbers of the whole tensor; torch's reads those of this rank's piece."""
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(operators.gathered(self), name)(*args, **kwargs)
+
+    return read
+
+
+class _Operators:
+    """Applies operators to split tensors.
+
+    Args:
+        spread: This rank.
+        kind: torch's class of split tensors.
+    """
+
+    def __init__(self, spread: Spread, kind: Any) -> None:
+        self._spread, self._torch, self._kind = spread, spread.torch, kind
+
+    def apply(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Apply a function of torch."""
+        name = _name_of(function)
+        if function is self._torch.autograd.grad:
+            self._spread.refuse(
+                "torch.autograd.grad() is given split tensors; use loss.backward(), or use dp in place of shard"
+            )
+        with self._torch._C.DisableTorchFunctionSubclass():
+            if name == "__set__":
+                return self._assign(function, args)
+            if _is_getter(function, name) or name in _NO_OPERATORS:
+                return function(*args, **kwargs)
+            if self._spread.split:
+                return self._within_a_part(function, args, kwargs)
+            if name == "__iter__":
+                return iter(
+                    [self._view(functools.partial(_entry, i), "__getitem__", args) for i in range(len(args[0]))]
+                )
+        if name == "backward":  # hooks that it calls are to see operators of their own
+            return self._torch.autograd.backward((args[0],), *args[1:], **kwargs)
+        with self._torch._C.DisableTorchFunctionSubclass():
+            return self._operator(function, name, args, kwargs)
+
+    def _within_a_part(self, function: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+            self._spread.refuse(
+                "a model uses weights of another part of itself, which are split at that moment; use dp in place of "
+                "shard"
+            )
+
+    def _operator(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
+        given = list(_tensors(self._torch, (args, kwargs)))
+        split = [each for each in given if isinstance(each, self._kind)]
+        if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
+            return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
+        plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs or _is_of_init(function)
+        plainly = plainly or any(_origin(each) for each in split)
+        if not plainly and all(self._goes_with(each) for each in given):
+            try:
+                return function(*args, **kwargs)
+            except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
+                pass  # torch cannot apply it to pieces, or the program is wrong: then it fails as it should below
+        return self._on_whole(function, args, kwargs)
+
+    def _goes_with(self, value: Any) -> bool:
+        """Return whether torch takes a tensor together with split ones: it is split, or a number."""
+        return isinstance(value, self._kind) or value.numel() == 1 and not value.requires_grad
+
+    def _on_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Apply a function to whole tensors, and give each rank its piece of what it has changed."""
+        taken: dict[int, tuple[Any, _Gathered]] = {}
+
+        def gather(value: Any) -> Any:
+            if not isinstance(value, self._kind):
+                return value
+            if id(value) not in taken:
+                taken[id(value)] = (value, _Gathered(self._torch, value))
+            return taken[id(value)][1].value
+
+        found = function(*_mapped(args, gather), **_mapped(kwargs, gather))
+        for value, gathered in taken.values():
+            if gathered.is_changed():
+                self._write_back(gathered)
+            if found is gathered.value:
+                return value
+        return found
+
+    def _write_back(self, gathered: _Gathered) -> None:
+        for split, value in gathered.chain():
+            if any(place.is_partial() for place in split.placements):
+                self._spread.refuse(
+                    "a value computed from split weights is changed in place, which torch cannot do piece by piece; "
+                    "compute a new one, or use dp in place of shard"
+                )
+            split._local_tensor.data.copy_(_piece(self._kind, split, value.detach()))
+
+    def _view(self, function: Callable[[Any], Any], name: str, args: Any) -> Any:
+        """Return a view of a split tensor. One that has no memory in common with it remembers where it comes from."""
+        base = args[0]
+        found = None
+        if not _origin(base):
+            try:
+                found = function(base)
+            except (RuntimeError, AssertionError):
+                found = None
+        if found is None:
+            found = function(_Gathered(self._torch, base).value)
+        if isinstance(found, list | tuple):
+            each = [
+                self._remembering(base, value, functools.partial(_entry_of, function, place))
+                for place, value in enumerate(found)
+            ]
+            return type(found)(each) if type(found) in (list, tuple) else each
+        return self._remembering(base, found, function)
+
+    def _remembering(self, base: Any, found: Any, function: Callable[[Any], Any]) -> Any:
+        if not isinstance(found, self._torch.Tensor):
+            return found
+        if not isinstance(found, self._kind):
+            from torch.distributed.tensor import Replicate
+
+            found = self._kind.from_local(found, base.device_mesh, [Replicate()] * base.device_mesh.ndim)
+        if not _share_memory(base, found):
+            found._paceline_origin = (base, function)
+        return found
+
+    def _assign(self, function: Any, args: Any) -> None:
+        """Assign to an attribute of a split tensor, or a split tensor to one of a plain tensor."""
+        target, value = args
+        name = function.__self__.__name__
+        if name not in ("data", "grad") or value is None:
+            function(target, value)
+            return
+        if not isinstance(target, self._kind):
+            function(target, self.gathered(value))
+            return
+        if name == "data":
+            self._assign_data(target, value)
+        elif isinstance(value, self._kind) and value.placements == target.placements and not _origin(value):
+            function(target, value)
+        else:
+            grad = self._torch.zeros_like(target)
+            grad._local_tensor.copy_(_piece(self._kind, target, self.gathered(value)))
+            function(target, grad)
+
+    def _assign_data(self, target: Any, value: Any) -> None:
+        if value.shape != target.shape or value.dtype != target.dtype:
+            self._spread.refuse(
+                f"a split weight of shape {tuple(target.shape)} and {target.dtype} is replaced by a tensor of shape "
+                f"{tuple(value.shape)} and {value.dtype}; change shapes and formats before the first call in training, "
+                "or use dp in place of shard"
+            )
+        same = isinstance(value, self._kind) and value.placements == target.placements and not _origin(value)
+        local = value._local_tensor if same else _piece(self._kind, target, self.gathered(value))
+        target._local_tensor.data.copy_(local.detach())
+
+    def gathered(self, value: Any) -> Any:
+        """Return the whole of a split tensor, without gradients."""
+        if not isinstance(value, self._kind):
+            return value.detach()
+        with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
+            return _Gathered(self._torch, value).value.detach()
+
+    def copied(self, value: Any) -> Any:
+        """Return a plain tensor, or a parameter, that holds the whole of a split one."""
+        found = self.gathered(value).clone()
+        if getattr(value, "_is_param", False):
+            return self._torch.nn.Parameter(found, requires_grad=value.requires_grad)
+        return found.requires_grad_(value.requires_grad and value.is_leaf)
+
+
+class _Gathered:
+    """A split tensor as a whole one; a view is taken anew of the whole of what it is a view of."""
+
+    def __init__(self, torch: Any, split: Any) -> None:
+        origin = _origin(split)
+        self.split = split
+        self._base = _Gathered(torch, origin[0]) if origin else None
+        if self._base is None:
+            self.value = split.full_tensor()
+            if not self.value.requires_grad or not torch.is_grad_enabled():
+                self.value = self.value.detach().clone()  # a replicated tensor is returned as it is
+        else:
+            self.value = origin[1](self._base.value)
+        self._version = self.value._version
+
+    def is_changed(self) -> bool:
+        """Whether it was changed in place."""
+        return bool(self.value._version != self._version)
+
+    def chain(self) -> Sequence[tuple[Any, Any]]:
+        """Return what is to be written back: split tensors and their whole values."""
+        return [(self.split, self.value), *(self._base.chain() if self._base is not None else ())]
+
+
+def _piece(kind: Any, split: Any, value: Any) -> Any:
+    """Return this rank's piece of a whole tensor, split as another one is."""
+    from torch.distributed.tensor import Replicate
+
+    mesh = split.device_mesh
+    spread = kind.from_local(value.to(split.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return spread.redistribute(mesh, split.placements)._local_tensor
+
+
+def _entry(place: int, value: Any) -> Any:
+    return value[place]
+
+
+def _entry_of(function: Callable[[Any], Any], place: int, value: Any) -> Any:
+    return function(value)[place]
+
+
+def _origin(value: Any) -> Any:
+    return getattr(value, "_paceline_origin", None)
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    first, second = one._local_tensor, other._local_tensor
+    return not first.numel() or bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+
+
+def _name_of(function: Any) -> str:
+    name = str(getattr(function, "__name__", ""))
+    owner = getattr(function, "__self__", None)
+    if name == "__get__" and owner is not None:
+        return str(getattr(owner, "__name__", name))
+    return name
+
+
+def _is_getter(function: Any, name: str) -> bool:
+    return getattr(function, "__name__", "") == "__get__" and name not in _VIEWS
+
+
+def _is_of_init(function: Any) -> bool:
+    return getattr(function, "__module__", "") == "torch.nn.init"
+
+
+def _tensors(torch: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(torch, each)
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(each, function) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(each, function) for each in value)
+    return function(value)

@@ -1,0 +1,693 @@
+"""Programs that touch weights, gradients and optimizer state outside of calls of the model.
+
+    python touched.py NAME ...
+
+For each name one line: numbers, or the exit code of a refusal.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+G = torch.Generator().manual_seed(1)
+X = torch.randn(96, 12, generator=G)
+Y = (X.sum(1) > 0).long() + (X[:, 0] > 0).long()
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 15), nn.Tanh(), nn.Linear(15, 3))
+
+
+def cross(model, rows, target):
+    return functional.cross_entropy(model(rows), target)
+
+
+def fit(model, steps=4, after=None, before=None, optimizer=None, loss_of=cross):
+    """Train; `before` acts on gradients, `after` on what a step has left."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        place = step * 8 % 80
+        loss = loss_of(model, X[place : place + 8], Y[place : place + 8])
+        optimizer.zero_grad()
+        loss.backward()
+        if before is not None:
+            before(model)
+        optimizer.step()
+        losses.append(loss.item())
+        if after is not None:
+            after(model)
+    return [*losses, *weights(model)]
+
+
+def weights(model):
+    total = sum(weight.detach().double().abs().sum().item() for weight in model.parameters())
+    first = next(iter(model.parameters())).detach()
+    return [total, float(first[0, 0]), float(first[-1, -1])]
+
+
+def no_grad(function):
+    return torch.no_grad()(function)
+
+
+def touching(name, after=None, before=None):
+    CASES[name] = lambda: fit(mlp(), after=after and no_grad(after), before=before and no_grad(before))
+
+
+def scale_data(model):
+    for weight in model.parameters():
+        weight.data = weight.data * 0.5
+
+
+def scale_under_no_grad(model):
+    for weight in model.parameters():
+        weight *= 0.5
+
+
+def clamp_data(model):
+    for weight in model.parameters():
+        weight.data.clamp_(-0.1, 0.1)
+
+
+def write_rows(model):
+    model[0].weight[0] = 0.25
+    model[2].weight.data[:, 1] = 0.5
+    model[0].bias[3:7].fill_(1.0)
+
+
+def write_mask(model):
+    model[0].weight.masked_fill_(model[0].weight < 0, 0.01)
+    model[2].weight.data[model[2].weight.data > 0.1] = 0.1
+
+
+def multiply_by_plain_mask(model):
+    mask = (torch.arange(12 * 15).view(15, 12) % 3 > 0).float()
+    model[0].weight.mul_(mask)
+    model[2].weight.data = model[2].weight.data * mask[:3, :].repeat(1, 2)[:, :15]
+
+
+def add_plain_noise(model):
+    for weight in model.parameters():
+        weight.add_(torch.randn(weight.shape) * 0.01)
+
+
+def add_noise_like(model):
+    for weight in model.parameters():
+        weight.add_(torch.randn_like(weight) * 0.01)
+
+
+def draw_anew(model):
+    nn.init.normal_(model[2].weight, std=0.1)
+    nn.init.xavier_uniform_(model[0].weight)
+    model[0].bias.uniform_(-0.1, 0.1)
+
+
+def draw_by_reset(model):
+    model[2].reset_parameters()
+
+
+def draw_for_rows(model):
+    dead = model[0].weight.norm(dim=1) < model[0].weight.norm(dim=1).median()
+    model[0].weight[dead] = torch.randn(int(dead.sum()), 12) * 0.1
+
+
+def normalise_rows(model):
+    weight = model[0].weight
+    weight.div_(weight.norm(dim=1, keepdim=True))
+
+
+def normalise_by_function(model):
+    model[0].weight.data = functional.normalize(model[0].weight.data, dim=0)
+
+
+def orthogonal_rows(model):
+    left, _, right = torch.linalg.svd(model[0].weight.detach(), full_matrices=False)
+    model[0].weight.copy_(left @ right)
+
+
+def largest_kept(model):
+    flat = model[0].weight.flatten()
+    limit = flat.abs().kthvalue(60).values
+    model[0].weight.mul_((model[0].weight.abs() >= limit).float())
+
+
+def prune_by_sort(model):
+    every = torch.cat([weight.flatten().abs() for weight in model.parameters()])
+    limit = every.sort().values[len(every) // 4]
+    for weight in model.parameters():
+        weight.masked_fill_(weight.abs() < limit, 0.0)
+
+
+def sum_of_numpy(model):
+    model[0].bias.add_(float(model[0].weight.detach().cpu().numpy().std()) * 0.01)
+
+
+def vector_and_back(model):
+    vector = nn.utils.parameters_to_vector(model.parameters())
+    nn.utils.vector_to_parameters(vector * 0.9, model.parameters())
+
+
+def averaged_with_start(model):
+    if not hasattr(averaged_with_start, "start"):
+        averaged_with_start.start = [weight.detach().clone() for weight in model.parameters()]
+    for weight, start in zip(model.parameters(), averaged_with_start.start, strict=True):
+        weight.lerp_(start, 0.1)
+
+
+def state_dict_edited(model):
+    state = model.state_dict()
+    state["0.weight"] *= 0.5
+    state["2.bias"] = state["2.bias"] + 1
+    model.load_state_dict(state)
+
+
+def clip_by_hand(model):
+    total = sum(weight.grad.data.norm(2).item() ** 2 for weight in model.parameters()) ** 0.5
+    for weight in model.parameters():
+        weight.grad.data.mul_(min(1.0, 0.1 / (total + 1e-6)))
+
+
+def gradient_noise(model):
+    for weight in model.parameters():
+        weight.grad += 0.01 * torch.randn_like(weight.grad)
+
+
+def gradient_noise_plain(model):
+    for weight in model.parameters():
+        weight.grad += 0.01 * torch.randn(weight.grad.shape)
+
+
+def gradient_centred(model):
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.grad.add_(-weight.grad.mean(dim=1, keepdim=True))
+
+
+def gradient_by_rows(model):
+    model[0].weight.grad[:5] = 0
+    model[0].weight.grad[7] *= 3
+
+
+def gradient_replaced(model):
+    for weight in model.parameters():
+        weight.grad = weight.grad.sign() * 0.1
+
+
+def gradient_set_none(model):
+    model[0].bias.grad = None
+
+
+def nan_replaced(model):
+    for weight in model.parameters():
+        torch.nan_to_num_(weight.grad, 0.0)
+        if not torch.isfinite(weight.grad).all():
+            weight.grad.zero_()
+
+
+def every_norm_clipped(model):
+    for weight in model.parameters():
+        nn.utils.clip_grad_norm_(weight, 0.05)
+
+
+for name in (
+    *("scale_data", "scale_under_no_grad", "clamp_data", "write_rows", "write_mask", "multiply_by_plain_mask"),
+    *("add_plain_noise", "add_noise_like", "draw_anew", "draw_by_reset", "draw_for_rows", "normalise_rows"),
+    *("normalise_by_function", "orthogonal_rows", "largest_kept", "prune_by_sort", "sum_of_numpy"),
+    *("vector_and_back", "averaged_with_start", "state_dict_edited"),
+):
+    touching(name, after=globals()[name])
+for name in (
+    *("clip_by_hand", "gradient_noise", "gradient_noise_plain", "gradient_centred", "gradient_by_rows"),
+    *("gradient_replaced", "gradient_set_none", "nan_replaced", "every_norm_clipped"),
+):
+    touching(name, before=globals()[name])
+
+
+@case
+def penalty_in_the_loop():
+    def loss(model, rows, target):
+        found = cross(model, rows, target)
+        found = found + 1e-2 * sum(weight.square().sum() for weight in model.parameters())
+        return found + 1e-2 * (model[0].weight @ model[0].weight.T - torch.eye(15)).square().sum()
+
+    return fit(mlp(), loss_of=loss)
+
+
+@case
+def lasso_before_the_call():
+    def loss(model, rows, target):
+        penalty = sum(weight.abs().sum() for name, weight in model.named_parameters() if "weight" in name)
+        return cross(model, rows, target) + 1e-2 * penalty
+
+    return fit(mlp(), loss_of=loss)
+
+
+@case
+def pull_to_the_start():
+    model = mlp()
+    start = [weight.detach().clone() for weight in model.parameters()]
+
+    def loss(model, rows, target):
+        pull = sum((weight - one).square().sum() for weight, one in zip(model.parameters(), start, strict=True))
+        return cross(model, rows, target) + 0.1 * pull
+
+    return fit(model, loss_of=loss)
+
+
+@case
+def shared_embedding_outside():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"table": nn.Embedding(10, 12), "net": nn.Linear(12, 12)})
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = model
+
+        def forward(self, tokens):
+            return self.parts["net"](self.parts["table"](tokens))
+
+    def loss(model, rows, target):
+        tokens = (rows.abs() * 5).long().clamp(max=9)
+        hidden = model(tokens)
+        return functional.cross_entropy(hidden @ model.parts["table"].weight.T.mean(1, keepdim=True)[:, 0], target % 12)
+
+    return fit(Model(), loss_of=loss)
+
+
+@case
+def average_by_hand_from_the_start():
+    model = mlp()
+    average = copy.deepcopy(model)
+
+    def after(model):
+        for one, other in zip(average.parameters(), model.parameters(), strict=True):
+            one.mul_(0.9).add_(other.data, alpha=0.1)
+
+    found = fit(model, after=no_grad(after))
+    with torch.no_grad():
+        return [*found, *weights(average), average.eval()(X).sum().item()]
+
+
+@case
+def average_by_hand_in_a_dictionary():
+    model = mlp()
+    shadow = {name: weight.clone().detach() for name, weight in model.named_parameters()}
+
+    def after(model):
+        for name, weight in model.named_parameters():
+            shadow[name] = 0.9 * shadow[name] + 0.1 * weight.data
+
+    found = fit(model, after=no_grad(after))
+    kept = {name: weight.data.clone() for name, weight in model.named_parameters()}
+    for name, weight in model.named_parameters():
+        weight.data = shadow[name]
+    with torch.no_grad():
+        found.append(model.eval()(X).sum().item())
+    for name, weight in model.named_parameters():
+        weight.data = kept[name]
+    return [*found, *fit(model.train())]
+
+
+@case
+def average_begun_later():
+    model = mlp()
+    found = fit(model)
+    average = copy.deepcopy(model).eval()
+    for weight in average.parameters():
+        weight.requires_grad_(False)
+    found += fit(
+        model, after=no_grad(lambda m: [a.lerp_(b, 0.5) for a, b in zip(average.parameters(), m.parameters())])
+    )
+    return [*found, *weights(average), average(X).sum().item()]
+
+
+@case
+def averaged_model_of_torch():
+    model = mlp()
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True
+    )
+    found = fit(model, after=average.update_parameters)
+    plain = torch.optim.swa_utils.AveragedModel(model)
+    found += fit(model, after=plain.update_parameters)
+    with torch.no_grad():
+        return [*found, average.eval()(X).sum().item(), plain.eval()(X).sum().item()]
+
+
+@case
+def best_of_all():
+    model, best = mlp(), None
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    found = []
+    for _ in range(3):
+        found += fit(model, optimizer=optimizer)
+        with torch.no_grad():
+            score = cross(model.eval(), X, Y).item()
+        model.train()
+        if best is None or score < best[0]:
+            best = score, copy.deepcopy(model), copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    model.load_state_dict(best[2])
+    optimizer.load_state_dict(best[3])
+    found += fit(model, optimizer=optimizer)
+    copied = best[1]
+    return [*found, cross(copied.eval(), X, Y).item(), *fit(copied.train())]
+
+
+@case
+def copy_trained_on():
+    model = mlp()
+    found = fit(model)
+    student = copy.deepcopy(model)
+    found += fit(student, steps=3)
+    return [*found, *fit(model, steps=2), *weights(student)]
+
+
+@case
+def saved_in_other_ways():
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    found = fit(model, optimizer=optimizer)
+    file = io.BytesIO()
+    weights_of = {name: weight.data for name, weight in model.named_parameters()}
+    listed = [weight.detach() for weight in model.parameters()]
+    torch.save({"weights": weights_of, "list": listed, "moments": list(optimizer.state.values())}, file)
+    file.seek(0)
+    kept = torch.load(file, weights_only=False)
+    found += [type(kept["weights"]["0.weight"]) is torch.Tensor, kept["weights"]["0.weight"].sum().item()]
+    found += [kept["list"][0][-1, -1].item(), kept["moments"][0]["exp_avg_sq"].sum().item()]
+    return [float(each) for each in found]
+
+
+@case
+def whole_model_saved():
+    model = mlp()
+    found = fit(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    kept = torch.load(file, weights_only=False)
+    with torch.no_grad():
+        return [*found, kept.eval()(X).sum().item(), *weights(kept)]
+
+
+@case
+def quantities_logged():
+    model, seen = mlp(), []
+
+    def before(model):
+        for weight in model.parameters():
+            ratio = weight.grad.norm() / weight.norm()
+            seen.extend([ratio.item(), weight.grad.abs().max().item(), math.sqrt(float(weight.grad.square().mean()))])
+            seen.append(float(torch.histc(weight.detach().float().cpu(), 5)[2]))
+            seen.append(len(weight.tolist()))
+
+    return [*fit(model, before=no_grad(before)), *seen[:40]]
+
+
+@case
+def grown_by_hand():
+    model = mlp()
+    found = fit(model)
+    with torch.no_grad():
+        new = nn.Linear(15, 4)
+        new.weight[:3] = model[2].weight
+        new.bias[:3] = model[2].bias
+        other = nn.Sequential(nn.Linear(12, 15), nn.Tanh(), new)
+        other[0].load_state_dict(model[0].state_dict())
+    return [*found, *fit(other)]
+
+
+@case
+def weights_exchanged():
+    one, two = mlp(), mlp()
+    found = [*fit(one), *fit(two, steps=2)]
+    two.load_state_dict(one.state_dict())
+    found += fit(two, steps=2)
+    with torch.no_grad():
+        for a, b in zip(one.parameters(), two.parameters(), strict=True):
+            a.copy_((a + b) / 2)
+    return [*found, *fit(one, steps=2)]
+
+
+class Lamb(torch.optim.Optimizer):
+    """With one rate for each weight, by its norm."""
+
+    def __init__(self, params, lr=0.05):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                if not state:
+                    state["m"], state["v"] = torch.zeros_like(weight), torch.zeros(weight.shape)
+                state["m"].mul_(0.9).add_(weight.grad, alpha=0.1)
+                state["v"].mul_(0.99).addcmul_(weight.grad, weight.grad, value=0.01)
+                update = state["m"] / (state["v"].sqrt() + 1e-6)
+                trust = weight.norm() / update.norm().clamp(min=1e-6)
+                weight.add_(update * trust, alpha=-group["lr"])
+
+
+@case
+def optimizer_of_the_programs_own():
+    model = mlp()
+    return fit(model, optimizer=Lamb(model.parameters()))
+
+
+class Orthogonal(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.05):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                update = weight.grad
+                if update.dim() == 2:
+                    update = update / (update.norm() + 1e-7)
+                    for _ in range(3):
+                        square = update @ update.T
+                        update = 1.5 * update - 0.5 * square @ update
+                weight.data.add_(update, alpha=-group["lr"])
+
+
+@case
+def orthogonal_updates():
+    model = mlp()
+    return fit(model, optimizer=Orthogonal(model.parameters()))
+
+
+@case
+def adafactor_of_torch():
+    model = mlp()
+    return fit(model, optimizer=torch.optim.Adafactor(model.parameters(), lr=0.05))
+
+
+@case
+def other_optimizers_of_torch():
+    found = []
+    for kind in ("Adagrad", "Rprop", "RMSprop", "NAdam", "Adamax", "ASGD", "Adadelta", "RAdam"):
+        model = mlp()
+        found += fit(model, optimizer=getattr(torch.optim, kind)(model.parameters(), lr=0.02))
+    return found
+
+
+@case
+def sharpness_aware():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for step in range(4):
+        rows, target = X[step * 8 : step * 8 + 8], Y[step * 8 : step * 8 + 8]
+        loss = cross(model, rows, target)
+        loss.backward()
+        norm = torch.stack([weight.grad.norm() for weight in model.parameters()]).norm()
+        moves = {}
+        with torch.no_grad():
+            for weight in model.parameters():
+                moves[weight] = weight.grad * (0.05 / norm)
+                weight.add_(moves[weight])
+        optimizer.zero_grad()
+        cross(model, rows, target).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(moves[weight])
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return [*losses, *weights(model)]
+
+
+@case
+def gradients_kept_and_projected():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for step in range(4):
+        kept = []
+        for half in range(2):
+            place = step * 16 + half * 8
+            optimizer.zero_grad()
+            loss = cross(model, X[place : place + 8], Y[place : place + 8])
+            loss.backward()
+            kept.append([weight.grad.clone() for weight in model.parameters()])
+            losses.append(loss.item())
+        dot = sum((one * two).sum() for one, two in zip(*kept, strict=True))
+        for weight, one, two in zip(model.parameters(), *kept, strict=True):
+            weight.grad = one + two if dot > 0 else one - two * 0.1
+        optimizer.step()
+    return [*losses, *weights(model)]
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(12, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
+        self.heads = nn.ModuleList(nn.Linear(8, 3) for _ in range(2))
+
+    def encode(self, rows):
+        hidden = self.first(rows)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+    def forward(self, rows, head=0):
+        return self.heads[head](self.encode(rows))
+
+
+@case
+def heads_in_turn():
+    calls = []
+
+    def loss(model, rows, target):
+        calls.append(len(calls) % 2)
+        return functional.cross_entropy(model(rows, calls[-1]), target)
+
+    return fit(Heads(), loss_of=loss)
+
+
+@case
+def unused_head_that_decays():
+    def loss(model, rows, target):
+        return cross(model, rows, target) + 0.1 * sum(weight.square().sum() for weight in model.parameters())
+
+    return fit(Heads(), loss_of=loss)
+
+
+@case
+def parts_called_by_the_program():
+    model = Heads()
+    found = fit(model)
+    found += fit(model, loss_of=lambda m, rows, target: functional.cross_entropy(m.heads[1](m.encode(rows)), target))
+    with torch.no_grad():
+        found += [model.blocks[1](torch.ones(4, 8)).sum().item(), model.encode(X).sum().item()]
+    return [*found, *fit(model)]
+
+
+@case
+def recurrent_layers_copied():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.cells = nn.LSTM(4, 8, 2, batch_first=True, bidirectional=True)
+            self.last = nn.Linear(16, 3)
+
+        def forward(self, rows):
+            return self.last(self.cells(rows.view(-1, 3, 4))[0][:, -1])
+
+    model = Model()
+    found = fit(model)
+    kept = copy.deepcopy(model)
+    found += fit(model)
+    return [*found, kept.eval()(X).sum().item(), *fit(kept.train())]
+
+
+@case
+def real_rows_penalised():
+    model = mlp()
+
+    def loss(model, rows, target):
+        rows = rows.clone().requires_grad_()
+        out = model(rows)
+        slopes = torch.autograd.grad(out.sum(), rows, create_graph=True)[0]
+        return functional.cross_entropy(out, target) + slopes.square().sum(1).mean()
+
+    return fit(model, loss_of=loss)
+
+
+@case
+def differential_equation():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss(model, rows, target):
+        rows = rows.clone().requires_grad_()
+        first = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)[0]
+        second = torch.autograd.grad(first[:, 0].sum(), rows, create_graph=True)[0]
+        return (first[:, 1] - 0.1 * second[:, 0] - 0.1).square().mean() + model(rows[:3]).square().mean()
+
+    return fit(model, loss_of=loss)
+
+
+@case
+def gradients_by_name():
+    model, seen = mlp(), []
+
+    def loss(model, rows, target):
+        found = cross(model, rows, target)
+        gradients = torch.autograd.grad(found, list(model.parameters()), retain_graph=True)
+        seen.append(sum(gradient.sum().item() for gradient in gradients))
+        return found
+
+    return [*fit(model, loss_of=loss), *seen]
+
+
+@case
+def traced_before_further_steps():
+    model = mlp()
+    found = fit(model)
+    traced = torch.jit.trace(model, X[:8])
+    return [*found, *fit(model), traced(X).sum().item()]
+
+
+@case
+def other_format_later():
+    model = mlp()
+    found = fit(model)
+    with torch.no_grad():
+        return [*found, model.double()(X.double()).sum().item()]
+
+
+def main():
+    names = sys.argv[1:] or list(CASES)
+    for name in names:
+        try:
+            found = CASES[name]()
+            print(name, *(f"{number:.6f}" for number in found), flush=True)
+        except SystemExit as ending:
+            print(name, "refused", ending.code, flush=True)
+        except Exception as error:
+            print(name, "failed", type(error).__name__, str(error)[:300].replace("\n", " "), flush=True)
+
+
+if __name__ == "__main__":
+    main()
