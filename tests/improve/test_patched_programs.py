@@ -146,16 +146,20 @@ SECTION = "data:\n  workers: 0\n"
         ("loader = DataLoader(d, **options())\n", [], {}, 'add "num_workers": 2 to options()'),
         ("for n in (0, 2, 4):\n    loader = DataLoader(d, num_workers=n)\n", [], {}, "not say where it comes from"),
         ("def make(d, n):\n    return DataLoader(d, num_workers=n)\nmake(*all)\n", [], {}, "n of make() (train.py:5)"),
+        ("class Mine(DataLoader):\n    def __init__(self, *args, **more):\n        super().__init__(*args, **more)\n"
+         "kind = Mine if args.fast else DataLoader\nworkers = min(4, args.workers)\n"
+         "loader = kind(d, num_workers=workers)\n", [], {}, ""),
         (READS, [], {"c": "data:\n  workers: ${many}\nmany: 0\n"}, "set data.workers (c.yaml:2)"),
         (READS, [], {"c": f"{SECTION}threads: ${{data.workers}}\n"}, "set data.workers (c.yaml:2)"),
     ],
     ids=["environment", "two-files", "command", "pool", "branch", "computed", "unknown-mapping", "loop", "starred",
-         "refers", "referred"],
+         "choice", "refers", "referred"],
 )  # fmt: skip
 def test_a_value_that_is_also_something_else_stays_and_its_place_is_named(text, arguments, configs, why):
     patch = of_text(text, *arguments, **configs)
     assert patch.changed == []
-    assert [why in one.why for one in patch.stays] == [True], patch.stays
+    assert all(why in one.why for one in patch.stays), patch.stays
+    assert patch.stays
 
 
 @pytest.mark.parametrize(
@@ -186,6 +190,10 @@ def test_a_key_is_added_to_the_section_that_is_unpacked(content, section, wanted
          "N = 0\nprint(N * 2)\nloader = DataLoader(d, num_workers=2)\n"),
         ("def make(n=0):\n    return DataLoader(d, num_workers=n)\nmake()\n",
          "def make(n=2):\n    return DataLoader(d, num_workers=n)\nmake()\n"),
+        ("flags.DEFINE_integer('n', 4, 'workers')\nloader = DataLoader(d, num_workers=flags.FLAGS.n)\n",
+         "flags.DEFINE_integer('n', 2, 'workers')\nloader = DataLoader(d, num_workers=flags.FLAGS.n)\n"),
+        ("n = min(os.cpu_count(), 8)\nloader = DataLoader(d, num_workers=n)\n",
+         "n = min(os.cpu_count(), 8)\nloader = DataLoader(d, num_workers=2)\n"),
         ("def make(n):\n    return DataLoader(d, num_workers=n)\nmake(0)\n",
          "def make(n):\n    return DataLoader(d, num_workers=n)\nmake(2)\n"),
         ("def make(**more):\n    return DataLoader(d, **more)\nmake(num_workers=0)\n",

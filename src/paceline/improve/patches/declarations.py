@@ -10,10 +10,11 @@ import libcst as cst
 from paceline.improve.patches.arguments import argument, code_of
 from paceline.improve.patches.configs import Scalar, Section
 from paceline.improve.patches.model import Source
-from paceline.improve.patches.program import Located, Program, destination, options_of
+from paceline.improve.patches.program import Located, Program, destination, options_of, text_of
 from paceline.improve.patches.variables import assigned
 
 _CONSTANTS = ("True", "False", "None")
+_ABSL = ("DEFINE_integer", "DEFINE_bool", "DEFINE_boolean")
 _CONTAINERS = ("field", "Field", "Option", "Argument", "typer.Option", "dataclasses.field")
 
 
@@ -99,6 +100,10 @@ def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _options(program: Program, key: str) -> Iterator[Origin]:
+    for one in (call for name in _ABSL for call in program.calls.get(name, ())):
+        words = [arg.value for arg in one.node.args] if isinstance(one.node, cst.Call) else []
+        if len(words) > 1 and text_of(words[0]) == key:
+            yield replace(_origin(one, words[1], f"--{key}"), flags=(f"--{key}",))
     for name in ("add_argument", "option"):
         for one in program.calls.get(name, ()):
             if isinstance(one.node, cst.Call) and destination(one.node) == key:

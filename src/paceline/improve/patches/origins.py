@@ -6,6 +6,7 @@ unpacked. What cannot be followed is found by its name.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -112,8 +113,7 @@ class Tracer:
         """Return the origins of what a value is computed from, as far as users set them."""
         kinds = cst.Name, cst.Attribute, cst.Subscript, cst.Call
         inner = [one for kind in kinds for one in tree.within(value, kind) if one is not value]
-        outermost = [one for one in inner if not any(isinstance(x, cst.Attribute) for x in [next(tree.above(one))])]
-        return _computed(self.trace(tree, one) for one in outermost)
+        return _computed(self.trace(tree, one) for one in inner if not _is_part(tree, one))
 
     def _of_name(self, tree: Tree, name: cst.Name) -> Trace:
         function = function_around(tree, name)
@@ -238,7 +238,7 @@ class Tracer:
         own = self._variadic(tree, mapping)
         if own is not None:
             traces = [self._from_call(call, own, key, Trace(is_absent=True)) for call in self._callers(tree, own)]
-            return _joined(traces) if traces else Trace(is_absent=True)
+            return _joined(traces) if traces else Trace(is_unknown=True)
         keys = self._keys(tree, mapping)
         if found := sections(self.program, keys):
             exact = declarations(self.program, key, keys)
@@ -270,6 +270,18 @@ class Tracer:
         return ()
 
 
+def _is_part(tree: Tree, node: cst.CSTNode) -> bool:
+    """Say whether a name is a part of a longer one, what is called, a keyword, or of an installed package."""
+    above = next(tree.above(node))
+    is_called = isinstance(above, cst.Call) and above.func is node
+    is_keyword = isinstance(above, cst.Arg) and above.keyword is node
+    return isinstance(above, cst.Attribute) or is_called or is_keyword or tree.is_imported(node) or _is_builtin(node)
+
+
+def _is_builtin(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and hasattr(builtins, node.value)
+
+
 def _is_heir(call: Located, name: str) -> bool:
     """Say whether a call is ``super().__init__(...)`` in a class that is made from another."""
     owner = class_around(call.tree, call.node)
@@ -278,7 +290,9 @@ def _is_heir(call: Located, name: str) -> bool:
 
 def _computed(traces: Iterable[Trace]) -> Trace:
     """Return the trace of a value that is computed from others."""
-    return Trace(origins=tuple(dict.fromkeys(o for one in traces for o in one.origins if o.is_declared)))
+    found = list(traces)
+    origins = tuple(dict.fromkeys(o for one in found for o in one.origins if o.is_declared))
+    return Trace(origins=origins, is_unknown=any(one.is_unknown for one in found))
 
 
 def _joined(traces: Sequence[Trace]) -> Trace:

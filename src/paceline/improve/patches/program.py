@@ -113,7 +113,21 @@ class Program:
 
     def is_loader(self, tree: Tree, call: cst.Call) -> bool:
         """Say whether a call makes a loader: of torch's class, of one of the program's own, or of a part of it."""
-        return self.makes(tree, call.func) or self.is_partial(tree, call) or self.in_subclass(tree, call)
+        made = self.makes(tree, call.func) or self._is_choice(tree, call.func)
+        return made or self.is_partial(tree, call) or self.in_subclass(tree, call)
+
+    def _is_choice(self, tree: Tree, function: cst.BaseExpression) -> bool:
+        """Say whether a name stands for one of two classes of loaders: ``kind = DataLoader if plain else Mine``."""
+        if not isinstance(function, cst.Name):
+            return False
+        scope = function_around(tree, function) or tree.module
+        values = [
+            one.value
+            for one in tree.within(scope, cst.Assign)
+            if [code_of(target.target) for target in one.targets] == [function.value]
+        ]
+        branches = [part for one in values if isinstance(one, cst.IfExp) for part in (one.body, one.orelse)]
+        return len(values) == 1 and bool(branches) and all(self.makes(tree, one) for one in branches)
 
     def makes(self, tree: Tree, function: cst.BaseExpression) -> bool:
         """Say whether an expression names a class of loaders."""

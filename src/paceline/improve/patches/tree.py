@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, Scope, ScopeProvider
+from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameSource, Scope, ScopeProvider
 
 Kind = TypeVar("Kind", bound=cst.CSTNode)
 
@@ -48,6 +48,12 @@ class Tree:
         """Return what a name may stand for, as imported: ``DL`` is ``torch.utils.data.DataLoader``."""
         scope = self._scopes.get(node)
         return {one.name for one in scope.get_qualified_names_for(node)} if isinstance(scope, Scope) else set()
+
+    def is_imported(self, node: cst.CSTNode) -> bool:
+        """Say whether a name begins with one that the file imports."""
+        scope = self._scopes.get(node)
+        found = scope.get_qualified_names_for(node) if isinstance(scope, Scope) else ()
+        return any(one.source is QualifiedNameSource.IMPORT for one in found)
 
     def line(self, node: cst.CSTNode) -> int:
         """Return the line at which a node begins, counted from 1."""
