@@ -35,7 +35,7 @@ def remedies_made_in(path: Path) -> Iterator[dict[str, str]]:
 
 
 def file_of(rule: Rule) -> Path:
-    return Path(import_module(rule.check.__module__).__file__)
+    return Path(import_module((rule.check or rule.check_traces).__module__).__file__)
 
 
 def test_a_remedy_that_the_table_lacks_cannot_be_made():
