@@ -67,6 +67,7 @@ def tell_memory() -> None:
     gc.collect()
     for index in range(torch.cuda.device_count()):
         torch.cuda.synchronize(index)
+    torch.empty(1, pin_memory=True)  # blocks whose copies have ended are taken back at the next request only
     device = [torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())]
     pinned = torch.cuda.host_memory_stats().get("active_bytes.current", 0)
     print("memory", json.dumps({"device": device, "pinned": pinned}), flush=True)

@@ -24,6 +24,8 @@ class Scenario:
         device: What the record must name as the device; None: the program may end before that is recorded.
         needs: Modules without which the scenario cannot be played.
         same: Whether the program is run without Paceline too, and compared.
+        checks: Names of functions of `_records`, which look at the record of the run.
+        says: What the command must say on stderr, if anything; a fault of the program that Paceline must explain.
     """
 
     program: tuple[str, ...]
@@ -36,6 +38,8 @@ class Scenario:
     device: str | None = "cuda"
     needs: tuple[str, ...] = ()
     same: bool = True
+    checks: tuple[str, ...] = ()
+    says: str | None = None
 
 
 _ENDS = {"killed": 137, "terminated": 143, "interrupted": 130, "raises": 1, "exits": 7, "worker": 1, "aborts": 134}
@@ -56,9 +60,9 @@ def _engine(*arguments: str, ranks: int = 2, **more: Any) -> Scenario:
     return Scenario(program=("engine.py", *arguments), options=None, ranks=ranks, **more)
 
 
-def _applied(program: str, **recipe: Any) -> Scenario:
-    refused = frozenset(recipe.pop("may_refuse", ()))
-    return Scenario(program=tuple(program.split()), recipe=recipe, may_refuse=refused, code=_code(program))
+def _applied(program: str, may_refuse: tuple[str, ...] = (), checks: tuple[str, ...] = (), **recipe: Any) -> Scenario:
+    arguments, refused = tuple(program.split()), frozenset(may_refuse)
+    return Scenario(program=arguments, recipe=recipe, may_refuse=refused, code=_code(program), checks=checks)
 
 
 RECIPES = {
@@ -82,8 +86,10 @@ REFUSED = {  # the model has neither attention nor convolutions, and the garbage
 }
 
 SCENARIOS: dict[str, Scenario] = {
-    **{f"loop: {way}": _run(f"loops.py {way}") for way in ("whole", "early", "kept", "evaluates", "thread")},
-    "loop: captured steps": _run("loops.py whole", "--profile", "5:8", needs=("cupti",)),
+    **{f"loop: {way}": _run(f"loops.py {way}") for way in ("early", "kept", "evaluates", "thread")},
+    "loop: whole": _run("loops.py whole", checks=("copies_in_steps",)),
+    "loop: captured steps": _run("loops.py whole", "--profile", "5:8", checks=("captured_steps_5_to_8",)),
+    "loop: captured steps, then a process": _run("captured.py", "--profile", "5:8", checks=("captured_steps_5_to_8",)),
     "loop: no profiler window": _run("loops.py whole", "--no-profile"),
     **{f"processes: {way}": _run(f"forks.py {way}") for way in ("fork", "nested", "pool", "spawn", "forkserver")},
     "processes: fork before CUDA": _run("forks.py before"),
@@ -94,14 +100,22 @@ SCENARIOS: dict[str, Scenario] = {
     **{f"devices: {way}": _run(f"devices.py {way}") for way in ("second", "current", "both", "split")},
     "devices: a GPU that is not used": _run("devices.py host", device="cpu"),
     "devices: none visible": _run("devices.py host", device="cpu", variables={"CUDA_VISIBLE_DEVICES": ""}),
-    "streams: prefetcher of the program": _run("streams.py"),
+    "streams: prefetcher of the program": _run("streams.py", checks=("copies_on_a_stream_of_their_own",)),
+    "copies: conversions on the host": _run("casts.py", checks=("no_copies",)),
     "allocator: not torch's": _run("allocator.py"),
     "notebook": _run("notebook.py", needs=("nbclient", "ipykernel")),
     **{f"ranks: {way}": _run(f"ranks.py {way}", ranks=2) for way in ("ddp", "fsdp2", "accumulates", "forks")},
     "ranks: one GPU each": _run("ranks.py ddp", ranks=1, variables={"CUDA_VISIBLE_DEVICES": "1"}),
+    "ranks: each sees its own GPU": _run("hidden.py own ranks.py ddp", ranks=2, checks=("all_gpus",)),
     **{
         f"recipe: {name}": _applied("loops.py whole", **recipe, may_refuse=REFUSED.get(name, ()))
         for name, recipe in RECIPES.items()
+    },
+    **{
+        f"recipe: fused, {way}": _applied(
+            f"kinds.py {way}", ("optimizer.fused",), ("fused_was_refused",), optimizer={"fused": True}
+        )
+        for way in ("complex", "sparse")
     },
     **{
         f"prefetch: {way}": _applied(f"moves.py {way}", **RECIPES["device_prefetch"], may_refuse=("loader.pin_memory",))
@@ -126,15 +140,44 @@ SCENARIOS: dict[str, Scenario] = {
             ("bucket view", "ddp", {"gradient_as_bucket_view": True}),
             ("static graph", "ddp", {"static_graph": True}),
             ("fp16 gradients", "ddp", {"comm_hook": "fp16"}),
-            ("one exchange", "accumulates", {"no_sync": True}),
+            ("one exchange", "sums", {"no_sync": True}),
         )
     },
     **{f"our loader: {way}": _run(f"our_loader.py {way}") for way in ("whole", "early", "forks", "raises")},
-    "layout: run --layout dp=2": _run("loops.py kept", "--layout", "dp=2", same=False),
+    "layout: run --layout dp=2": _run(  # it compares values before it trains, and an emulated device computes none
+        "loops.py kept",
+        "--layout",
+        "dp=2",
+        same=False,
+        device=None,
+        code=2,
+        says="cannot be given parts of a batch: its output 0",
+    ),
+    "layout: a rank sees no GPU": _run(
+        "devices.py host",
+        "--layout",
+        "dp=2",
+        same=False,
+        device=None,
+        code=2,
+        says="no GPU is visible there, and 1 of 2 ranks have one",
+        variables={"GPUS": "1"},
+    ),
     "engine: one device": _engine(ranks=0),
     **{f"engine: {layout}": _engine("--layout", layout) for layout in ("dp=2", "shard=2", "tp=2", "cp=2")},
     "engine: dp=2, bf16": _engine("--layout", "dp=2", "--precision", "bf16"),
     "engine: shard=2, checkpoints, parts": _engine(
         "--layout", "shard=2", "--accumulate", "2", "--checkpoint-activations", "1"
     ),
+    "engine: each rank sees its own GPU": Scenario(
+        program=("hidden.py", "own", "engine.py", "--layout", "dp=2"), options=None, ranks=2
+    ),
+    "engine: a rank sees no GPU": Scenario(
+        program=("hidden.py", "none", "engine.py", "--layout", "dp=2"),
+        options=None,
+        ranks=2,
+        code=1,
+        says="no GPU is visible there, and 1 of 2 ranks have one",
+    ),
+    "engine: random numbers": Scenario(program=("draws.py",), options=None, variables={"GPUS": "4", "NCCLFAKE": "1"}),
 }

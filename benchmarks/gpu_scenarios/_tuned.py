@@ -27,9 +27,9 @@ class Tuned:
 
 
 TUNED = {
-    "tune: semantic": Tuned(program=("tuned.py",), options=("--allow", "semantic", "--budget", "100s")),
+    "tune: semantic": Tuned(program=("tuned.py",), options=("--allow", "semantic", "--budget", "150s")),
     "tune: memory": Tuned(
-        program=("tuned.py",), options=("--allow", "numeric", "--goal", "memory", "--budget", "100s")
+        program=("tuned.py",), options=("--allow", "numeric", "--goal", "memory", "--budget", "150s")
     ),
 }
 

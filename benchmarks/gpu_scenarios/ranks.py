@@ -1,4 +1,4 @@
-"""Train on ranks with NCCL, started by torchrun: ranks.py ddp|fsdp2|accumulates|forks"""
+"""Train on ranks with NCCL, started by torchrun: ranks.py ddp|fsdp2|accumulates|sums|forks"""
 
 import contextlib
 import gc
@@ -30,7 +30,7 @@ def main(way: str) -> None:
     steps = 0
     for number, batch in enumerate(loader(640, num_workers=2, pin_memory=True)):
         inputs, target = to_cuda(batch)
-        updates = way != "accumulates" or number % 2 == 1
+        updates = way not in ("accumulates", "sums") or number % 2 == 1  # sums: with an exchange in each micro-step
         with contextlib.nullcontext() if updates or way != "accumulates" else model.no_sync():
             loss_of(model, inputs, target).backward()
         if updates:

@@ -160,7 +160,7 @@ def meet() -> bool:
         return False
     device = _device(torch)
     store, rank, ranks = next(torch.distributed.rendezvous("env://"))
-    wrong = _devices_differ(store, rank, ranks, device)
+    wrong = devices_differ(store, rank, ranks, device.type)
     how = {"backend": "cpu:gloo,cuda:nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
     torch.distributed.init_process_group(
         store=store, rank=rank, world_size=ranks, **({"backend": "gloo"} if wrong else how)
@@ -171,16 +171,16 @@ def meet() -> bool:
     return True
 
 
-def _devices_differ(store: Any, rank: int, ranks: int, device: Any) -> str:
+def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:
     """Return what is wrong with the devices of all ranks, which would wait for each other for ever; empty if nothing.
 
     Args:
         store: That all ranks reach.
         rank: Of this process.
         ranks: How many there are.
-        device: `torch.device` of this one.
+        device: Type of the device of this one.
     """
-    store.set(f"paceline/device/{rank}", f"{device.type} {socket.gethostname()}")
+    store.set(f"paceline/device/{rank}", f"{device} {socket.gethostname()}")
     if rank == 0:
         found = [store.get(f"paceline/device/{each}").decode().split() for each in range(ranks)]
         without = [f"rank {each} on {host}" for each, (kind, host) in enumerate(found) if kind != "cuda"]

@@ -179,6 +179,28 @@ def test_when_one_rank_ends_all_end_with_one_error(tmp_path, how, code, says):
     assert done.stderr.count("all ranks end") == 1
 
 
+ONE_GPU = """
+import json, os
+import torch
+
+torch.cuda.is_available = lambda: json.loads(os.environ["PACELINE_RANK"])["rank"] == 0
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (rows,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(16, 4)), 8):
+    model(rows).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_without_a_gpu_beside_one_that_has_it_is_named(tmp_path):
+    """They would wait for each other for ever: one waits over NCCL, the other over Gloo."""
+    (tmp_path / "train.py").write_text(ONE_GPU)
+    done = paceline(tmp_path, "-q", "--layout", "dp=2", "train.py", timeout_s=60)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "--layout dp=2: rank 1 on " in done.stderr
+    assert "no GPU is visible there, and 1 of 2 ranks have one" in done.stderr
+
+
 def test_ctrl_c_leaves_no_process(tmp_path):
     line = [sys.executable, "-m", "paceline", "run", "-q", "--layout", "dp=2", HERE / "ends.py", "never"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
+from paceline.train.world import devices_differ
 
 
 class Exchange:
@@ -35,7 +36,11 @@ class Exchange:
         if not distributed.is_initialized():
             spread, self.meeting = self.spread, True
             store = distributed.FileStore(os.path.join(spread.folder, "store"), spread.ranks)
-            backend = "cpu:gloo,cuda:nccl" if self.torch.cuda.is_available() else "gloo"
+            device = "cuda" if self.torch.cuda.is_available() else "cpu"
+            wrong = devices_differ(store, spread.rank, spread.ranks, device)
+            if wrong:
+                spread.refuse(wrong)
+            backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
             hook = sys.excepthook  # torch puts one there that writes "[rank0]:" before each line of an error
             distributed.init_process_group(backend, store=store, rank=spread.rank, world_size=spread.ranks)
             sys.excepthook, self.meeting = hook, False
