@@ -81,6 +81,7 @@ class Scribe:
         self.ended = False  # all has been written
         self.abandoned = False  # the folder hangs: nothing is written any more
         self._thread = 0  # that writes
+        self.native_id = 0  # of this thread, for the kernel; also once it has ended
         self._state = process.ThreadState()
         self._thread_id = 0  # that trains, as the kernel numbers it
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
@@ -133,7 +134,7 @@ class Scribe:
 
     def _loop(self, wake: Any, ended: Any) -> None:
         prompt = Prompt()
-        self._thread = _thread.get_ident()
+        self._thread, self.native_id = _thread.get_ident(), _thread.get_native_id()
         try:
             while not prompt.wait(lambda: wake.acquire(timeout=_PERIOD_S)):
                 self.turn()

@@ -22,7 +22,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from paceline.observe.probe import debug_switches, guard, lazy, marks, process, torch_names, unread
+from paceline.observe.probe import debug_switches, fork_warning, guard, lazy, marks, process, torch_names, unread
 from paceline.observe.probe.gate import gate
 from paceline.observe.probe.keep_alive import keep_forever
 from paceline.record import layout
@@ -207,6 +207,7 @@ def _before_fork() -> None:
         _end_window()
     if scribe is not None:
         scribe.footprint.delayed_fork(time.perf_counter() - begun)
+    fork_warning.before_fork(scribe.native_id if scribe is not None else 0)
     _state["generation"] += 1
 
 
