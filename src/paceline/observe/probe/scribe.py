@@ -80,8 +80,7 @@ class Scribe:
         self.footprint = Footprint()
         self.ended = False  # all has been written
         self.abandoned = False  # the folder hangs: nothing is written any more
-        self._thread = 0  # that writes
-        self.native_id = 0  # of this thread, for the kernel; also once it has ended
+        self._thread = self.native_id = 0  # that writes: Python's number, and the kernel's (kept once it has ended)
         self._state = process.ThreadState()
         self._thread_id = 0  # that trains, as the kernel numbers it
         self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
