@@ -75,6 +75,10 @@ def _begin(place: Mapping[str, Any]) -> None:
     if os.getppid() == place["launcher"]:
         import random
 
+        from paceline.train.unmodified import listings
+
+        listings.begin(place)
+
         random.seed(place["seed"])
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.observe.probe import lazy
-from paceline.train.unmodified import draws
+from paceline.train.unmodified import datasets, draws
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
@@ -27,7 +27,7 @@ def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None
 
     reading = _Reading(spread, exchange, note_samples)
     base = dataloader._BaseDataLoaderIter
-    _patch_init(spread, base, dataloader)
+    _patch_init(spread, reading, base, dataloader)
     _patch_indices(spread, reading, base)
     for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
         _patch_next(spread, reading, kind)
@@ -35,13 +35,16 @@ def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None
     _patch_fetch(reading, dataloader._utils.fetch._MapDatasetFetcher)
 
 
-def _patch_init(spread: Spread, base: Any, dataloader: Any) -> None:
+def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -> None:
     original = base.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, loader: Any) -> None:
         if spread.acts():
             _check(spread, loader, dataloader)
+            if "_paceline_compared" not in vars(loader):
+                datasets.compare(spread, reading.exchange, loader.dataset)
+                loader._paceline_compared = True
         original(self, loader)
         if spread.acts():
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
@@ -134,7 +137,7 @@ class _Reading:
     """Batches, read in parts."""
 
     def __init__(self, spread: Spread, exchange: Exchange, note_samples: Callable[[int], None]) -> None:
-        self._spread, self._exchange, self._note_samples = spread, exchange, note_samples
+        self._spread, self.exchange, self._note_samples = spread, exchange, note_samples
         self._streams = draws.Streams(spread)
         self._of_a_part = False  # what is read next, where it is read in this process
 
@@ -147,7 +150,7 @@ class _Reading:
                 "in the main thread, with num_workers"
             )
         number = zlib.crc32(repr(index).encode())
-        if not self._exchange.agree([number]):
+        if not self.exchange.agree([number]):
             spread.refuse(
                 f"{type(iterator._index_sampler).__name__} draws other samples on each rank: it has random numbers "
                 "of its own; "
@@ -161,7 +164,7 @@ class _Reading:
 
     def fetched(self, fetch: Any, index: Any) -> Any:
         """Read samples in this process; what is drawn for a part of a batch is drawn from a stream of its own."""
-        if self._spread.off or os.getpid() != self._exchange.pid or self._spread.reading:
+        if self._spread.off or os.getpid() != self.exchange.pid or self._spread.reading:
             return fetch(index)
         self._spread.reading = True
         try:
@@ -180,7 +183,7 @@ class _Reading:
         """Put together what `default_collate` makes: tensors, texts in a list, and containers of them."""
         torch = self._spread.torch
         if isinstance(part, torch.Tensor):
-            whole = self._exchange.all_rows(part, parts)
+            whole = self.exchange.all_rows(part, parts)
             return whole.pin_memory() if part.is_pinned() else whole
         if isinstance(part, Mapping):
             return _like(part, {key: self._joined(value, parts) for key, value in part.items()})
@@ -188,7 +191,7 @@ class _Reading:
             return type(part)(*(self._joined(value, parts) for value in part))
         if isinstance(part, list | tuple) and not (part and isinstance(part[0], str | bytes)):
             return type(part)(self._joined(value, parts) for value in part)
-        return type(part)(each for found in self._exchange.objects(part) for each in found)
+        return type(part)(each for found in self.exchange.objects(part) for each in found)
 
 
 def _like(part: Mapping[Any, Any], found: dict[Any, Any]) -> Any:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.observe.probe import lazy
-from paceline.train.unmodified import batch_norm, frameworks, gradients, loaders, models, norms, shards
+from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, norms, shards
 from paceline.train.unmodified.drift import Drift
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Refusal, Spread
@@ -41,6 +41,7 @@ def begin(torch: Any, place: Any) -> None:
     shards.patch(spread)
     models.patch(spread, exchange)
     frameworks.patch(spread)
+    listings.leave_samples(lambda: spread.reading)
     atexit.register(_at_exit, spread, exchange, drift)
 
 

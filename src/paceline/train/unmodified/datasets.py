@@ -1,0 +1,129 @@
+"""Do all ranks read the same data? Each reads its part of the samples, so that others would not be noticed later.
+
+A digest of what a dataset holds in lists, dictionaries, arrays and tensors is compared once for each loader. Names of
+temporary folders may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.snapshot import is_own
+from paceline.train.unmodified.state import Spread
+
+_MOST_VALUES = 200_000
+_MOST_OF_LIST = 20_000
+_MOST_BYTES = 16 << 20
+_MOST_DEPTH = 6
+
+
+def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
+    """Refuse a dataset that holds something else on another rank."""
+    own = list(_Digests(spread).of_parts(type(dataset).__name__, dataset))
+    every = exchange.objects(own)
+    for rank, other in enumerate(every):
+        if other != every[0]:
+            names = [one[0] for one, two in zip(every[0], other, strict=False) if one != two]
+            what = names[0] if names else type(dataset).__name__
+            spread.refuse(
+                f"the ranks would read other samples: {what} is not the same on rank {rank} as on rank 0. Something is "
+                "drawn or listed that differs between processes, such as files in no particular order; sort it, or "
+                "seed it with a number"
+            )
+
+
+class _Digests:
+    """Digests of values that an object holds.
+
+    Args:
+        spread: This rank.
+    """
+
+    def __init__(self, spread: Spread) -> None:
+        self._torch, self._left = spread.torch, _MOST_VALUES
+        self._seen: set[int] = set()
+        places = [tempfile.gettempdir(), os.path.dirname(spread.folder)]  # of this rank, and of rank 0
+        self._temporary = re.compile("|".join(f"{re.escape(place)}/[^/]*" for place in places))
+
+    def of_parts(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
+        """Yield the name and a digest of each container that an object holds."""
+        if id(value) in self._seen or depth > _MOST_DEPTH:
+            return
+        self._seen.add(id(value))
+        if self._is_container(value):
+            yield name, self._of(value, 0)
+            inner = value if isinstance(value, list | tuple) and len(value) < 64 else ()
+            for place, each in enumerate(inner):
+                if self._is_object(each):
+                    yield from self.of_parts(f"{name}[{place}]", each, depth + 1)
+        elif self._is_object(value):
+            for key, each in list(vars(value).items()):
+                yield from self.of_parts(f"{name}.{key}", each, depth + 1)
+
+    def _is_container(self, value: Any) -> bool:
+        return isinstance(value, list | tuple | dict | deque | self._torch.Tensor) or _is_array(value)
+
+    def _is_object(self, value: Any) -> bool:
+        if isinstance(value, self._torch.nn.Module | type) or not hasattr(value, "__dict__") or callable(value):
+            return isinstance(value, self._torch.utils.data.Dataset)
+        kind: Any = type(value)
+        return isinstance(value, self._torch.utils.data.Dataset) or is_own(kind)
+
+    def _of(self, value: Any, depth: int) -> int:
+        self._left -= 1
+        if self._left < 0 or depth > _MOST_DEPTH:
+            return 0
+        if isinstance(value, self._torch.Tensor):
+            return self._of_tensor(value)
+        if _is_array(value):
+            return self._of_array(value)
+        if isinstance(value, Mapping):
+            return _combined([self._of(each, depth + 1) for pair in _some(list(value.items())) for each in pair])
+        if isinstance(value, list | tuple | deque):
+            return _combined([len(value), *(self._of(each, depth + 1) for each in _some(list(value)))])
+        return self._of_plain(value)
+
+    def _of_plain(self, value: Any) -> int:
+        if isinstance(value, bool | int | float | complex | bytes | type(None)):
+            return zlib.crc32(repr(value).encode())
+        if isinstance(value, str | os.PathLike):
+            text = os.fspath(value)
+            text = text if isinstance(text, str) else os.fsdecode(text)
+            return zlib.crc32(self._temporary.sub("", text).encode("utf-8", "surrogatepass"))
+        return zlib.crc32(type(value).__name__.encode())
+
+    def _of_tensor(self, value: Any) -> int:
+        shape = zlib.crc32(f"{tuple(value.shape)} {value.dtype}".encode())
+        if value.layout is not self._torch.strided or value.is_quantized or not value.numel():
+            return shape
+        with self._torch.no_grad():
+            rows = value.detach() if value.dim() else value.detach().reshape(1)
+            every = max(1, rows.numel() * rows.element_size() // _MOST_BYTES)
+            taken = rows[::every].contiguous().flatten().view(self._torch.uint8).cpu()
+        return zlib.crc32(taken.numpy().tobytes(), shape)
+
+    def _of_array(self, value: Any) -> int:
+        shape = zlib.crc32(f"{value.shape} {value.dtype}".encode())
+        if value.dtype.hasobject or not value.size:
+            return _combined([shape, *(self._of(each, 1) for each in _some(list(value.flat)))])
+        rows = value if value.ndim else value.reshape(1)
+        return zlib.crc32(rows[:: max(1, value.nbytes // _MOST_BYTES)].tobytes(), shape)
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "nbytes") and hasattr(value, "flat")
+
+
+def _some(values: list[Any]) -> list[Any]:
+    return values[:: max(1, len(values) // _MOST_OF_LIST)]
+
+
+def _combined(numbers: list[int]) -> int:
+    return zlib.crc32(repr(numbers).encode())
