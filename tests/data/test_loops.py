@@ -29,9 +29,9 @@ def first(loader: Loader) -> list[int]:
 
 def test_two_loops_at_a_time_are_an_error_and_not_silence():
     loader = Loader(list(range(8)), 2, **THREADS)
-    with pytest.raises(UsageError, match="make two Loaders"):
+    with pytest.raises(UsageError, match="create two Loaders"):
         list(zip(loader, loader, strict=False))
-    with pytest.raises(UsageError, match="ended this one"):
+    with pytest.raises(UsageError, match="ended this loop"):
         for _ in loader:
             for _ in loader:
                 pass

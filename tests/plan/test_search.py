@@ -117,7 +117,7 @@ def test_nothing_that_fits_names_the_nearest():
         ({"batch": 3, "layout": parse_layout("dp=16")}, "no parallel layout splits"),
         ({"layout": parse_layout("tp=2")}, "needs 2 GPUs"),
         ({"layout": parse_layout("pp=16"), "batch": 8}, "fewer micro-batches than pipeline stages"),
-        ({"layout": parse_layout("dp=4,cp=2,tp=2"), "by_engine": True}, "cp and tp do not go together"),
+        ({"layout": parse_layout("dp=4,cp=2,tp=2"), "by_engine": True}, "cp and tp cannot be combined"),
         ({"layout": parse_layout("dp=16"), "micro_batch": 3}, "not a multiple of the micro-batch 3"),
     ],
 )

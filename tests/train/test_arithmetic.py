@@ -78,7 +78,7 @@ def test_losses_of_one_micro_step_have_one_weight():
     engine, model, _ = engine_of()
     with engine.micro_step():
         engine.backward(model(INPUTS).mean(), 3)
-        with pytest.raises(UsageError, match="two losses of one micro-step weigh 3 and 4"):
+        with pytest.raises(UsageError, match="two losses of one micro-step have the weights 3 and 4"):
             engine.backward(model(INPUTS).mean(), torch.tensor(4))
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_say_where_it_was_is_refused_in_the_middle_only(tmp_path):
     run.engine.save(tmp_path / "middle")
     assert len(list(Run(own, tmp_path / "end").loader)) == 6
     with pytest.raises(
-        UsageError, match="after 2 batches of an epoch, and Backwards cannot say where it was: save after"
+        UsageError, match="after 2 batches of an epoch, and Backwards cannot save its position: save after"
     ):
         Run(own, tmp_path / "middle")
 
@@ -107,5 +107,7 @@ def test_another_data_set_is_refused_in_the_middle(tmp_path):
     run = Run(plain)
     run.train(islice(run.loader, 2))
     run.engine.save(tmp_path)
-    with pytest.raises(UsageError, match="middle of 6 batches of a data set of 22 samples, this one has 5 of 20"):
+    with pytest.raises(
+        UsageError, match="epoch of 6 batches and 22 samples, but this loader has 5 batches and 20 samples"
+    ):
         Run(lambda: plain(NUMBERS[:20]), tmp_path)

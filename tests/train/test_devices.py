@@ -57,7 +57,7 @@ def test_ranks_without_a_gpu_beside_others_are_named(tmp_path):
     ran = on_ranks(3, program, timeout_s=60)
     assert ran.returncode == 2
     assert "rank 1 on " in ran.stderr and "rank 2 on " in ran.stderr
-    assert "no GPU is visible there, and 1 of 3 ranks have one" in ran.stderr
+    assert "no GPU is visible, but 1 of 3 ranks have one" in ran.stderr
 
 
 DRAWS = """

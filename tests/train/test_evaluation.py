@@ -147,7 +147,7 @@ def test_one_process_weighs_batches_by_their_samples():
 
 @pytest.mark.parametrize(
     ("batches", "says"),
-    [([], "no batch"), ([torch.zeros(2)], "batches of inputs and target, and was given a Tensor")],
+    [([], "no batch"), ([torch.zeros(2)], "batches of inputs and target, but got a Tensor")],
 )
 def test_what_cannot_be_evaluated_is_refused(batches, says):
     with pytest.raises(UsageError, match=says):
@@ -157,5 +157,5 @@ def test_what_cannot_be_evaluated_is_refused(batches, says):
 def test_a_loader_that_is_split_already_is_refused():
     engine = engine_of()
     data = torch.utils.data.TensorDataset(torch.zeros(4, 2), torch.zeros(4, 1))
-    with pytest.raises(UsageError, match="from before engine.loader"):
+    with pytest.raises(UsageError, match="pass the original loader"):
         engine.evaluate(engine.loader(torch.utils.data.DataLoader(data, 2)))

@@ -26,11 +26,11 @@ def test_nothing_is_one_process():
         ("shards=2", "did you mean shard?"),
         ("xyz=2", "there are: dp, shard, tp, pp, cp"),
         ("dp=2,dp=4", "dp is given twice"),
-        ("dp=0", "at least 1 rank"),
-        ("dp", "'dp' is no axis with a size; write dp=2"),
-        ("dp=-2", "no axis with a size"),
+        ("dp=0", "needs at least 1 rank"),
+        ("dp", "'dp' is not an axis with a size; write dp=2"),
+        ("dp=-2", "not an axis with a size"),
         ("dp=2,shard=2,tp=2,pp=2", "at most 3"),
-        ("cp=2,tp=2", "cp and tp do not go together"),
+        ("cp=2,tp=2", "cp and tp cannot be combined"),
     ],
 )
 def test_what_is_wrong_is_named(text, says):

@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_data_set_or_fewer_loaders_is_refused(ran, progr
         return Loader(TensorDataset(torch.zeros(samples, 8), torch.zeros(samples)), 4, threads=0)
 
     engine, _ = program.engine_and_loader("", ran[0] / "state")
-    with pytest.raises(UsageError, match="places of 1 loaders, and the engine was given 2 before load"):
+    with pytest.raises(UsageError, match="positions of 1 loaders, but the engine got 2 before load"):
         engine.loader(loader(22))
         engine.load(ran[0] / "state")
     engine = Engine()
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_another_data_set_or_fewer_loaders_is_refused(ran, progr
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batch_size": 6}, "batch_size=6 is no multiple of 4 .* take 8"),
+        ({"batch_size": 6}, "batch_size=6 is not a multiple of 4 .* take 8"),
         ({"batch_size": 8}, r'last batch has 2 of 8 samples, .*ends="drop"'),
         ({"batch_size": 8, "ends": "drop"}, None),
         ({"batch_size": 8, "ends": "pad"}, None),

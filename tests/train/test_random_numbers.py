@@ -194,9 +194,9 @@ def test_a_sampler_that_draws_by_python_gives_each_sample_once(found):
 
 
 def test_ranks_whose_batches_differ_are_refused(found):
-    assert "ranks were given other batches: Buckets" in found["unlike"]
+    assert "ranks got different batches: Buckets" in found["unlike"]
     for said in found["of its own"].values():
-        assert "ranks that must have the same samples were given other ones" in said
+        assert "ranks that need the same samples got different ones" in said
 
 
 @pytest.mark.parametrize("layout", ["cp=2", "pp=2"])

@@ -63,13 +63,13 @@ def contents_in(text: bytes, path: str) -> Contents:
         )
     outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
     if outside:
-        raise DamagedData(f"{path} names shards that are not beside it: {outside[0]!r}; convert the data set again")
+        raise DamagedData(f"{path} lists shards that are not in its folder: {outside[0]!r}; convert the data set again")
     if found.checksum and found.checksum != _checksum(found):
         raise DamagedData(
             f"{path} is damaged: its checksum does not match; copy it again, or convert the data set again"
         )
     if sum(shard.samples for shard in found.shards) != found.samples:
-        raise DamagedData(f"{path} is damaged: it says {found.samples:,} samples, and its shards have others")
+        raise DamagedData(f"{path} is damaged: its number of samples ({found.samples:,}) is not that of its shards")
     return found
 
 

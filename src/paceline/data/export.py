@@ -133,7 +133,7 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
     gaps = [c.name for c in dataset.contents.columns if c.optional and c.kind != "float"]
     if gaps:
         raise UsageError(
-            f"samples have no {', '.join(gaps)}, and HDF5 has no mark for that; use webdataset or tfrecord"
+            f"samples have no {', '.join(gaps)}, and HDF5 cannot store missing values; use webdataset or tfrecord"
         )
     dest.parent.mkdir(parents=True, exist_ok=True)
     made = dest.with_name(f".{dest.name}.part")

@@ -45,8 +45,8 @@ class Batches:
         except StopIteration:
             if self._replaced and not self._ended:
                 raise UsageError(
-                    "another loop over the same Loader has begun, which ended this one; for two loops at a time, as in "
-                    "zip(loader, loader), make two Loaders"
+                    "a second loop over the same Loader ended this loop; for two loops at a time, as in "
+                    "zip(loader, loader), create two Loaders"
                 ) from None
             self._ended = True
             raise

@@ -171,5 +171,5 @@ def _mapped(path: Path, shard: TokenShard, dtype: str) -> NDArray[Any]:
     except UNREADABLE as error:
         raise DamagedData(f"{path} cannot be read ({error}); convert the text again") from error
     if tokens.shape != (shard.tokens,) or tokens.dtype != dtype:
-        raise DamagedData(f"{path} holds {tokens.shape} of {tokens.dtype}; {shard.tokens:,} of {dtype} were written")
+        raise DamagedData(f"{path} has {tokens.shape} of {tokens.dtype}, but {shard.tokens:,} of {dtype} were written")
     return np.asarray(tokens)

@@ -81,7 +81,7 @@ def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str
         yield str(error)
         return
     if rows != shard.samples:
-        yield f"{shard.file} has {rows:,} samples in its index; {shard.samples:,} were written"
+        yield f"{shard.file} has {rows:,} samples in its index, but {shard.samples:,} were written"
     if not (dataset.folder / shard.file).exists():
         yield f"{dataset.folder / shard.file} is missing, with its {shard.samples:,} samples"
         return
@@ -109,7 +109,7 @@ def _archive(dataset: ShardedDataset, shard: Shard) -> Iterator[str]:
     try:
         size = path.stat().st_size
         if size != shard.bytes:
-            yield f"{path} has {size:,} bytes; {shard.bytes:,} were written"
+            yield f"{path} has {size:,} bytes, but {shard.bytes:,} were written"
         with tarfile.open(path, "r:") as archive:
             for _ in archive:
                 pass

@@ -38,7 +38,9 @@ class Memory:
             raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")
         ways = [self.checkpoint_every is not None, budget is not None, self.selective]
         if sum(ways) > 1:
-            raise UsageError("memory: checkpoint_every, activation_budget and selective are three ways; choose one")
+            raise UsageError(
+                "memory: checkpoint_every, activation_budget and selective exclude each other; set only one of them"
+            )
 
     def changed(self, micro_batches: int | None, how: str | None) -> Memory:
         """Return these settings with the flags of a command line put in; None leaves one as it is."""
@@ -109,13 +111,13 @@ def _check_blocks(blocks: Sequence[Any], model: Any) -> None:
 
     if not blocks:
         raise UsageError(
-            f"{type(model).__name__} has no repeated blocks to compute again; leave activations as they are"
+            f"{type(model).__name__} has no repeated blocks that could be recomputed; leave out the activation settings"
         )
     for block in blocks:
         if any(isinstance(part, _NormBase) and part.track_running_stats for part in block.modules()):
             raise UsageError(
-                f"{type(block).__name__} has BatchNorm: computed again, it would count a batch twice; "
-                "leave activations as they are"
+                f"{type(block).__name__} contains BatchNorm, whose statistics would count a recomputed batch twice; "
+                "leave out the activation settings"
             )
 
 

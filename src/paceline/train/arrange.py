@@ -110,8 +110,8 @@ def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
 def _refuse_call(layout: Layout, *_: Any, **__: Any) -> None:
     """Refuse to run the layers of one rank as if they were the model."""
     raise UsageError(
-        f"layout {layout}: a rank has some of the layers, and calling the model would run these only; use "
-        "engine.train_batch(inputs, target) to train and engine.evaluate(loader) to evaluate"
+        f"layout {layout}: each rank has only some of the layers, so the model cannot be called; to train, use "
+        "engine.train_batch(inputs, target); to evaluate, use engine.evaluate(loader)"
     )
 
 
@@ -139,8 +139,8 @@ def _check_hooks(model: Any, layout: Layout) -> None:
     for name, each in model.named_parameters():
         if each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None):
             raise UsageError(
-                f"layout {layout}: {name} has a hook for its gradient, which would be lost when it is split; hook an "
-                "output of a module instead, or use a layout of dp only"
+                f"layout {layout}: {name} has a gradient hook, which would be lost when the parameter is split; "
+                "put the hook on an output of a module instead, or use a layout with dp only"
             )
 
 
@@ -157,7 +157,8 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
         return None
     if sample is None:
         raise UsageError(
-            "pipeline.balance = 'measured' needs a batch to run layers on: setup(..., sample=inputs), or say 'counted'"
+            "pipeline.balance = 'measured' needs a batch to measure the layers: call setup(..., sample=inputs), "
+            "or set 'counted'"
         )
     part = sample[: max(1, len(sample) // recipe.memory.micro_batches)].to(world.device)
     found = [measured(list(model.children()), part) if world.rank == 0 else None]
@@ -195,11 +196,12 @@ def _check(model: Any, world: World) -> None:
     name = type(model).__name__
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(
-            f"{name} has no parameters that want gradients: there is nothing to train or to spread over ranks"
+            f"{name} has no parameter with requires_grad=True, so there is nothing to train; give a model with "
+            f"such a parameter"
         )
     tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # or extra state
     if any(value.is_meta for value in tensors.values()):
-        raise UsageError(f"{name} has parameters without values (device meta); make it on the CPU")
+        raise UsageError(f"{name} has parameters without values (device meta); create the model on the CPU")
     if world.mesh is None:
         return
     import torch

@@ -33,8 +33,8 @@ def share(model: Any, group: Any) -> None:
             continue
         if type(part).forward is not _BatchNorm.forward:
             raise UsageError(
-                f"{name} ({type(part).__name__}) is a BatchNorm with a forward of its own, so that its statistics "
-                "would be of one rank's rows; use torch.nn.BatchNorm, or a norm without statistics of the batch"
+                f"{name} ({type(part).__name__}) is a BatchNorm with its own forward method, so its statistics "
+                "would cover the samples of one rank only; use torch.nn.BatchNorm, or a norm without batch statistics"
             )
         part.forward = partial(_forward, part, _total_over(group))
 

@@ -150,7 +150,7 @@ class Dealt(Part):
     All ranks together see each part once; one that is slow takes fewer of them.
     """
 
-    why = "with [asynchronous] parts are dealt to whoever asks for one; save after an epoch"
+    why = "with [asynchronous], each rank takes the next part when it is ready; save after an epoch"
     _made = count()  # loaders are made in the same order on all ranks
 
     def __init__(self, order: Order, world: World, micro_batches: int) -> None:
@@ -213,8 +213,8 @@ class Place:
         """See that a sampler of the user's own gave all ranks the same batches."""
         if not agreement.is_same(self._order.checksum, self._world.everyone):
             raise UsageError(
-                f"ranks were given other batches: {self._why}. It draws from a generator of its own that has another "
-                "state on each rank, or goes by something that differs between ranks; seed it alike on all"
+                f"ranks got different batches: {self._why}. It uses its own random generator with a different state on "
+                "each rank, or depends on something else that differs between ranks; use the same seed on all ranks"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -244,8 +244,9 @@ class Place:
         own = {"samples": len(self._loader.dataset), "batches": len(self._order)}
         if any(state[name] != value for name, value in own.items()):
             raise UsageError(
-                f"the checkpoint was saved in the middle of {state['batches']} batches of a data set of "
-                f"{state['samples']} samples, this one has {own['batches']} of {own['samples']}; give it the same data "
+                f"the checkpoint was saved within an epoch of {state['batches']} batches and "
+                f"{state['samples']} samples, but this loader has {own['batches']} batches and {own['samples']} "
+                f"samples; use the same data "
                 "set and batch_size"
             )
         begun = [state_of(text) for text in state["begun"]]
@@ -266,6 +267,6 @@ def why_not(loader: Any) -> str | None:
     if type(sampler) in known:
         return None
     return (
-        f"{type(sampler).__name__} cannot say where it was: save after an epoch, or use one of "
+        f"{type(sampler).__name__} cannot save its position: save after an epoch, or use one of "
         f"{', '.join(one.__name__ for one in known)}, or paceline.data.Loader"
     )

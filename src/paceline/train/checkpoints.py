@@ -138,7 +138,9 @@ def _number(value: Any) -> Any:
     """Return what JSON takes of a number of torch or NumPy."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"the schedule's state has a {type(value).__name__}, which JSON does not take")
+    raise TypeError(
+        f"the state of the learning-rate schedule contains a {type(value).__name__}, which JSON cannot store"
+    )
 
 
 def shaped(own: Any, saved: Any) -> Any:
@@ -184,7 +186,7 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
         causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
-        raise UsageError(f"checkpoint {folder} is not of this model and optimizer: {causes}") from error
+        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {causes}") from error
     of_optimizer.update(kept)
     return frozen
 
@@ -267,17 +269,20 @@ def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     try:
         progress = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"no whole checkpoint in {folder}: {error}; give a folder that engine.save() wrote") from error
+        raise UsageError(
+            f"{folder} contains no complete checkpoint: {error}; give a folder that engine.save() wrote"
+        ) from error
     missing = sorted(set(wanted) - set(progress))
     if progress.get("schema") != _SCHEMA or missing:
         raise UsageError(
             f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "
-            "another precision, without a schedule or with replicas that step together; load it with its own settings"
+            "another precision, without a schedule, or with synchronous replicas; load it with the settings it "
+            "was saved with"
         )
     if progress.get("replicas") != wanted.get("replicas"):
         raise UsageError(
-            f"checkpoint {folder} is of {progress['replicas']} replicas that train alone, each with an optimizer of "
-            f"its own; load it with layout dp={progress['replicas']} and [local] or [asynchronous]"
+            f"checkpoint {folder} contains {progress['replicas']} independent replicas, each with its own optimizer; "
+            f"load it with layout dp={progress['replicas']} and [local] or [asynchronous]"
         )
     return dict(progress)
 

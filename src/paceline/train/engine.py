@@ -68,7 +68,9 @@ class Engine(Run):
             UsageError: The layout does not fit the model, or the optimizer does not belong to it.
         """
         if self._passes is not None:
-            raise UsageError("setup() was called before, and an engine trains one model; make an Engine for each")
+            raise UsageError(
+                "setup() was called before, and an engine trains only one model; create one Engine per model"
+            )
         optimizers.check_maker(optimizer)
         copy = partial(copied, world=self.world, recipe=self.recipe)
         arranged = arrange(model, self.world, self.recipe, sample, copy)
@@ -161,7 +163,7 @@ class Engine(Run):
         if not passes.synced:
             raise UsageError(
                 f"step() after {passes.begun} of {self._planned} micro-steps: gradients are not reduced yet; "
-                "say micro_step(last=True) for the last one of a short step"
+                "pass last=True to the last micro_step() of a shorter step"
             )
         arranged.check_used()
         held = [p.grad for p in arranged.held.parameters() if p.grad is not None]

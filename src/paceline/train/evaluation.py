@@ -45,7 +45,9 @@ def evaluated(
     import torch
 
     if isinstance(loader, loaders.OnDevice):
-        raise UsageError("evaluate() splits batches itself; give it the loader from before engine.loader()")
+        raise UsageError(
+            "evaluate() splits batches itself; pass the original loader instead of the result of engine.loader()"
+        )
     sums = torch.zeros(len(measures) + 1, dtype=torch.float64, device=world.device)
     with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
         for number, batch in enumerate(loader):
@@ -65,14 +67,14 @@ def evaluated(
             torch.distributed.all_reduce(sums, group=group)
     *totals, weights = sums.tolist()
     if not weights:
-        raise UsageError("evaluate() was given no batch, or all targets weigh 0")
+        raise UsageError("evaluate() got no batch, or all targets have weight 0")
     return {name: total / weights for name, total in zip(measures, totals, strict=True)}
 
 
 def _check_pair(batch: Any) -> None:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise UsageError(
-            f"evaluate() takes batches of inputs and target, and was given a {type(batch).__name__}"
+            f"evaluate() needs batches of inputs and target, but got a {type(batch).__name__}"
             f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}; give the loader a collate_fn that "
             "returns (inputs, target)"
         )
@@ -81,7 +83,7 @@ def _check_pair(batch: Any) -> None:
 def _check_same(batch: Any, world: World) -> None:
     if not agreement.is_same(agreement.digest(batch), world.everyone):
         raise UsageError(
-            "ranks were given other batches to evaluate: the loader draws from a generator of its own; seed it alike "
+            "ranks got different batches to evaluate: the loader uses its own random generator; use the same seed "
             "on all ranks"
         )
 

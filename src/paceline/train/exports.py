@@ -83,7 +83,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
         kind = _TYPES.get(str(value.dtype).removeprefix("torch."))
         if kind is None:
             raise UsageError(
-                f"export: {name} is of {value.dtype}, which safetensors does not have; export to a .pt file"
+                f"export: {name} has data type {value.dtype}, which safetensors cannot store; export to a .pt file"
             )
         header[name] = {"dtype": kind, "shape": list(value.shape), "data_offsets": [end, end + value.nbytes]}
         end += value.nbytes

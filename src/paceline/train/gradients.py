@@ -90,12 +90,14 @@ class Weights:
                 ones.
         """
         if self.count and (weight is None) != (self._given is None):
-            raise UsageError("some losses of this step have a weight and some have none; give one to each backward()")
+            raise UsageError(
+                "some losses of this step have a weight and others have none; pass a weight to each backward()"
+            )
         if self._taken:
             if weight is not None and weight is not self._own and float(weight) != float(self._own):
                 raise UsageError(
-                    f"two losses of one micro-step weigh {float(self._own):g} and {float(weight):g}; their sum is "
-                    "taken, so give both backward() the same weight, or each a micro_step() of its own"
+                    f"two losses of one micro-step have the weights {float(self._own):g} and {float(weight):g}, but "
+                    "are added; pass the same weight to both backward(), or use one micro_step() per loss"
                 )
             return
         self._taken, self._own = True, weight

@@ -22,8 +22,8 @@ from paceline.errors import UsageError
 AXES = ("pp", "dp", "shard", "cp", "tp")  # slowest first
 _MOST = 3  # axes larger than 1 at a time
 _REFUSED = {
-    frozenset({"cp", "pp"}): "a stage hands on whole sequences",
-    frozenset({"cp", "tp"}): "heads and the sequence would be split at once",
+    frozenset({"cp", "pp"}): "a pipeline stage passes whole sequences on",
+    frozenset({"cp", "tp"}): "attention heads and the sequence would both be split",
 }
 
 
@@ -89,7 +89,8 @@ def check_ranks(layout: Layout, ranks: int) -> None:
     needs = " x ".join(f"{axis} {getattr(layout, axis)}" for axis in layout.in_use) or "one process"
     raise UsageError(
         f"layout {layout} takes {layout.ranks} ranks ({needs}), and there are {ranks}; "
-        f"start it by `torchrun --nproc-per-node {layout.ranks} SCRIPT`, or give a layout of {ranks} such as dp={ranks}"
+        f"start it with `torchrun --nproc-per-node {layout.ranks} SCRIPT`, or give a layout of {ranks} such as "
+        f"dp={ranks}"
     )
 
 
@@ -97,7 +98,7 @@ def _part(part: str, text: str) -> tuple[str, int]:
     """Read one axis and its size."""
     found = re.fullmatch(r"(\w+)\s*=\s*(\d+)", part)
     if found is None:
-        raise UsageError(f"layout {text!r}: {part!r} is no axis with a size; write dp=2 or dp=2,tp=4")
+        raise UsageError(f"layout {text!r}: {part!r} is not an axis with a size; write dp=2 or dp=2,tp=4")
     axis, size = found[1], int(found[2])
     known = [field.name for field in fields(Layout)]
     if axis not in known:
@@ -107,7 +108,7 @@ def _part(part: str, text: str) -> tuple[str, int]:
             + (f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}")
         )
     if size < 1:
-        raise UsageError(f"layout {text!r}: {axis}={size}; an axis has at least 1 rank")
+        raise UsageError(f"layout {text!r}: {axis}={size} is not allowed; an axis needs at least 1 rank")
     return axis, size
 
 
@@ -116,10 +117,11 @@ def _check_together(layout: Layout) -> None:
     used = set(layout.in_use)
     if len(used) > _MOST:
         raise UsageError(
-            f"layout {layout}: {len(used)} axes at a time; at most {_MOST} are held against one process, leave one out"
+            f"layout {layout}: {len(used)} axes are in use; at most {_MOST} are checked against one process, so "
+            f"leave one out"
         )
     for pair, why in _REFUSED.items():
         if pair <= used:
             raise UsageError(
-                f"layout {layout}: {' and '.join(sorted(pair))} do not go together ({why}); use one of them"
+                f"layout {layout}: {' and '.join(sorted(pair))} cannot be combined ({why}); use only one of them"
             )

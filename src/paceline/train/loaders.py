@@ -72,7 +72,8 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
         )
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise UsageError(
-            f"{type(loader.dataset).__name__} has no numbered samples in batches, so that ranks cannot be given parts; "
+            f"{type(loader.dataset).__name__} has no numbered samples in batches, so the batches cannot be "
+            f"split over ranks; "
             "use a dataset with __getitem__ and a batch_size"
         )
     if isinstance(loader.sampler, DistributedSampler):
@@ -102,12 +103,12 @@ def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> Non
     parts = ranks * micro_batches
     if size % parts:
         raise UsageError(
-            f"batch_size={size} is no multiple of {parts} ({ranks} ranks with other samples x {micro_batches} "
+            f"batch_size={size} is not a multiple of {parts} ({ranks} ranks with other samples x {micro_batches} "
             f"micro-batches); take {max(1, round(size / parts)) * parts}"
         )
     if samples % size % parts:
         raise UsageError(
-            f"the last batch has {samples % size} of {size} samples, no multiple of {parts}; "
+            f"the last batch has {samples % size} of {size} samples, which is not a multiple of {parts}; "
             'say DataLoader(drop_last=True), or Loader(ends="drop")'
         )
 
@@ -142,9 +143,9 @@ class OnDevice:
         groups = self._world.same_samples
         if groups and not agreement.is_same(agreement.digest(batch), groups):
             raise UsageError(
-                f"layout {self._world.layout}: ranks that must have the same samples were given other ones. The data "
-                "set draws from a generator of its own (seed it alike on all ranks), the program drew on some ranks "
-                "only, or files differ between ranks"
+                f"layout {self._world.layout}: ranks that need the same samples got different ones. The data set uses "
+                "its own random generator (use the same seed on all ranks), only some ranks of the program drew random "
+                "numbers, or files differ between ranks"
             )
 
 
@@ -175,8 +176,9 @@ class Places:
         """
         if len(places) < len(self._loaders):
             raise UsageError(
-                f"the checkpoint has the places of {len(places)} loaders, and the engine was given "
-                f"{len(self._loaders)} before load(); give it those that go on first, and the others after load()"
+                f"the checkpoint has the positions of {len(places)} loaders, but the engine got "
+                f"{len(self._loaders)} before load(); pass the loaders that continue before load(), and the "
+                f"others after it"
             )
         for loader, place in zip(self._loaders, places, strict=False):
             loader.load_state_dict(place)

@@ -21,7 +21,7 @@ def check_maker(optimizer: Any) -> None:
     """
     if isinstance(optimizer, type) or not callable(optimizer):
         what = optimizer.__name__ if isinstance(optimizer, type) else f"a ready {type(optimizer).__name__}"
-        why = ": it holds the parameters from before they are spread over ranks" if _is_ready(optimizer) else ""
+        why = ": it contains parameters that are not distributed over ranks yet" if _is_ready(optimizer) else ""
         raise UsageError(f"setup() was given {what} for the optimizer{why}. {_WAY_OUT}")
 
 
@@ -45,8 +45,9 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
         if any(parameter.requires_grad for parameter in model.parameters()):
             raise
         raise UsageError(
-            f"the stage of this rank has no parameters that want gradients, and its optimizer cannot be made: {error}; "
-            "give the optimizer all parameters (frozen ones stay as they are), or use shard instead of pp"
+            f"the pipeline stage of this rank has no parameter with requires_grad=True, so its optimizer cannot "
+            f"be created: "
+            f"{error}; pass all parameters to the optimizer (frozen ones do not change), or use shard instead of pp"
         ) from error
     if not _is_ready(found):
         raise UsageError(f"the function for the optimizer returned a {type(found).__name__}. {_WAY_OUT}")
@@ -106,8 +107,9 @@ def _check_owned(optimizer: Any, model: Any) -> None:
     strange = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
     if strange:
         raise UsageError(
-            f"{strange} parameters of the optimizer are not of the model as it is spread over ranks: it was built "
-            "before. Build it of the model that is given: setup(model, lambda model: AdamW(model.parameters()))"
+            f"{strange} parameters of the optimizer do not belong to the distributed model, because the optimizer was "
+            "created earlier; create it from the model that the function gets: setup(model, lambda model: "
+            "AdamW(model.parameters()))"
         )
 
 
@@ -122,7 +124,8 @@ def schedule_of(schedule: Callable[[Any], Any] | None, optimizer: Any) -> Any:
     found = None if schedule is None else schedule(optimizer)
     if isinstance(found, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise UsageError(
-            "ReduceLROnPlateau goes by a loss, not by steps: leave schedule= out, make it of the optimizer that "
-            "setup() returns, and call its step(loss) after an evaluation, on all ranks"
+            "ReduceLROnPlateau depends on a loss instead of steps: leave out schedule=, create it from the "
+            "optimizer that "
+            "setup() returns, and call its step(loss) on all ranks after an evaluation"
         )
     return found

@@ -42,7 +42,10 @@ class Precision:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"precision.{name} = {getattr(self, name)!r} is not allowed; it takes true or false")
         if self.fp8 and self.autocast != "bf16":
-            raise UsageError("precision.fp8 = true is of linear layers; all else needs precision.autocast = 'bf16'")
+            raise UsageError(
+                "precision.fp8 = true affects only linear layers; set precision.autocast = 'bf16' "
+                "for all other operations"
+            )
 
     @staticmethod
     def named(name: str) -> Precision:
@@ -64,8 +67,8 @@ class Precision:
         """
         if self.fp8 and not {"dp", "shard"}.issuperset(layout.in_use):
             raise UsageError(
-                f"precision fp8 with layout {layout}: it goes with dp and shard, which gather whole matrices; use one "
-                "of these, or bf16"
+                f"precision fp8 with layout {layout}: fp8 supports only dp and shard, because it needs whole "
+                "matrices; use one of these layouts, or bf16"
             )
 
     def check_device(self, device: Any) -> None:

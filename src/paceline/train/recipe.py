@@ -127,8 +127,8 @@ def _part(part: type[Any], table: str, settings: Mapping[str, Any], where: str) 
     for key in settings:
         if key not in known:
             raise UsageError(
-                f"{where}: the engine has no setting {table}.{key}; [{table}] has {', '.join(known)}. Settings of a "
-                "script that is left as it is are applied by `paceline run --recipe`"
+                f"{where}: the engine has no setting {table}.{key}; [{table}] has {', '.join(known)}. To apply "
+                "settings to an unchanged script, use `paceline run --recipe`"
             )
     return part(**settings)
 
@@ -140,12 +140,17 @@ def _names(tables: Mapping[str, Any]) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a script's command line the engine's flags."""
     add = parser.add_argument_group("engine").add_argument
-    add("--recipe", metavar="FILE", help="settings as TOML; flags go before it")
+    add("--recipe", metavar="FILE", help="settings as TOML; flags override them")
     add("--layout", metavar="AXES", help="how ranks are arranged, such as dp=2,tp=2")
     add("--precision", metavar="NAME", help="fp32, tf32, bf16 or fp16")
-    add("--accumulate", metavar="N", type=int, help="parts of a batch, one after the other")
+    add(
+        "--accumulate",
+        metavar="N",
+        type=int,
+        help="split each batch into N parts, which are computed one after the other",
+    )
     add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
-    add("--clip-norm", metavar="X", type=float, help="largest norm of all gradients together")
+    add("--clip-norm", metavar="X", type=float, help="maximum norm of all gradients together")
     add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
 
 

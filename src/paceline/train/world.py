@@ -187,8 +187,8 @@ def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:
         some = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if without[3:] else "")
         store.set(
             "paceline/devices",
-            f"{some}: no GPU is visible there, and {ranks - len(without)} of {ranks} ranks have one; give each rank a "
-            "GPU, or hide them from all (CUDA_VISIBLE_DEVICES=)"
+            f"{some}: no GPU is visible, but {ranks - len(without)} of {ranks} ranks have one; give each rank a "
+            "GPU, or hide the GPUs from all ranks (CUDA_VISIBLE_DEVICES=)"
             if 0 < len(without) < ranks
             else "",
         )

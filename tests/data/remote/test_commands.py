@@ -58,7 +58,7 @@ def test_all_that_is_damaged_is_named(store, tmp_path):
     (store.folder / shards[2].index).write_bytes(bytes(shards[2].index_bytes))
     found = verify(ShardedDataset(store.url, cache=False), lambda done, whole: None)
     assert found.samples < 40 - shards[0].samples - shards[2].samples
-    for number, said in ((0, "there is no such object"), (1, "bytes; "), (2, "is damaged")):
+    for number, said in ((0, "there is no such object"), (1, "bytes, but "), (2, "is damaged")):
         name = shards[number].index if number == 2 else shards[number].file
         assert any(name in text and said in text for text in found.problems), found.problems
 
@@ -66,7 +66,7 @@ def test_all_that_is_damaged_is_named(store, tmp_path):
 def test_nothing_is_written_elsewhere(store, tmp_path):
     path = store.folder / "dataset.json"
     path.write_text(path.read_text().replace("shard-000000.tar", "../elsewhere.tar"))
-    with pytest.raises(DamagedData, match="names shards that are not beside it: '../elsewhere.tar'"):
+    with pytest.raises(DamagedData, match="lists shards that are not in its folder: '../elsewhere.tar'"):
         ShardedDataset(store.url, cache=False)
 
 

@@ -224,7 +224,7 @@ def test_an_old_update_counts_less_and_the_next_waits_for_it(found, damping):
 
 
 def test_ranks_that_meet_for_different_things_are_told(found):
-    assert "ranks are in save() and close() of the engine at once" in found["apart"]
+    assert "ranks call save() and close() of the engine at the same time" in found["apart"]
 
 
 @settings(max_examples=200, deadline=None)
@@ -275,11 +275,14 @@ def test_ages_are_summed_up():
         ({"asynchronous": {"max_staleness": 2}}, "use a layout of dp only"),
         (
             {"layout": "dp=2", "asynchronous": {"max_staleness": 0}},
-            "from 1 on. Without .asynchronous. no gradient is old",
+            "from 1 on. To train without stale gradients, leave out .asynchronous.",
         ),
         ({"layout": "dp=2", "asynchronous": {"damping": 2}}, "true or false"),
         ({"layout": "dp=2", "asynchronous": {"max_staleness": 2}, "local": {"every": 2}}, "choose one"),
-        ({"layout": "dp=2", "asynchronous": {"max_staleness": 2}, "ddp": {"comm_hook": "fp16"}}, "meet by parameters"),
+        (
+            {"layout": "dp=2", "asynchronous": {"max_staleness": 2}, "ddp": {"comm_hook": "fp16"}},
+            "exchange parameters instead of gradients",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(content, says):

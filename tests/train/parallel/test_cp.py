@@ -187,13 +187,13 @@ def test_a_model_that_asks_for_its_positions_trains(found, name):
     ["Counts", "Counts by keyword", "Learned", "Learned bf16", "Rotary", "Convolved", "Pooled", "Shifted"],
 )
 def test_a_model_that_takes_its_part_for_the_whole_is_refused(found, name):
-    assert "computes something else on 2 ranks than on one" in found[name]
+    assert "computes different values on 2 ranks than on one" in found[name]
     assert "paceline.train.positions(length, device)" in found[name]
 
 
 def test_it_is_refused_in_evaluation_too(found):
-    assert "computes something else of parts of a sequence than of the whole" in found["evaluated"]
+    assert "computes different values from the parts of a sequence than from the whole" in found["evaluated"]
 
 
 def test_a_model_that_draws_in_its_forward_is_refused(found):
-    assert "draws random numbers in its forward by something else than dropout" in found["Noisy"]
+    assert "draws random numbers outside dropout in its forward pass" in found["Noisy"]

@@ -101,15 +101,18 @@ def test_what_the_backend_cannot_do_is_refused(found):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"layout": "dp=2,tp=2", "ddp": {"comm_hook": "fp16"}}, "dp=2,tp=2 exchanges no gradients by DDP"),
-        ({"layout": "shard=2", "ddp": {"bucket_cap_mb": 50}}, "bucket_cap_mb = 50: layout shard=2 exchanges no"),
-        ({"ddp": {"comm_hook": "fp16"}}, "layout dp=1 exchanges no gradients"),
-        ({"layout": "dp=2", "local": {"every": 2}, "ddp": {"bucket_cap_mb": 50}}, "meet by parameters"),
+        ({"layout": "dp=2,tp=2", "ddp": {"comm_hook": "fp16"}}, "dp=2,tp=2 does not use DDP"),
+        ({"layout": "shard=2", "ddp": {"bucket_cap_mb": 50}}, "bucket_cap_mb = 50: layout shard=2 does not use DDP"),
+        ({"ddp": {"comm_hook": "fp16"}}, "layout dp=1 does not use DDP"),
+        (
+            {"layout": "dp=2", "local": {"every": 2}, "ddp": {"bucket_cap_mb": 50}},
+            "exchange parameters instead of gradients",
+        ),
         ({"layout": "dp=2", "ddp": {"comm_hook": "fp8"}}, "it takes fp16, bf16, powersgd"),
         ({"layout": "dp=2", "ddp": {"bucket_cap_mb": 0}}, "whole number of MiB from 1 on"),
         (
             {"layout": "dp=2", "ddp": {"comm_hook": "powersgd"}, "precision": {"autocast": "fp16"}},
-            "add gradients that overflowed",
+            "carry an overflow into every later step",
         ),
     ],
 )

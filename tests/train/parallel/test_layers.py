@@ -73,8 +73,8 @@ def tied():
 @pytest.mark.parametrize(
     ("model", "devices", "says"),
     [
-        (nn.Linear(4, 4), ["cpu", "cpu"], "Linear is no nn.Sequential"),
-        (nn.Sequential(nn.Linear(4, 4)), ["cpu", "cpu"], "2 devices, and the model has 1 layers"),
+        (nn.Linear(4, 4), ["cpu", "cpu"], "Linear is not an nn.Sequential"),
+        (nn.Sequential(nn.Linear(4, 4)), ["cpu", "cpu"], "2 devices for a model of 1 layers"),
         (tied(), ["cpu", "cpu"], "weight is shared by parts 0 and 1"),
         (net(), ["cpu", "gpu:1"], "'gpu:1' is no device"),
         (net(), ["cpu", "cuda:99"], "'cuda:99' is not there; torch sees"),

@@ -128,7 +128,7 @@ def test_replicas_meet_as_by_hand(found, what):
 
 
 def test_replicas_that_differ_are_not_saved(found):
-    assert "save() after 1 steps, when replicas have not met" in found["refused"][0]
+    assert "save() after 1 steps, when the replicas differ" in found["refused"][0]
     assert "a multiple of local.every = 4" in found["refused"][0]
 
 

@@ -159,4 +159,4 @@ def test_inputs_are_not_rounded_before_they_meet_a_parameter(found):
 def test_ranks_that_call_different_blocks_are_refused(program):
     ran = on_ranks(2, program, program.parent / "none.json", "blocks", timeout_s=60)
     assert ran.returncode == 2
-    assert "does not call the same blocks in each forward on all ranks" in ran.stderr
+    assert "does not call the same blocks on all ranks in each forward pass" in ran.stderr

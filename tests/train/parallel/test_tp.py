@@ -65,12 +65,12 @@ def tied():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (nn.TransformerEncoderLayer(8, 2), "nothing that tp is known to split"),
-        (part(up_proj=linear(), norm=nn.LayerNorm(8), down_proj=linear()), "nothing that tp is known to split"),
-        (part(fc1=nn.Bilinear(8, 8, 8), fc2=linear()), "nothing that tp is known to split"),
+        (nn.TransformerEncoderLayer(8, 2), "nothing that tp can split"),
+        (part(up_proj=linear(), norm=nn.LayerNorm(8), down_proj=linear()), "nothing that tp can split"),
+        (part(fc1=nn.Bilinear(8, 8, 8), fc2=linear()), "nothing that tp can split"),
         (with_plan(a="moe_tp_experts"), "'moe_tp_experts'; colwise, rowwise, .* are known here"),
         (tied(), "a and b share a parameter"),
-        (with_plan(c="colwise"), "'c', and no module is so named"),
+        (with_plan(c="colwise"), "'c', but no module has this name"),
     ],
     ids=["packed", "a norm of all units", "not linear", "unknown style", "shared", "unknown name"],
 )

@@ -110,20 +110,20 @@ def test_the_watch_sees_both_ranks(loops):
 
 
 REFUSED = {
-    "stream": "no numbers by which ranks",
-    "own_numbers": "random numbers of its own",
-    "distributed_sampler": "several processes already",
+    "stream": "whose samples have no numbers",
+    "own_numbers": "its own random generator",
+    "distributed_sampler": "already trains in several processes",
     "own_group": "starts a process group itself",
     "no_tensor": "without a tensor",
     "one_row": "a batch of 1",
-    "across_rows": "is no part of that for all rows",
-    "rows_second": "Rows must be the first dimension",
+    "across_rows": "differs from the same part",
+    "rows_second": "The first dimension of its inputs",
     "own_seed": "something is drawn that is not seeded",
-    "counting": "Counting.mean is computed from the rows",
+    "counting": "Counting.mean is computed from all samples",
     "sparse": "leave sparse=True out",
-    "step_in_backward": "step after it",
+    "step_in_backward": "step after backward()",
     "hook_on_weight": "clip_grad_value_",
-    "computed_weights": "weights that are computed",
+    "computed_weights": "computed weights",
 }
 REFUSED_OF_SHARD = {
     "by_hand": "no optimizer has the weights",
@@ -141,7 +141,7 @@ def test_what_cannot_be_split_safely_is_refused_with_the_reason(tmp_path, layout
     said = dict(line.split(": ", 1) for line in done.stderr.splitlines() if line)
     for name, why in cases.items():
         assert f"--layout {layout}: " in said[name] and why in said[name], said[name]
-    assert "in a thread of the program's own" in said["end"]
+    assert "reads batches in its own thread" in said["end"]
 
 
 @pytest.mark.parametrize(

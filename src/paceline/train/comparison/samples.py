@@ -87,7 +87,7 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
         if first.ndim > dimension and first.shape[dimension] == size:
             return torch.cat(values, dimension)
         if not all(value.shape == first.shape and bool((value == first).all()) for value in values):
-            raise ValueError("inputs that are not of samples differ between ranks")
+            raise ValueError("inputs that do not contain samples differ between ranks")
         return first
     if isinstance(first, Mapping):
         return {key: _join([value[key] for value in values], dimension, size) for key in first}

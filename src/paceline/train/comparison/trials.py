@@ -184,7 +184,7 @@ class Forward:
             if own is not None and not own.ndim:
                 self._scalars.append((_mean(own, world.group("cp")), whole))
         if not of_one:
-            raise NotReplayable("the model returns no tensor that has a gradient and is not a loss of all samples")
+            raise NotReplayable("the model returns no tensor with a gradient, except a loss over all samples")
         if of_ranks:
             with random_states.apart():
                 sum(of_ranks[1:], of_ranks[0]).backward()

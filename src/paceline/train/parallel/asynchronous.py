@@ -48,7 +48,7 @@ class Asynchronous:
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             raise UsageError(
                 f"asynchronous.max_staleness = {most!r} is not allowed; it takes a whole number of steps from 1 on. "
-                "Without [asynchronous] no gradient is old"
+                "To train without stale gradients, leave out [asynchronous]"
             )
         if not isinstance(self.damping, bool):
             raise UsageError(f"asynchronous.damping = {self.damping!r} is not allowed; it takes true or false")
@@ -67,12 +67,12 @@ class Asynchronous:
             return
         if layout.in_use != ("dp",):
             raise UsageError(
-                f"asynchronous.max_staleness = {self.max_staleness} with layout {layout}: ranks that step by "
-                "themselves have the whole model each; use a layout of dp only, such as dp=2, or leave "
+                f"asynchronous.max_staleness = {self.max_staleness} with layout {layout}: with [asynchronous], "
+                "each rank needs the whole model; use a layout with dp only, such as dp=2, or leave "
                 "[asynchronous] out"
             )
         if meets:
-            raise UsageError("[asynchronous] and [local] are two ways for replicas to meet; choose one")
+            raise UsageError("[asynchronous] and [local] are two ways to synchronize replicas; choose one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,8 +308,8 @@ class Rounds:
         if len(meetings) > 1:
             names = " and ".join(f"{_MEETINGS[number]}()" for number in sorted(meetings))
             raise UsageError(
-                f"ranks are in {names} of the engine at once: with [asynchronous] they take other numbers of steps. "
-                "Save where all ranks come by as often, such as after an epoch"
+                f"ranks call {names} of the engine at the same time, because [asynchronous] ranks make different "
+                "numbers of steps; save where all ranks arrive equally often, such as after an epoch"
             )
         with self._state:
             self._meets, self._met = _NONE, self._met + 1

@@ -50,7 +50,8 @@ def part_of(batch: Any, part: int, parts: int) -> Any:
         return like(batch, [part_of(value, part, parts) for value in batch])
     if batch.ndim < 2 or batch.shape[1] % parts:
         raise UsageError(
-            f"cp={parts}: a batch of shape {list(batch.shape)} has no multiple of {parts} positions in dimension 1"
+            f"cp={parts}: dimension 1 of the batch {list(batch.shape)} must be a multiple of {parts}; change "
+            f"the sequence length"
         )
     length = batch.shape[1] // parts
     return batch.narrow(1, part * length, length)
@@ -74,8 +75,8 @@ def split(model: Any, blocks: Sequence[Any], mesh: Any) -> None:
 def _check_seen(seen: list[bool], model: Any, *_: Any) -> None:
     if not seen:
         raise UsageError(
-            f"cp: {type(model).__name__} does not call torch.nn.functional.scaled_dot_product_attention, so that "
-            "parts of a sequence would not see each other; use shard or tp instead of cp"
+            f"cp: {type(model).__name__} does not call torch.nn.functional.scaled_dot_product_attention, so the "
+            "parts of a sequence would not attend to each other; use shard or tp instead of cp"
         )
 
 
@@ -150,7 +151,7 @@ def _attend(mesh: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, 
     from torch.nn.functional import scaled_dot_product_attention
 
     if attn_mask is not None:
-        raise UsageError("cp: attention with an attn_mask of its own cannot be split; use is_causal=True, or no cp")
+        raise UsageError("cp: attention with an attn_mask cannot be split; use is_causal=True, or leave out cp")
     options.update(zip(("dropout_p", "is_causal"), args, strict=False))
     causal = options.pop("is_causal", False)
     part, length = mesh.get_local_rank(), query.shape[-2]

@@ -49,7 +49,9 @@ def _look(model: Any, world: Any, given: Any) -> None:
 
     length = cp.length_of(given)
     if length is None:
-        raise UsageError("cp: the model was not given a tensor [batch, length, ...]; its sequences cannot be compared")
+        raise UsageError(
+            "cp: the model got no tensor of shape [batch, length, ...], so its sequences cannot be compared"
+        )
     group, part = world.group("cp"), world.position("cp")
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -69,14 +71,15 @@ def _look(model: Any, world: Any, given: Any) -> None:
     name = type(model).__name__.removeprefix("FSDP")
     if wrong[0]:
         raise UsageError(
-            f"cp: {name} draws random numbers in its forward by something else than dropout, which "
-            "would differ between the parts of a sequence; use shard or tp instead of cp"
+            f"cp: {name} draws random numbers outside dropout in its forward pass, and these would "
+            "differ between the parts of a sequence; use shard or tp instead of cp"
         )
     if wrong[1]:
         raise UsageError(
-            f"cp: {name} computes something else of parts of a sequence than of the whole: its output "
-            f"differs by {wrong[2] / 1e4:.2%}. A model that counts positions takes them from "
-            "paceline.train.positions(length, device); one that mixes positions other than by "
+            f"cp: {name} computes different values from the parts of a sequence than from the whole sequence: "
+            f"its output "
+            f"differs by {wrong[2] / 1e4:.2%}. A model that uses positions must get them from "
+            "paceline.train.positions(length, device); a model that mixes positions outside "
             "scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of cp"
         )
 

@@ -56,18 +56,19 @@ class Exchange:
         given = [f"ddp.{name} = {value!r}" for name, value in vars(self).items() if value is not None]
         if given and (alone or not layout.in_use or not {"dp", "cp"}.issuperset(layout.in_use)):
             how = (
-                "replicas with [local] or [asynchronous] meet by parameters"
+                "replicas with [local] or [asynchronous] exchange parameters instead of gradients"
                 if alone
-                else f"layout {layout} exchanges no gradients by DDP"
+                else f"layout {layout} does not use DDP"
             )
             raise UsageError(
-                f"{', '.join(given)}: {how} (FSDP2 keeps replicas beside shard, tp and pp); use a layout of dp only, "
+                f"{', '.join(given)}: {how} (FSDP2 keeps replicas beside shard, tp and pp); use a layout with dp only, "
                 "such as dp=2, or leave [ddp] out"
             )
         if self.comm_hook == "powersgd" and scaled:
             raise UsageError(
-                "ddp.comm_hook = 'powersgd' with precision fp16: it would add gradients that overflowed to all that "
-                "come; use bf16, or another comm_hook"
+                "ddp.comm_hook = 'powersgd' with precision fp16: its error feedback would carry an overflow "
+                "into every later step; "
+                "use bf16, or another comm_hook"
             )
 
 
@@ -118,8 +119,8 @@ def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> N
     needs = -(-sum(parameter.nbytes for parameter in wanted) // 2**20)
     if (exchange.bucket_cap_mb or 0) < needs or len({parameter.dtype for parameter in wanted}) > 1:
         raise UsageError(
-            f"ddp.comm_hook = 'powersgd' with {backend}, which takes exchanges of several buckets for one another: all "
-            f"gradients must be of one type and go in one bucket; set ddp.bucket_cap_mb = {needs}, or use 'fp16'"
+            f"ddp.comm_hook = 'powersgd' with {backend}, which confuses the messages of several buckets: all "
+            f"gradients must have one data type and fit in one bucket; set ddp.bucket_cap_mb = {needs}, or use 'fp16'"
         )
 
 
@@ -150,8 +151,9 @@ def check_used(model: Any, exchange: Exchange) -> None:
     unused = [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
     if unused:
         raise UsageError(
-            f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} had no part in the loss, "
-            "so that gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
+            f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} did not contribute "
+            f"to the loss, "
+            "so gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
             "(requires_grad_(False)), or use shard instead of dp"
         )
 

@@ -29,7 +29,7 @@ class Layers:
                 f'layers.devices = {self.devices!r} is not allowed; it takes a list such as ["cuda:0", "cuda:1"]'
             )
         if len(self.devices) == 1:
-            raise UsageError(f"layers.devices = {self.devices!r}: give two or more, or leave [layers] out")
+            raise UsageError(f"layers.devices = {self.devices!r}: give at least two devices, or leave out [layers]")
 
     def check(self, layout: Layout) -> None:
         """See that there is one process.
@@ -39,8 +39,8 @@ class Layers:
         """
         if self.devices and layout.in_use:
             raise UsageError(
-                f"layers.devices with layout {layout}: [layers] is for one process; use pp={len(self.devices)} in a "
-                "layout of several, or leave the layout out"
+                f"layers.devices with layout {layout}: [layers] is for one process; set pp={len(self.devices)} in the "
+                "layout instead, or leave out the layout"
             )
 
 
@@ -79,13 +79,15 @@ def spread(model: Any, devices: Sequence[Any]) -> None:
 
     if not isinstance(model, nn.Sequential):
         raise UsageError(
-            f"layers.devices: {type(model).__name__} is no nn.Sequential, so that where to cut it is not known; write "
+            f"layers.devices: {type(model).__name__} is not an nn.Sequential, so it is unknown where to split "
+            f"it; write "
             "it as a Sequential of its layers, or leave [layers] out"
         )
     layers = list(model)
     if len(layers) < len(devices):
         raise UsageError(
-            f"layers.devices: {len(devices)} devices, and the model has {len(layers)} layers; give at most as many"
+            f"layers.devices: {len(devices)} devices for a model of {len(layers)} layers; give at most one "
+            f"device per layer"
         )
     parts = [[layers[i] for i in part] for part in cut([counted(layer) for layer in layers], len(devices))]
     _check_apart(parts)
@@ -108,6 +110,7 @@ def _check_apart(parts: Sequence[Sequence[Any]]) -> None:
             for name, parameter in layer.named_parameters():
                 if owner.setdefault(id(parameter), number) != number:
                     raise UsageError(
-                        f"layers.devices: {name} is shared by parts {owner[id(parameter)]} and {number}, and would be "
-                        "on two devices; give each layer parameters of its own"
+                        f"layers.devices: {name} is shared by parts {owner[id(parameter)]} and {number}, so it "
+                        f"would be "
+                        "on two devices; give each layer its own parameters"
                     )

@@ -47,8 +47,8 @@ class Local:
         """
         if self.every is not None and layout.in_use != ("dp",):
             raise UsageError(
-                f"local.every = {self.every} with layout {layout}: replicas that train alone are the whole model on "
-                "one rank each; use a layout of dp only, such as dp=2, or leave [local] out"
+                f"local.every = {self.every} with layout {layout}: with [local], each rank needs the whole "
+                "model; use a layout with dp only, such as dp=2, or leave out [local]"
             )
 
 
@@ -89,7 +89,8 @@ class Meetings:
         """
         if tried % self.every:
             raise UsageError(
-                f"save() after {tried} steps, when replicas have not met: they differ. Save after a multiple of "
+                f"save() after {tried} steps, when the replicas differ: they are not synchronized yet. Save "
+                f"after a multiple of "
                 f"local.every = {self.every} steps"
             )
 

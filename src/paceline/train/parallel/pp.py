@@ -81,7 +81,7 @@ def stages_of(
 
     if not isinstance(model, nn.Sequential):
         raise UsageError(
-            f"pp={ranks}: {type(model).__name__} is no nn.Sequential, so that where to cut it is not known; "
+            f"pp={ranks}: {type(model).__name__} is not an nn.Sequential, so it is unknown where to split it; "
             "write it as a Sequential of its layers, or use shard or tp instead of pp"
         )
     layers = list(model.named_children())
@@ -104,7 +104,7 @@ def _check_apart(stages: Sequence[Any]) -> None:
             if owner.setdefault(id(parameter), number) != number:
                 raise UsageError(
                     f"pp: {name} is shared by stages {owner[id(parameter)]} and {number}; "
-                    "give each layer parameters of its own, or use shard or tp instead of pp"
+                    "give each layer its own parameters, or use shard or tp instead of pp"
                 )
 
 

@@ -133,7 +133,7 @@ class _Calls:
             self._agree(-1)
             self._orders[self._began] = self._calls
         elif len(self._calls) < len(self._order):
-            raise self._error("a block that was called before was not")
+            raise self._error("a block that was called before was not called now")
         self._began = None
 
     def _agree(self, number: int) -> None:
@@ -143,9 +143,9 @@ class _Calls:
 
     def _error(self, what: str) -> UsageError:
         return UsageError(
-            f"shard: {self._name} does not call the same blocks in each forward on all ranks ({what}), such as experts "
-            "or blocks dropped by chance, and their weights are gathered by all ranks together; use dp in place of "
-            "shard, or put such parts into one module that is always called"
+            f"shard: {self._name} does not call the same blocks on all ranks in each forward pass ({what}), as with "
+            "experts or randomly dropped blocks, but all ranks gather the weights of a block together; use dp instead "
+            "of shard, or put such parts into one module that is always called"
         )
 
 

@@ -97,7 +97,7 @@ def plan_of(model: Any) -> dict[str, str]:
     plan = _matched(model, own) if own else _by_names(model)
     if not plan:
         raise UsageError(
-            f"{type(model).__name__} has nothing that tp is known to split. Give it a plan, "
+            f"{type(model).__name__} contains nothing that tp can split. Give it a plan, "
             'tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}, or use shard instead of tp'
         )
     _check_apart(model, plan)
@@ -117,7 +117,7 @@ def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
         found = [name for name in names if fnmatchcase(name, pattern)]
         if not found:
             raise UsageError(
-                f"{type(model).__name__}: its tensor parallel plan has {pattern!r}, and no module is so named"
+                f"{type(model).__name__}: its tensor-parallel plan names {pattern!r}, but no module has this name"
             )
         plan.update(dict.fromkeys(found, how))
     return plan
@@ -159,7 +159,8 @@ def _check_apart(model: Any, plan: Mapping[str, str]) -> None:
             if owner.setdefault(id(parameter), name) != name:
                 raise UsageError(
                     f"{type(model).__name__}: {owner[id(parameter)]} and {name} share a parameter, and tp would split "
-                    "it for each; give them parameters of their own (tie_word_embeddings=False), or use shard instead"
+                    "it for each of them; give each its own parameters (tie_word_embeddings=False), or use "
+                    "shard instead"
                 )
 
 
@@ -170,4 +171,6 @@ def _check_sizes(modules: Mapping[str, Any], plan: Mapping[str, str], ranks: int
         rows = how in (_ROWS, "embedding_rowwise")
         size = modules[name].weight.shape[-1 if how == _ROWS else 0]
         if size % ranks:
-            raise UsageError(f"tp={ranks}: {name} has {size} {'rows' if rows else 'columns'}, no multiple of it")
+            raise UsageError(
+                f"tp={ranks}: {name} has {size} {'rows' if rows else 'columns'}, which is not a multiple of {ranks}"
+            )

@@ -15,9 +15,9 @@ _AXES = ("dp", "shard")
 _NOT_WITH = {
     "memory.micro_batches": "it splits batches too",
     "memory.activation_budget": "it weighs whole batches",
-    "loader.threads": "threads draw random numbers in no order that ranks could share",
-    "loader.device_prefetch": "the rows of other ranks are added behind it",
-    "optimizer.state_8bit": "what it keeps is in no form that can be split",
+    "loader.threads": "threads draw random numbers in an order that ranks cannot share",
+    "loader.device_prefetch": "the samples of other ranks are added after the copy",
+    "optimizer.state_8bit": "the 8-bit optimizer state cannot be sharded",
 }
 _GPUS = Path("/proc/driver/nvidia/gpus")  # all of the machine, also those that a container or a job may not use
 _DEVICES = Path("/dev")
@@ -72,7 +72,8 @@ def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, 
         for key in settings:
             if f"{table}.{key}" in _NOT_WITH:
                 raise UsageError(
-                    f"{table}.{key} of the recipe does not go with --layout {layout}: {_NOT_WITH[f'{table}.{key}']}; "
+                    f"{table}.{key} of the recipe cannot be combined with --layout {layout}: "
+                    f"{_NOT_WITH[f'{table}.{key}']}; "
                     "leave one out"
                 )
     _check_gpus(layout)

@@ -49,7 +49,7 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
     strange = next((leaf for leaf in call.leaves if not is_plain(torch, leaf)), None)
     if strange is not None:
         return _cannot(
-            call, trains, f"it is given a {type(strange).__name__}, in which rows may be that cannot be reached"
+            call, trains, f"it gets a {type(strange).__name__}, which may contain samples that Paceline cannot split"
         )
     tried = [False, True] if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else [False]
     for autocast in tried:
@@ -58,7 +58,7 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
             try:
                 found = _Comparison(exchange, calls, before).way()
             except replay.CannotReplay as error:
-                found = f"its random numbers cannot be given to parts of the rows ({error})"
+                found = f"its random numbers cannot be split over parts of the batch ({error})"
             finally:
                 calls.end()
         if isinstance(found, Way):
@@ -71,10 +71,11 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
 def _cannot(call: Call, trains: bool, why: str) -> Way:
     if trains:
         call.spread.refuse(
-            f"{call.name} cannot be given parts of a batch: {why}. Rows must be the first dimension of its inputs and "
-            "outputs and not depend on each other; else write the loop with paceline.train"
+            f"{call.name} cannot be given parts of a batch: {why}. The first dimension of its inputs and "
+            "outputs must be the batch, and samples must not depend on each other; otherwise, write the loop with "
+            "paceline.train"
         )
-    call.spread.tell(f"{call.name} is called with whole batches on each rank in evaluation: {why}")
+    call.spread.tell(f"{call.name} gets whole batches on each rank in evaluation: {why}")
     return Way(splits=False)
 
 
@@ -108,16 +109,20 @@ class _Comparison:
         except Exception:
             return None
         if whole.rewrites:
-            return "it changes the containers that it is given"
+            return "it changes the lists or dictionaries that it gets"
         if self._calls.graded:
             if self._calls.strange_weights(whole):
                 return (
-                    "it uses a weight that is none of its parameters; register it (self.name = torch.nn.Parameter(…))"
+                    "it uses a weight that is not one of its parameters; register it (self.name = "
+                    "torch.nn.Parameter(…))"
                 )
             if self._drawn.own_generator:
-                return "it draws random numbers for rows from a torch.Generator of its own, alike on all ranks"
+                return (
+                    "it draws random numbers for samples from its own torch.Generator, which gives all ranks "
+                    "the same numbers"
+                )
             if any(whole.inputs[place] is not None for place in whole.changes):
-                return "it changes an input in place through which gradients flow"
+                return "it changes an input in place, and gradients flow through this input"
             sources = [(value, self._source(name, value)) for name, value in self._results(whole)]
             self._calls.backward(whole, sources, 1.0, split=False)
         return whole
@@ -146,7 +151,7 @@ class _Comparison:
         except replay.CannotReplay as error:
             found.why, found.can_replay = str(error), False
         except Exception as error:
-            found.why = f"with a part of the rows it fails ({type(error).__name__}: {str(error)[:200]})"
+            found.why = f"it fails for a part of the batch ({type(error).__name__}: {str(error)[:200]})"
         way = self._agreed(call, found, whole, own)
         if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
@@ -172,16 +177,19 @@ class _Comparison:
     def _results_of_part(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> Found:
         """Compare what calls returned, and what they left behind."""
         if own.spec != whole.spec:
-            return Found("its outputs have another structure for a part of the rows")
+            return Found("its outputs have a different structure for a part of the batch")
         found, tolerance = Found(), Tolerance(self._drawn.low_precision)
         for place, value in enumerate(whole.leaves):
             given = (value, own.leaves[place], moved.leaves[place])
             if not self._note(call, found, tolerance, place, given):
                 shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
-                found.why = f"its output {place} ({shape}) for a part of the rows is no part of that for all rows"
+                found.why = (
+                    f"its output {place} ({shape}) for a part of the batch differs from the same part "
+                    f"of the output for the whole batch"
+                )
                 return found
         if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
-            return Found("it returns nothing in which a tensor of rows is found")
+            return Found("it returns no tensor whose first dimension is the batch")
         return self._state(call, found, tolerance, (whole, own, moved))
 
     def _state(self, call: Call, found: Found, tolerance: Tolerance, trials: tuple[Trial, Trial, Trial]) -> Found:
@@ -190,9 +198,9 @@ class _Comparison:
             missing = [trial for trial in trials if name not in trial.state]
             given = tuple(trial.state.get(name) for trial in trials)
             if missing or not self._note(call, found, tolerance, name, given):
-                found.why = f"{name} is computed from the rows of a batch, of which each rank has a part"
+                found.why = f"{name} is computed from all samples of a batch, but each rank has only a part of them"
             elif found.joins.get(name, OWN) != OWN and name not in own.lasting:
-                found.why = f"{name} is computed from the rows of a batch, and cannot be put together"
+                found.why = f"{name} is computed from all samples of a batch, and cannot be combined from the ranks"
             if found.why:
                 break
         return found
@@ -223,17 +231,20 @@ class _Comparison:
             return why
         other = next((place for place in found.joins if any(e.joins[place] != found.joins[place] for e in every)), None)
         if other is not None:
-            return f"its result {other} goes together in another way on each rank"
+            return f"its result {other} would have to be combined in a different way on each rank"
         way = Way(is_cut=call.is_cut, draws=bool(self._drawn.draws), draws_for_all=self._drawn.for_all)
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):
-                return f"its {_what(place)} ({_NUMBER}) for a part of the rows is no part of that for all rows"
+                return (
+                    f"its {_what(place)} ({_NUMBER}) for a part of the batch does not follow from that for "
+                    f"the whole batch"
+                )
         way.joins = [found.joins[place] for place in range(len(whole.leaves))]
         named = [(name, join) for name, join in found.joins.items() if not isinstance(name, int)]
         unset = [name for name, join in named if join != OWN and name not in own.lasting]
         if unset:
-            return f"{unset[0]} is computed from the rows of a batch, and cannot be put together"
+            return f"{unset[0]} is computed from all samples of a batch, and cannot be combined from the ranks"
         way.slots = [(own.places[name], join) for name, join in named if join != OWN]
         return way
 
@@ -264,7 +275,10 @@ class _Comparison:
         why = self._of_weights(whole, own, moved) or self._of_inputs(call, whole, own, moved)
         late = sorted(name for name in {*whole.late, *own.late} if self._is_other(whole, own, name))
         if late and not why:
-            why = f"its backward pass computes {late[0]} from the rows of a batch, of which each rank has a part"
+            why = (
+                f"its backward pass computes {late[0]} from all samples of a batch, but each rank has only a "
+                f"part of them"
+            )
         return next((each for each in self._exchange.objects(why) if each), "")
 
     def _is_other(self, whole: Trial, own: Trial, name: str) -> bool:
@@ -317,10 +331,13 @@ class _Comparison:
         norm, apart = float(found.norm()), float((found - moved).norm())
         rounding = 1e-5 * largest * found.numel() ** 0.5
         if not tolerance.low_precision and apart > _NOT_LINEAR * norm + rounding:
-            return "does not grow with the gradients of its outputs: something limits gradients within the model"
+            return (
+                "is not proportional to the gradients of its outputs, because something limits gradients "
+                "within the model"
+            )
         if tolerance.near_gradient(self._torch, found, expected, moved, largest):
             return ""
-        return "for parts of the rows does not add up to that for all rows"
+        return "for parts of the batch does not add up to that for the whole batch"
 
     def _of_inputs(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> str:
         tolerance, ranks, (low, high) = Tolerance(self._drawn.low_precision), self._spread.ranks, call.bounds()
@@ -328,7 +345,7 @@ class _Comparison:
             one, two = own.of_inputs[place], moved.of_inputs[place]
             if expected is None or one is None or two is None:
                 if expected is not one:
-                    return f"its input {place} has a gradient for some rows only"
+                    return f"its input {place} has a gradient for some samples only"
                 continue
             if call.is_cut[place]:
                 expected, one, two = expected[low:high], one / ranks, two / ranks
@@ -336,7 +353,10 @@ class _Comparison:
                 one, two = self._exchange.sum_(self._torch.stack([one, two])) / ranks
             largest = float(expected.abs().max()) if expected.numel() else 0.0
             if not tolerance.near_gradient(self._torch, one, expected, two, largest):
-                return f"the gradient of its input {place} for a part of the rows is no part of that for all rows"
+                return (
+                    f"the gradient of its input {place} for a part of the batch differs from the same part "
+                    f"of the gradient for the whole batch"
+                )
         return ""
 
 

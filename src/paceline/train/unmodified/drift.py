@@ -107,8 +107,8 @@ class Drift:
         other = next(rank for rank, value in enumerate(values) if value != values[0])
         self._spread.refuse(
             f"after {sent.step} optimizer steps, {sent.names()[place]} is not the same on rank {other} as on rank 0; "
-            "something is drawn or read that differs between processes, such as unseeded random numbers, the time, or "
-            "settings that another program hands out"
+            "the program uses something that differs between processes, such as unseeded random numbers, the time, "
+            "or settings from another program; make it the same on all ranks"
         )
 
     def _send(self, optimizer: Any) -> None:
@@ -133,8 +133,8 @@ def check_weights(spread: Spread, exchange: Exchange, module: Any) -> None:
     other = next((place for place, value in enumerate(own) if any(each[place] != value for each in every)), None)
     if other is not None:
         spread.refuse(
-            f"the weight {named[other][0]} of {type(module).__name__} is not the same on all ranks; something is drawn "
-            "that differs between processes, such as unseeded random numbers; seed it with a number"
+            f"the weight {named[other][0]} of {type(module).__name__} is not the same on all ranks, because the "
+            "program uses something that differs between processes, such as unseeded random numbers; set a fixed seed"
         )
 
 

@@ -77,7 +77,7 @@ def _check_over(spread: Spread) -> None:
     """Refuse a step that is taken before gradients are exchanged."""
     if spread.backward and not spread.off:
         spread.refuse(
-            "the optimizer takes its step within backward, before ranks have exchanged gradients; step after it"
+            "the optimizer steps during the backward pass, before ranks have exchanged gradients; step after backward()"
         )
 
 
@@ -107,8 +107,9 @@ def check(spread: Spread, module: Any) -> None:
     for weight in module.parameters():
         if weight.grad_fn is not None:
             spread.refuse(
-                f"{type(module).__name__} is called with weights that are computed (torch.func.functional_call), whose "
-                "gradients go on before ranks have exchanged them; write the loop with paceline.train"
+                f"{type(module).__name__} is called with computed weights (torch.func.functional_call), whose "
+                f"gradients "
+                "are used before ranks have exchanged them; write the loop with paceline.train"
             )
         if weight.requires_grad:
             hooks.check(spread, weight)
@@ -124,9 +125,8 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
     for each, gradient in zip(inputs, result, strict=True):
         if gradient is not None and isinstance(each, weights) and (spread.layout.shard > 1 or gradient.requires_grad):
             spread.refuse(
-                "torch.autograd.grad() for weights gives one rank's gradients where they are split, or where they "
-                "are to be "
-                "differentiated again; use loss.backward(), with dp"
+                "torch.autograd.grad() gives the gradients of one rank only if weights are sharded or gradients are "
+                "differentiated again; use loss.backward() with dp"
             )
         known = gradient is not None and _watched.get(each) is not None
         found.append(exchange.sum_(gradient.contiguous()) / spread.ranks if known else gradient)

@@ -11,6 +11,6 @@ def check(spread: Spread, weight: Any) -> None:
     """Refuse a hook on a weight."""
     if weight._backward_hooks:
         spread.refuse(
-            "a hook on a weight (register_hook) would see the gradient of one rank's rows; change gradients between "
-            "backward() and the optimizer's step, such as by torch.nn.utils.clip_grad_value_"
+            "a hook on a weight (register_hook) would get the gradient of one rank only; change gradients between "
+            "backward() and the optimizer step, for example with torch.nn.utils.clip_grad_value_"
         )

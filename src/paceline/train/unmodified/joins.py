@@ -63,8 +63,8 @@ def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:
     leaves, spec = pytree.tree_flatten(result)
     if len(leaves) != len(way.joins):
         call.spread.refuse(
-            f"{call.name} returned {len(leaves)} values, and {len(way.joins)} in a call like this one before; return "
-            "the same structure in each call, or write the loop with paceline.train"
+            f"{call.name} returned {len(leaves)} values, but {len(way.joins)} values in an earlier call of this kind; "
+            "return the same structure in each call, or write the loop with paceline.train"
         )
     if way.draws_for_all:
         _check_shapes(exchange, call, leaves)
@@ -97,8 +97,8 @@ class _Weigh:
         spread = self._call.spread
         if spread.nested:
             spread.refuse(
-                f"{self._call.name} reads what a call before has left in one of its attributes, of which each rank has "
-                "a part; write the loop with paceline.train"
+                f"{self._call.name} reads an attribute that an earlier call has set, and each rank has only a part of "
+                "it; write the loop with paceline.train"
             )
         groups, self._exchange.groups = self._exchange.groups, self.groups
         try:
@@ -122,7 +122,7 @@ def _dealt(call: Call, leaf: Any) -> list[int]:
     own = parts[call.spread.rank]
     by = times(parts, own, leaf.shape[0])
     if by is None:
-        call.spread.refuse(f"{call.name} returned {leaf.shape[0]} rows for {own}; it did otherwise before")
+        call.spread.refuse(f"{call.name} returned {leaf.shape[0]} samples for {own} samples, unlike in earlier calls")
     return [by * size for size in parts]
 
 
@@ -131,6 +131,6 @@ def _check_shapes(exchange: Exchange, call: Call, leaves: Sequence[Any]) -> None
     shapes = [list(leaf.shape[1:]) for leaf in leaves if isinstance(leaf, exchange.torch.Tensor)]
     if any(each != shapes for each in exchange.objects(shapes)):
         call.spread.refuse(
-            f"{call.name} draws one random number for all rows, by which its outputs have other shapes on each rank; "
-            "draw it in the loop and give it to the model"
+            f"{call.name} draws one random number for the whole batch, so its outputs have different shapes on each "
+            "rank; draw the number in the training loop and pass it to the model"
         )

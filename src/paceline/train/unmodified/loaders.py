@@ -70,14 +70,14 @@ def _check(spread: Spread, loader: Any, dataloader: Any) -> None:
     name = type(loader.dataset).__name__
     if loader._dataset_kind != dataloader._DatasetKind.Map:
         spread.refuse(
-            f"{name} is a stream: its samples have no numbers by which ranks could take parts of a batch; give it "
+            f"{name} is a stream whose samples have no numbers, so ranks cannot take parts of a batch; give it "
             "__getitem__ and __len__, or use paceline.data.Loader with paceline.train"
         )
     from torch.utils.data import DistributedSampler
 
     if isinstance(loader.sampler, DistributedSampler):
         spread.refuse(
-            "the loader has a DistributedSampler, so the program is for several processes already; start it by "
+            "the loader has a DistributedSampler, so the program already trains in several processes; start it with "
             "`paceline run -- torchrun --nproc-per-node N SCRIPT` without --layout"
         )
 
@@ -89,9 +89,8 @@ def _refuse_ours(spread: Spread, loader: Any) -> None:
     def __iter__(self: Any) -> Any:
         if spread.acts():
             spread.refuse(
-                "paceline.data.Loader deals samples out to ranks itself; write the loop with paceline.train, which "
-                "knows of "
-                "that, or use torch's DataLoader"
+                "paceline.data.Loader distributes samples over ranks itself; write the loop with paceline.train, or "
+                "use torch's DataLoader"
             )
         return original(self)
 
@@ -146,14 +145,14 @@ class _Reading:
         spread = self._spread
         if threading.current_thread() is not threading.main_thread():
             spread.refuse(
-                "batches are read in a thread of the program's own, in which ranks cannot be kept in step; read them "
+                "the program reads batches in its own thread, where ranks cannot be synchronized; read them "
                 "in the main thread, with num_workers"
             )
         number = zlib.crc32(repr(index).encode())
         if not self.exchange.agree([number]):
             spread.refuse(
-                f"{type(iterator._index_sampler).__name__} draws other samples on each rank: it has random numbers "
-                "of its own; "
+                f"{type(iterator._index_sampler).__name__} draws different samples on each rank, because it has "
+                "its own random generator; "
                 "draw them from torch, numpy or random, or seed them with a number"
             )
         self._note_samples(number)

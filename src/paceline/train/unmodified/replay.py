@@ -75,7 +75,7 @@ def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row
                 return result
             name, recorded = next(left, ("nothing", []))
             if name != str(func):
-                raise CannotReplay(f"a part of the rows draws by {func}, and all rows by {name}")
+                raise CannotReplay(f"a part of the batch draws with {func}, and the whole batch with {name}")
             for old, new in zip(recorded, _tensors(torch, result), strict=True):
                 new.copy_(_part_of(old, new.shape, rows, part, row_major))
             if "native_dropout" in name:  # its output depends on what it is given
@@ -125,10 +125,10 @@ def _part_of(old: Any, shape: Any, rows: int, part: tuple[int, int], row_major: 
     low, high = part
     others = [place for place, (one, two) in enumerate(zip(old.shape, shape, strict=False)) if one != two]
     if len(others) != 1 or old.dim() != len(shape):
-        raise CannotReplay(f"a part of the rows draws {tuple(shape)}, and all rows {tuple(old.shape)}")
+        raise CannotReplay(f"a part of the batch draws {tuple(shape)}, and the whole batch {tuple(old.shape)}")
     (dim,) = others
     times, rest = divmod(old.shape[dim], rows)
     if rest or shape[dim] != times * (high - low):
-        raise CannotReplay(f"a part of the rows draws {tuple(shape)}, and all rows {tuple(old.shape)}")
+        raise CannotReplay(f"a part of the batch draws {tuple(shape)}, and the whole batch {tuple(old.shape)}")
     folded = old.unflatten(dim, (rows, times) if row_major else (times, rows))
     return folded.narrow(dim if row_major else dim + 1, low, high - low).flatten(dim, dim + 1)

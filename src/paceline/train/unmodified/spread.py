@@ -68,7 +68,7 @@ def _end_as_one(spread: Spread) -> None:
         earlier(kind, error, trace)
         if spread.leads and "mixed torch.Tensor and DTensor" in str(error):
             said = (
-                "the weights are split, and what the program computes of them itself is not; use dp in place of shard"
+                "the weights are sharded, but the program computes something from them itself; use dp instead of shard"
             )
             os.write(2, f"paceline: --layout {spread.layout}: {said}\n".encode())
 
@@ -81,7 +81,7 @@ def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         if not spread.off and not exchange.meeting:
             spread.refuse(
-                "the program starts a process group itself, so it is for several processes already; start it by "
+                "the program starts a process group itself, so it already trains in several processes; start it with "
                 "`paceline run -- torchrun --nproc-per-node N SCRIPT` without --layout"
             )
         return original(*args, **kwargs)
@@ -113,5 +113,5 @@ def _at_exit(spread: Spread, exchange: Exchange, drift: Drift) -> None:
             sys.stdout.flush()
             os._exit(refusal.code)  # an exit handler cannot change the exit code otherwise
     if not (spread.off or spread.refused or spread.calls):
-        spread.tell("no model was called to train, so nothing was split: each rank ran the whole program")
+        spread.tell("no model was called in training mode, so nothing was split: each rank ran the whole program")
     exchange.part()
