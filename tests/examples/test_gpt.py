@@ -34,4 +34,4 @@ def test_it_trains_and_goes_on(tmp_path):
 def test_a_layout_of_several_ranks_says_how_to_start_them():
     ran = gpt("--layout", "dp=2,tp=2")
     assert ran.returncode != 0
-    assert "takes 4 ranks (dp 2 x tp 2), and there are 1; start it by `torchrun --nproc-per-node 4" in ran.stderr
+    assert "takes 4 ranks (dp 2 x tp 2), and there are 1; start it with `torchrun --nproc-per-node 4" in ran.stderr

@@ -39,12 +39,12 @@ for number in range(100):
         time.sleep(60)  # it waits for something that never comes
 """
 SAYS = {
-    "too few ranks": "takes 4 ranks (dp 4), and there are 2; start it by `torchrun --nproc-per-node 4 SCRIPT`",
+    "too few ranks": "takes 4 ranks (dp 4), and there are 2; start it with `torchrun --nproc-per-node 4 SCRIPT`",
     "other shapes": "made another Sequential than rank 0: it has 0.weight (5, 4) torch.float32, rank 0 has 0.weight (4",
     "unused": "0.spare.weight, 0.spare.bias did not contribute to the loss, so gradients were not averaged; set ddp.",
-    "killed": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
-    "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or through early?); all ranks end",
-    "through early": "ended without an error (killed, out of memory, or through early?); all ranks end",
+    "killed": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
+    "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
+    "through early": "ended without an error (killed, out of memory, or exited early); all ranks end",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour

@@ -185,8 +185,8 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
         with _quiet():
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
-        causes = "; ".join(str(cause) for cause in list(error.failures.values())[:1]) or str(error)
-        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {causes}") from error
+        cause = next((wrapped[0] for wrapped in error.failures.values()), error)  # of torch: exception and traceback
+        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {cause}") from error
     of_optimizer.update(kept)
     return frozen
 

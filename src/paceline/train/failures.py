@@ -102,7 +102,7 @@ class _Rank:
             return "failed with the error above; all ranks end"
         gone = ", ".join(str(rank) for rank in self._gone())
         who = f"rank {gone}" if gone else "another rank"  # of another machine
-        return f"{who} ended without an error (killed, out of memory, or through early?); all ranks end"
+        return f"{who} ended without an error (killed, out of memory, or exited early); all ranks end"
 
     def _gone(self) -> list[int]:
         """Return the ranks of this machine that have ended, and wait a little for one to."""

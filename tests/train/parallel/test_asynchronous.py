@@ -270,9 +270,9 @@ def test_ages_are_summed_up():
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"layout": "dp=2,tp=2", "asynchronous": {"max_staleness": 2}}, "use a layout of dp only"),
-        ({"layout": "shard=2", "asynchronous": {"max_staleness": 2}}, "use a layout of dp only"),
-        ({"asynchronous": {"max_staleness": 2}}, "use a layout of dp only"),
+        ({"layout": "dp=2,tp=2", "asynchronous": {"max_staleness": 2}}, "use a layout with dp only"),
+        ({"layout": "shard=2", "asynchronous": {"max_staleness": 2}}, "use a layout with dp only"),
+        ({"asynchronous": {"max_staleness": 2}}, "use a layout with dp only"),
         (
             {"layout": "dp=2", "asynchronous": {"max_staleness": 0}},
             "from 1 on. To train without stale gradients, leave out .asynchronous.",

@@ -135,8 +135,8 @@ def test_replicas_that_differ_are_not_saved(found):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"layout": "dp=2,tp=2", "local": {"every": 2}}, "use a layout of dp only"),
-        ({"local": {"every": 2}}, "use a layout of dp only"),
+        ({"layout": "dp=2,tp=2", "local": {"every": 2}}, "use a layout with dp only"),
+        ({"local": {"every": 2}}, "use a layout with dp only"),
         ({"layout": "dp=2", "local": {"every": 0}}, "whole number of steps"),
         ({"layout": "dp=2", "local": {"every": 2, "outer_momentum": 1.0}}, "DiLoCo has 0.7 and 0.9"),
     ],

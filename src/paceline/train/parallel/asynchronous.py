@@ -67,8 +67,9 @@ class Asynchronous:
             return
         if layout.in_use != ("dp",):
             raise UsageError(
-                f"asynchronous.max_staleness = {self.max_staleness} with layout {layout}: with [asynchronous], "
-                "each rank needs the whole model; use a layout with dp only, such as dp=2, or leave "
+                f"asynchronous.max_staleness = {self.max_staleness} with layout {layout}: "
+                "[asynchronous] needs at least two replicas of the whole model; use a layout with dp only, such "
+                "as dp=2, or leave "
                 "[asynchronous] out"
             )
         if meets:

@@ -47,8 +47,8 @@ class Local:
         """
         if self.every is not None and layout.in_use != ("dp",):
             raise UsageError(
-                f"local.every = {self.every} with layout {layout}: with [local], each rank needs the whole "
-                "model; use a layout with dp only, such as dp=2, or leave out [local]"
+                f"local.every = {self.every} with layout {layout}: [local] needs at least two replicas of "
+                "the whole model; use a layout with dp only, such as dp=2, or leave out [local]"
             )
 
 
