@@ -13,11 +13,11 @@ def findings(folder: RunFolder, **gauges: float) -> dict[str, Finding]:
     return {f.code: f for f in diagnose(folder.launch().gauges(**gauges).read()).findings}
 
 
-def serial(tmp_path, contention: float, wait: float = 10) -> RunFolder:
+def serial(tmp_path, contention: float, wait: float = 10, **ticks: float) -> RunFolder:
     """Steps of 10 ms of work that wait for a loader without workers."""
     one = loader(num_workers=0, meter=meter(100, wait / 1e3, 0.001))
     rows = plain(101, wait=wait, fetch_cpu=1.0)
-    return RunFolder(tmp_path).rank(rows, summary={"loaders": [one]}, contention=contention)
+    return RunFolder(tmp_path).rank(rows, summary={"loaders": [one]}, contention=contention, **ticks)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,11 @@ def test_what_was_measured_without_a_clock_stays_certain(tmp_path):
     rows = plain(60, loss=float("nan"))
     folder = RunFolder(tmp_path).rank(rows, contention=1.0)
     assert findings(folder, own_cpu_cores=0.5, other_cpu_cores=1.5)["CONV001"].confidence == "high"
+
+
+def test_contention_is_the_verdict_although_other_findings_share_its_time(tmp_path):
+    """Steps wait for data during most of the time, and for a core during nearly all of it."""
+    folder = serial(tmp_path, 3.0, wait=80, cores=0.1)
+    found = diagnose(folder.launch().gauges(own_cpu_cores=0.25, other_cpu_cores=1.7).read())
+    assert {"HOST003", "DATA001"} <= {f.code for f in found.findings}
+    assert found.verdict == "cpu-contended"

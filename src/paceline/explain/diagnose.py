@@ -75,8 +75,9 @@ def _why_no_steps(exit_code: int | None) -> str:
 
 
 def _with_steps(run: Run, facts: Facts) -> Diagnosis:
-    findings = _findings(facts)
-    verdict, text = _verdict(facts, findings)
+    found = _findings(facts)
+    findings = ordered(found, facts.shares)
+    verdict, text = _verdict(facts, ordered(found))  # by what each could gain alone
     ranks = [r.breakdown for r in facts.ranks]
     slowest = max(ranks, key=lambda r: r.step_s.value)
     first = facts.first
@@ -122,9 +123,10 @@ def _listed(facts: Facts) -> list[str]:
 
 
 def _findings(facts: Facts) -> list[Finding]:
+    """Return what the rules find, in their order."""
     rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
     found = [f for rule in rules if rule.check is not None and (f := rule.check(facts)) is not None]
-    return ordered(with_confidence(found, facts), facts.shares)
+    return with_confidence(found, facts)
 
 
 def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:

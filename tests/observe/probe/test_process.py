@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 
@@ -14,7 +15,7 @@ def looks(thread_id: int, count: int = 20) -> list[bool | None]:
     for _ in range(count):
         time.sleep(0.005)
         state.open(thread_id)
-        found.append(state.close())
+        found.append(state.runs())
     return found
 
 
@@ -47,3 +48,24 @@ def test_a_thread_that_waits_does_not_run():
 
 def test_of_a_thread_that_is_gone_nothing_is_known():
     assert looks(2**22 - 1, 1) == [None]
+
+
+def test_the_file_of_a_thread_is_opened_once(monkeypatch):
+    """Opening a file gives the interpreter's lock away, so that the sampler sees the thread where it got it back."""
+    opened, opener = [], os.open
+    monkeypatch.setattr(os, "open", lambda *args: opened.append(args) or opener(*args))
+    looks(threading.get_native_id(), count=5)
+    assert len(opened) == 1
+
+
+def test_a_file_that_the_program_closed_is_opened_again_a_few_times():
+    state = ThreadState()
+    thread = threading.get_native_id()
+    state.open(thread)
+    for _ in range(20):
+        if state._file is not None:
+            os.close(state._file)
+        state.runs()
+        state.open(thread)
+    assert state._file is None
+    assert state.runs() is None

@@ -8,6 +8,7 @@ from typing import Any
 
 _NO_FILE = ("RssAnon:", "RssShmem:")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_MOST_OPENED = 8  # times that the file of a thread is opened
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -23,7 +24,9 @@ def thread_times_s(thread_id: int) -> tuple[float, float] | None:
 class ThreadState:
     """Whether a thread of this process runs, looked up without giving the interpreter's lock away meanwhile.
 
-    A thread that computes without the lock runs while another thread holds it; one that executes Python code waits.
+    A thread that computes without the lock runs while another thread holds it; one that executes Python code waits. The
+    file of the thread stays open: whoever opens a file gives the lock away, and then sees the thread where it gave
+    the lock back.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,7 @@ class ThreadState:
 
         self._buffer = ctypes.create_string_buffer(512)
         self._file: int | None = None
+        self._opened = 0
         self._read: Any = None
         if sys.platform == "linux":
             self._read = ctypes.PyDLL(None).pread
@@ -38,23 +42,25 @@ class ThreadState:
             self._read.restype = ctypes.c_ssize_t
 
     def open(self, thread_id: int) -> None:
-        """Begin a look at a thread: what follows until `close` shall not give the lock away."""
-        if self._read is None:
+        """Open the file of a thread, unless it is open."""
+        if self._read is None or self._file is not None or self._opened >= _MOST_OPENED:
             return
+        self._opened += 1
         try:
             self._file = os.open(f"/proc/self/task/{thread_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._file = None
 
-    def close(self) -> bool | None:
+    def runs(self) -> bool | None:
         """Return whether the thread runs now, or is ready to; None where the kernel does not say."""
-        file, self._file = self._file, None
-        if file is None:
+        if self._file is None:
             return None
-        count = self._read(file, self._buffer, len(self._buffer) - 1, 0)
-        os.close(file)
+        count = self._read(self._file, self._buffer, len(self._buffer) - 1, 0)
         state = self._buffer.raw[: max(0, count)].rpartition(b")")[2].split()
-        return state[0] == b"R" if state else None
+        if not state or len(state[0]) != 1:
+            self._file = None  # the program has closed it, or uses its number for another file
+            return None
+        return state[0] == b"R"
 
 
 def thread_ids() -> list[int]:

@@ -149,7 +149,7 @@ class Scribe:
         if self._thread_id:
             self._state.open(self._thread_id)
         frames = self.sampler.look(gate.owner)
-        runs, looked_ns = self._state.close(), time.perf_counter_ns()
+        runs, looked_ns = self._state.runs(), time.perf_counter_ns()
         self._looks.append((looked_ns, frames, runs))
         if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
             self.work()
