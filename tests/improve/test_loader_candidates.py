@@ -168,12 +168,13 @@ def test_a_search_expects_of_a_number_of_workers_what_the_report_of_a_run_states
         ({"meter": meter(60, 0.020, 0.020)}, [2]),
         ({"meter": meter(60, 0.020, 0.001)}, [8]),  # it waits for storage
         ({"meter": meter(60, 0.020, 0.001), "eval_wait_s": 0.005}, []),
+        ({"meter": meter(60, 0.020, 0.001), "epochs": 10}, []),
         ({"meter": meter(60, 0.020, 0.001), "num_workers": 2}, []),
         ({"meter": meter(60, 0.020, 0.001), "iterable": True}, []),
         ({"meter": meter(60, 0.020, 0.001, draws_random=True)}, []),
         ({"meter": meter(60, 0.020, 0.001), "train_fetches": 60}, []),
     ],
-    ids=["computes", "waits", "little", "has-workers", "stream", "draws", "trains-too"],
+    ids=["computes", "waits", "little", "short", "has-workers", "stream", "draws", "trains-too"],
 )
 def test_workers_are_proposed_for_an_evaluation_that_waits_for_its_loader(tmp_path, held, workers):
     """The finding names the dataset and the remedy."""

@@ -14,6 +14,7 @@ from paceline.explain.reader import made_behind
 from paceline.record.layout import BATCH_BOUNDS_S
 from paceline.record.run import JsonObject, Rank, Run, Worker
 
+_START_S = 0.3  # that it may take to start some workers
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 
 
@@ -52,10 +53,12 @@ class EvaluationLoader:
 def evaluation_loaders(rank: Rank) -> list[EvaluationLoader]:
     """Return the loaders of evaluation that workers could help, the one that was waited for longest first.
 
-    Streams are left out, and loaders whose samples draw random numbers: workers would move the draws elsewhere.
+    Streams are left out, and loaders whose samples draw random numbers: workers would move the draws elsewhere. So are
+    loaders that one evaluation waits for a shorter time than starting workers may take.
     """
     own = [one for one in rank.summary.get("loaders", ()) if one.get("eval_fetches") and not one.get("train_fetches")]
     plain = [one for one in own if not one.get("num_workers") and not one.get("iterable") and not _draws(one)]
+    plain = [one for one in plain if one.get("eval_wait_s", 0.0) >= _START_S * max(1, one.get("epochs") or 1)]
     found = [
         EvaluationLoader(
             dataset=str(one.get("dataset")),

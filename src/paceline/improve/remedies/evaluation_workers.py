@@ -18,7 +18,8 @@ PAGE = """
 Worker processes load the batches of evaluation. By default, a recipe leaves evaluation loaders as they are, because
 starting workers may take longer than a short evaluation. If evaluation loaders without workers take at least 2% of the
 time, `tune` proposes as many workers as there are cores, and four times as many if loading mostly waits for storage or
-a network. The output names the dataset of the evaluation that takes most of the time.
+a network. The output names the dataset of the evaluation that takes most of the time. The workers are started for each
+evaluation, so `tune` proposes no workers if a single evaluation waits less than 0.3 s.
 
 A loader counts as an evaluation loader if gradients are switched off when its epoch begins, as under `torch.no_grad()`.
 In the Hugging Face Trainer, gradients are still on at that time.
