@@ -189,7 +189,7 @@ class Trials:
         if outcome != "refused":
             fault = self.fault_of(dest, expected)
             if fault:
-                self.faults.append(f"trial {number}, {name}, {kind}: {fault}")
+                self.faults.append(f"trial {number}, {name}, {kind}, {outcome}: {fault}")
         elif kind != "changed":
             self.faults.append(f"trial {number}, {name}, {kind}: refused")
         self.outcomes[f"{kind}: {outcome}"] += 1

@@ -427,3 +427,19 @@ def test_text_of_hdf5_comes_back_as_text_and_gaps_are_refused(tmp_path):
         export(written(tmp_path / "gaps", {"t": "a", "n": 1}, {"n": 2}), tmp_path / "b.h5", "hdf5", quiet)
     with pytest.raises(UsageError, match="zero byte"):
         export(written(tmp_path / "zero", {"t": "a\0b"}), tmp_path / "c.h5", "hdf5", quiet)
+
+
+def test_a_conversion_that_was_interrupted_after_its_last_shard_is_finished(tmp_path, monkeypatch):
+    """Of a source that is read in groups of rows, too."""
+    from paceline.data import convert as module
+
+    write_parquet(tmp_path / "a.parquet")
+
+    def finish(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(module, "_finish", finish)
+        convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
+    made = convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
+    assert (made.contents.samples, made.resumed) == (6, len(made.contents.shards))

@@ -137,6 +137,7 @@ def test_an_interrupted_conversion_of_text_goes_on_where_it_was(tmp_path):
             return super().ids(texts)
 
     own = Counting()
+    (tmp_path / "tokens" / ".tokens-000003.npy.1.part").write_bytes(b"of a process that was killed")
     write_tokens(tmp_path / "tokens", many(12), own, shard_tokens=1500, mark="a")
     assert 0 < own.made < 12
     for path in (tmp_path / "whole").iterdir():

@@ -232,7 +232,9 @@ def _worked(
     """Make shards side by side, each as soon as a process is free."""
     done = whole - sum(len(task.ids) for task in tasks)
     progress(done, whole)
-    if processes == 1 or len(tasks) <= 1:
+    if not tasks:  # the conversion was interrupted after its last shard
+        return
+    if processes == 1 or len(tasks) == 1:
         for bundle in _bundles(source, tasks, 1):
             yield from _make_all(source, bundle, lambda count, before=done: progress(before + count, whole))  # type: ignore[misc]
             done += sum(len(task.ids) for task in bundle)

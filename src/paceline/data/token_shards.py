@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.resuming import LOCK_FILE, alone_in
+from paceline.data.resuming import LOCK_FILE, alone_in, clear
 from paceline.data.shards import crc32_of
 from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 from paceline.data.verify import Verified
@@ -82,6 +82,7 @@ def _written(
         tokenizer=tokenizer.name,
         shards=done.shards,
     )
+    clear(folder)
     _note(folder / CONTENTS_FILE, contents)
     (folder / PLAN_FILE).unlink(missing_ok=True)
     return contents
