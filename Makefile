@@ -6,7 +6,7 @@ TORCH = torch==2.13.0
 
 # What `make bench` leaves out: parts of benchmarks, those with a target of their own.
 NOT_ALONE = benchmarks/_% benchmarks/%_program.py benchmarks/gpu_proof.py benchmarks/gpu_emulated.py benchmarks/tune.py benchmarks/case_study.py \
-    benchmarks/tune_memory.py benchmarks/trace.py benchmarks/loader.py benchmarks/demo.py
+    benchmarks/tune_memory.py benchmarks/trace.py benchmarks/loader.py benchmarks/demo.py benchmarks/crashes.py
 
 BIN = .venv/bin
 DOCS_BIN = .venv-docs/bin

@@ -293,6 +293,18 @@ def test_pictures_of_two_columns_have_files_of_their_own(tmp_path, monkeypatch):
         assert len(set(archive.getnames())) == 2
 
 
+def test_a_list_of_tfrecord_may_begin_with_one_number(tmp_path):
+    from paceline.data import tfrecord
+
+    with open(tmp_path / "a.tfrecord", "wb") as file:
+        for row in ([7], [], [1, 2]):
+            file.write(tfrecord.framed(tfrecord.encoded({"ids": row, "one": [5]})))
+    rows = rows_of(source_of(tmp_path / "a.tfrecord", None), tmp_path / "out")
+    assert [(row["ids"].tolist(), row["ids"].dtype, row["one"]) for row in rows] == [
+        (ids, np.int64, 5) for ids in ([7], [], [1, 2])
+    ]
+
+
 def test_lists_of_tfrecord_have_any_length_and_arrays_come_back(tmp_path):
     from paceline.data import tfrecord
     from paceline.data.export import export

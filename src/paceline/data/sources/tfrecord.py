@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,7 +49,19 @@ class Records:
     @cached_property
     def columns(self) -> Sequence[Column]:
         """What the first records have; a record may lack some."""
-        return [Column(name=self._names[key], kind=_kind(values)) for key, values in self._known.items()]
+        kinds: dict[str, ColumnKind] = {
+            key: "array" if key in self._lists else _kind(values) for key, values in self._known.items()
+        }
+        return [Column(name=self._names[key], kind=kind) for key, kind in kinds.items()]
+
+    @cached_property
+    def _lists(self) -> set[str]:
+        """The features of numbers of which one of the first records has none or several."""
+        found = set()
+        for number in range(min(_PROBED, len(self))):
+            with suppress(BadSample):
+                found |= {key for key, values in self._features(number).items() if len(values) != 1}
+        return {key for key in found if (known := self._known[key]) and not isinstance(known[0], bytes)}
 
     @cached_property
     def _known(self) -> dict[str, Feature]:
@@ -100,7 +113,8 @@ class Records:
             return None
         listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
         if listed:  # of any length: of one number, or of none, too
-            return array_of(np.array(values, np.float32 if not values or isinstance(values[0], float) else np.int64))
+            known = values or next((self._known[key] for key, name in self._names.items() if name == column.name), ())
+            return array_of(np.array(values, np.int64 if known and isinstance(known[0], int) else np.float32))
         if _kind(values) != column.kind:
             raise BadSample(
                 f"{self.name(number)}: {column.name} is {_kind(values)}; in the first record it is {column.kind}"
