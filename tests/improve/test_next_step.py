@@ -157,3 +157,14 @@ def test_only_a_change_that_had_no_time_asks_for_a_larger_budget():
         for one in (failed, late)
     ]
     assert ["--budget" in command for command in commands] == [False, True]
+
+
+def test_a_crash_of_the_program_is_fixed_before_anything_is_searched():
+    first, second = steps_of(
+        out_of_budget=True, budget_s=40.0, wall_s=44.0, last_failure="exited with code 1: IndexError"
+    )
+    assert first.command == f"paceline run {PROGRAM}"
+    assert "fix the crash first" in first.text
+    assert str(second.command).startswith("paceline tune --budget")
+    won = {"best": {"loader": {"num_workers": 2}}, "speedup": factor(1.6, 1.5, 1.7)}
+    assert "--recipe" in str(steps_of("recipe.toml", last_failure="exited with code 1", **won)[0].command)

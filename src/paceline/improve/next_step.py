@@ -38,8 +38,15 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     again = _again(tuned, program)
     more_budget = _more_budget(tuned, program) if again is None else None
     looked_best = _looked_best(tuned, program, recipe_file)
-    steps = [again, _longer_program(tuned), more_budget, looked_best, allow]
+    steps = [_crash(tuned, program), again, _longer_program(tuned), more_budget, looked_best, allow]
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
+
+
+def _crash(tuned: Tuned, program: str) -> NextStep | None:
+    """Return what to do about a program whose last run failed: a faster step does not help it."""
+    if tuned.last_failure is None:
+        return None
+    return NextStep(text="fix the crash first, and let the program run to its end", command=f"paceline run {program}")
 
 
 def busy_text(tuned: Tuned) -> str | None:
