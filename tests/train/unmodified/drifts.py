@@ -54,6 +54,14 @@ def noise_in_weights():
     fit(0.1, 10, after)
 
 
+def noise_in_a_replica():
+    def after(model, optimizer, step):
+        if RANK == 2:
+            model[0].weight._local_tensor.data += 1e-3  # as a fault of memory or of a link would
+
+    fit(0.1, 10, after)
+
+
 def other_momentum():
     fit(0.1, 1, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))
     fit(0.1, 70, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))

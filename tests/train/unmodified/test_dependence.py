@@ -104,3 +104,16 @@ def test_ranks_that_come_apart_are_ended_with_what_differs(tmp_path):
 def test_ranks_are_compared_once_more_at_the_end(tmp_path):
     done = paceline(tmp_path, "-q", "--no-profile", "--layout", "dp=2", HERE / "drifts.py", "at_the_end")
     assert done.returncode == 2 and "not the same on rank 1" in done.stderr, done.stderr
+
+
+def test_what_ranks_compute_with_split_weights_is_compared(tmp_path):
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", "shard=2", HERE / "drifts.py", "noise_in_weights")
+    assert done.stdout == "noise_in_weights 2\n"
+    assert "computes with split weights is not the same on rank 1 as on rank 0" in done.stderr
+
+
+def test_replicas_of_pieces_of_weights_are_compared(tmp_path):
+    line = ["-q", "--no-profile", "--layout", "dp=2,shard=2", HERE / "drifts.py", "noise_in_a_replica"]
+    done = paceline(tmp_path, *line)
+    assert done.stdout == "noise_in_a_replica 2\n"
+    assert "weight 0 of SGD (16x12) is not the same on rank 2 as on rank 0" in done.stderr, done.stderr

@@ -31,6 +31,7 @@ class _Sent:
     Attributes:
         step: After which they were taken.
         names: Returns what each digest is of.
+        pieces: How many of them, at the end, are of pieces of weights, which ranks of a group have alone.
         own: This rank's digests.
         every: What all ranks have sent.
         work: Can be waited for.
@@ -38,7 +39,7 @@ class _Sent:
 
     step: int
     names: Callable[[], Sequence[str]]
-    own: Any
+    pieces: int
     every: Any
     work: Any
 
@@ -98,29 +99,32 @@ class Drift:
         if sent is None:
             return
         sent.work.wait(*wait)
-        every = sent.every.view(self._spread.ranks, -1)
-        same = (every == sent.own).all(0)
-        if bool(same.all()):
+        every, ranks = sent.every.view(self._spread.ranks, -1), self._torch.arange(self._spread.ranks)
+        expected = every[self._torch.zeros_like(ranks)]
+        if sent.pieces:
+            expected[:, -sent.pieces :] = every[ranks % self._spread.layout.shard, -sent.pieces :]
+        differs = every != expected
+        if not bool(differs.any()):
             return
-        place = int((~same).nonzero()[0])
-        values = every[:, place].tolist()
-        other = next(rank for rank, value in enumerate(values) if value != values[0])
+        place = int(differs.any(0).nonzero()[0])
+        other = int(differs[:, place].nonzero()[0])
+        first = other % self._spread.layout.shard if place >= every.shape[1] - sent.pieces else 0
         self._spread.refuse(
-            f"after {sent.step} optimizer steps, {sent.names()[place]} is not the same on rank {other} as on rank 0; "
-            "the program uses something that differs between processes, such as unseeded random numbers, the time, "
-            "or settings from another program; make it the same on all ranks"
+            f"after {sent.step} optimizer steps, {sent.names()[place]} is not the same on rank {other} as on rank "
+            f"{first}; the program uses something that differs between processes, such as unseeded random numbers, the "
+            "time, or settings from another program; make it the same on all ranks"
         )
 
     def _send(self, optimizer: Any) -> None:
-        torch, numbers = self._torch, [self._samples]
+        torch, numbers = self._torch, [self._samples, self._spread.operands]
         numbers += [_of_settings(group) for group in optimizer.param_groups]
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         whole = [weight for weight in weights if not hasattr(weight, "_local_tensor")]
+        split = [weight for weight in weights if hasattr(weight, "_local_tensor")] if self._spread.layout.dp > 1 else []
         own = torch.tensor(numbers, dtype=torch.int64)
-        if whole:
-            own = torch.cat([own, *_digests(torch, whole)])
+        own = torch.cat([own, *_digests(torch, whole), *_digests(torch, [weight._local_tensor for weight in split])])
         work, every = self._exchange.gather_later(own)
-        self._sent = _Sent(self._steps, lambda: _names(optimizer, whole), own, every, work)
+        self._sent = _Sent(self._steps, lambda: _names(optimizer, [*whole, *split]), len(split), every, work)
 
 
 def check_weights(spread: Spread, exchange: Exchange, module: Any) -> None:
@@ -162,7 +166,8 @@ def _names(optimizer: Any, weights: Sequence[Any]) -> list[str]:
     for place, weight in enumerate(weights):
         shape = "x".join(map(str, weight.shape)) or "a number"
         by_device.setdefault(weight.device, []).append(f"weight {place} of {kind} ({shape})")
-    return ["the samples that were read", *groups, *(name for names in by_device.values() for name in names)]
+    operands = "a number or a tensor that the program computes with split weights"
+    return ["the samples that were read", operands, *groups, *(name for names in by_device.values() for name in names)]
 
 
 def _said(group: Any) -> str:

@@ -9,9 +9,11 @@ the same on all ranks; only within a call of a model they belong to a part of th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.state import Spread
 
 _VIEWS = (
@@ -40,6 +42,7 @@ _DRAWS = (
 )
 _ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
 _NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
+_MOST_DIGESTED = 1 << 16  # elements of a plain tensor
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
 
 
@@ -128,6 +131,7 @@ class _Operators:
 
     def _operator(self, function: Any, name: str, args: Any, kwargs: Any) -> Any:
         given = list(_tensors(self._torch, (args, kwargs)))
+        self._note(name, given, args, kwargs)
         split = [each for each in given if isinstance(each, self._kind)]
         if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
             return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
@@ -139,6 +143,15 @@ class _Operators:
             except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
                 pass  # torch cannot apply it to pieces, or the program is wrong: then it fails as it should below
         return self._on_whole(function, args, kwargs)
+
+    def _note(self, name: str, given: Sequence[Any], args: Any, kwargs: Any) -> None:
+        """Add what meets split tensors to a digest, which ranks compare: each changes its own piece by it."""
+        if self._spread.backward or self._spread.on_trial:
+            return
+        numbers = [each for each in _leaves((args, kwargs)) if isinstance(each, bool | int | float | complex)]
+        plain = [each for each in given if not isinstance(each, self._kind) and each.layout is self._torch.strided]
+        found = [digest(self._torch, each) for each in plain if each.numel() <= _MOST_DIGESTED]
+        self._spread.operands = (self._spread.operands + zlib.crc32(repr((name, numbers, found)).encode())) % (1 << 62)
 
     def _goes_with(self, value: Any) -> bool:
         """Return whether torch takes a tensor together with split ones: it is split, or a number."""
@@ -313,12 +326,16 @@ def _is_of_init(function: Any) -> bool:
     return getattr(function, "__module__", "") == "torch.nn.init"
 
 
-def _tensors(torch: Any, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple | dict):
+def _tensors(torch: Any, value: Any) -> Iterator[Any]:
+    return (each for each in _leaves(value) if isinstance(each, torch.Tensor))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple | dict):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(torch, each)
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -45,6 +45,7 @@ class Spread:
         self.loss_only = False  # of what a model returns, nothing but the loss is used
         self.on_trial = 0  # calls of a model are made to be compared
         self.calls = 0  # of models that train, in parts
+        self.operands = 0  # a digest of all that the program has computed with split weights
         self._pid = os.getpid()
 
     @property
