@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.explain.build import training
+from tests.explain.build import RunFolder, training
+from tests.explain.build import plain as plain_steps
 from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
 
 from paceline.errors import UsageError
@@ -264,3 +265,18 @@ def test_run_that_failed_is_noted(tmp_path: Path) -> None:
     write_rank(tmp_path / "after", plain(0.1, 2))
     found = compared(tmp_path / "before", tmp_path / "after")
     assert any("did not finish: exited with code 3" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("waited", "others", "outcome"),
+    [((0.0, 0.0), 2.0, "regression"), ((0.1, 0.7), 2.0, "cannot-tell"), ((0.1, 0.7), 0.0, "regression")],
+)
+def test_a_change_that_other_programs_may_have_made_is_no_regression(tmp_path, waited, others, outcome):
+    """Steps take three times as long; of a step of the second run 70% is waiting for a core that others use."""
+    runs = []
+    for name, forward, share in zip(("before", "after"), (10, 30), waited, strict=True):
+        folder = RunFolder(tmp_path / name).rank(plain_steps(100, forward=forward), contention=share)
+        runs.append(folder.launch().gauges(own_cpu_cores=1.0, other_cpu_cores=others).read())
+    found = compare(*runs, TOLERANCE)
+    assert found.outcome == outcome
+    assert ("idle machine" in found.text) == (outcome == "cannot-tell")

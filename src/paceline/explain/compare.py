@@ -1,18 +1,21 @@
 """What got slower or faster between two runs, and why? Two records in, one `Comparison` out.
 
 Time for a step is the mean over the steady steps that both runs have: the means of the phases add up to it, and it is
-what is paid for (a median would miss a stall in every tenth step). Its intervals are those of `batch_means`.
+what is paid for (a median would miss a stall in every tenth step). Its intervals are those of `batch_means`. Where
+other programs took cores, the interval also holds what the runs may have taken without waiting for a core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline import units
 from paceline.errors import UsageError
 from paceline.explain.batch_means import mean_interval, paired_ratio
 from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
+from paceline.explain.contention import taken_by_others
 from paceline.explain.contrast import differences, gone_findings, loss_change, new_findings, notes
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import MIN_STEPS, Facts, gather
@@ -53,7 +56,7 @@ def compare(before: Run, after: Run, tolerance: float) -> Comparison:
     series = paired_series(*facts)
     shared = _shared(facts, told, tolerance)
     steps = len(series[0][WALL])
-    return _too_short(steps, shared) if steps < MIN_STEPS else _judged(series, shared)
+    return _too_short(steps, shared) if steps < MIN_STEPS else _judged(series, facts, shared)
 
 
 def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
@@ -87,23 +90,35 @@ def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
     )
 
 
-def _judged(series: tuple[Series, Series], shared: dict[str, Any]) -> Comparison:
+def _judged(series: tuple[Series, Series], facts: Both, shared: dict[str, Any]) -> Comparison:
     told = shared["before"], shared["after"]
     divisors = [_samples(one) if shared["basis"] == "sample" else 1.0 for one in told]
     before, after = (_divided(one, divisor) for one, divisor in zip(series, divisors, strict=True))
-    time = paired_ratio(before[WALL], after[WALL])
+    measured = paired_ratio(before[WALL], after[WALL])
+    time = _without_others(measured, *(taken_by_others(one) for one in facts))
     outcome = outcome_of(time, shared["tolerance"])
     changes = _phase_changes(before, after, changed=not time.low <= 1 <= time.high)
     shared["notes"] += alike_everywhere(changes, time)
     return Comparison(
         **shared,
         outcome=outcome,
-        text=_sentence(outcome, time, shared["tolerance"], shared["basis"]),
+        text=_sentence(outcome, time, shared["tolerance"], shared["basis"], is_disturbed=time != measured),
         time_before_s=mean_interval(before[WALL]),
         time_after_s=mean_interval(after[WALL]),
         ratio=time,
         phases=changes,
     )
+
+
+def _without_others(ratio: Interval, before: float, after: float) -> Interval:
+    """Widen a ratio of times, after / before, by what other programs may have cost either run.
+
+    Args:
+        ratio: As it was measured.
+        before: Share of the step time before in which other programs may have kept the run from a core.
+        after: The same of the run after.
+    """
+    return replace(ratio, low=ratio.low * (1 - after), high=ratio.high / (1 - before))
 
 
 def outcome_of(time: Interval, tolerance: float) -> Outcome:
@@ -166,14 +181,15 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
 # ----------------------------------------------------------------------------------------------------- words
 
 
-def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis) -> str:
+def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis, *, is_disturbed: bool) -> str:
     what = "a step takes" if basis == "step" else "a sample takes"
     allowed = f"the tolerance of {units.percent(tolerance)}"
     span = f"{_signed(time.low)} to {_signed(time.high)}"
     amount = f"{what} {_longer(time.value)} (95% interval {span})"
+    better = "runs on an idle machine" if is_disturbed else "longer runs"
     return {
         "regression": f"{amount}: a regression, which exceeds {allowed}",
-        "cannot-tell": f"cannot tell: {amount}; longer runs would show whether the change exceeds {allowed}",
+        "cannot-tell": f"cannot tell: {amount}; {better} would show whether the change exceeds {allowed}",
         "slower": f"{amount}: slower, within {allowed}",
         "faster": f"{amount}: {units.factor(1 / time.value)} as fast",
         "same": f"{amount}: no change that exceeds {allowed}",

@@ -26,7 +26,8 @@ Basis = Literal["step", "sample"]
 METHOD = (
     "means over the steady steps (after the warm-up) that both runs have; 95% confidence intervals from batch means "
     "of the step-by-step differences, valid for correlated steps; the usual difference between two runs of the same "
-    "program is not included"
+    "program is not included; if other programs used the CPU, the interval is wider by the time for which steps waited "
+    "for a core"
 )
 
 

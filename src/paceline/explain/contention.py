@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paceline import units
+from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import Facts
 from paceline.explain.model import Confidence, Evidence, Finding
 
 _OTHERS = 0.15  # share of the cores that others use, from which a run is disturbed
 _THROTTLED = 0.05  # share of the time in which a CPU quota stops the program
 _NOTICEABLE = 0.05  # share of time without a core, below which nothing is disturbed
+_MOST = 0.95  # share of step time
 _EXPLAINS = 0.5  # share of what a finding costs that waiting for a core must reach to explain it
 _LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 # Findings that do not rest on times, and those that are about the machine itself.
@@ -27,6 +29,16 @@ def others_take_cores(facts: Facts) -> bool:
     host = facts.host
     known = host.allowed_cores is not None and host.own_cores is not None
     return not known or host.others_share > _OTHERS or (host.throttled or 0.0) >= _THROTTLED
+
+
+def taken_by_others(facts: Facts) -> float:
+    """Return the share of step time that other programs may have cost: 0 if they took no cores.
+
+    Ranks wait for each other, so what each of them waited for a core adds up.
+    """
+    if not others_take_cores(facts):
+        return 0.0
+    return min(_MOST, sum(kept_from_cpu(rank.record) for rank in facts.ranks))
 
 
 def with_confidence(findings: Sequence[Finding], facts: Facts) -> list[Finding]:

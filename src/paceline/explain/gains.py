@@ -35,7 +35,8 @@ _PHASES_OF = {
     "COMP006": _COMPUTE,
     "COMP008": ("optimizer",),
 }
-_OF_THE_RUN = ("RUN003",)  # start-up is no part of a step
+# Start-up is no part of a step; waiting for a core makes every phase longer, so its gain multiplies with the others.
+_BESIDE_THE_BUDGET = ("RUN003", "HOST003")
 
 
 def at_most(share: float) -> Gain:
@@ -135,7 +136,7 @@ def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> l
     general = [_phases_of(one.code) is PHASES for one in findings]
     order = sorted(range(len(findings)), key=general.__getitem__)  # what draws on all phases has what is left
     for finding in (findings[place] for place in order):
-        if finding.gain is None or finding.code in _OF_THE_RUN or not sum(shares.values()):
+        if finding.gain is None or finding.code in _BESIDE_THE_BUDGET or not sum(shares.values()):
             found.append(finding)
             continue
         phases = _phases_of(finding.code)
