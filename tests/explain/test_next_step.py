@@ -50,7 +50,7 @@ def test_what_tune_cannot_try_is_explained(remedies):
 
 def test_a_program_that_failed_is_not_tuned():
     failed = replace(diagnosis(remedy("loader.workers", "exact")), exit_code=1)
-    assert str(after_run(failed, LAUNCH).command).startswith("paceline explain")
+    assert str(after_run(failed, LAUNCH).command).startswith("paceline run")
 
 
 def test_any_command_line_is_tuned_as_it_was_typed():
@@ -94,6 +94,7 @@ def test_the_page_of_a_verdict_says_why_nothing_is_searched():
     "verdict, exit_code, ended, command, said",
     [
         ("too-short", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
+        ("cpu-contended", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
         ("no-steps", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
         ("too-short", 0, "finished", "paceline run 'my train.py' --lr 0.1", "more steps"),
         ("too-short", 130, "interrupted (SIGINT)", "paceline run 'my train.py' --lr 0.1", "more steps"),

@@ -60,7 +60,7 @@ def test_what_was_allowed_and_skipped_is_not_offered_again():
 
 
 def test_without_a_win_the_command_that_allows_more_comes_first():
-    step = steps_of(trials=(skipped("numeric", 1.5, 2.5, "loader.threads"),), budget_s=90.0)[0]
+    step = steps_of(trials=(skipped("numeric", 1.5, 2.5, "loader.threads"),), budget_s=90.0, wall_s=20.0)[0]
     assert step.command == f"paceline tune --allow numeric --budget 90s {PROGRAM}"
 
 

@@ -12,7 +12,7 @@ from paceline.improve.goals import GOALS
 from paceline.improve.last_words import last_words
 from paceline.improve.model import OUTCOMES, Candidate
 from paceline.improve.together import Undecided
-from paceline.improve.wording import told, too_small, trying
+from paceline.improve.wording import no_win, nothing_left, told, too_small, trying
 
 CACHED = {"loader": {"cache": True}}
 
@@ -99,3 +99,17 @@ IndexError: Target 7 is out of bounds.
 def test_an_error_is_told_with_the_line_of_the_program(tmp_path, output, said):
     (tmp_path / "output.txt").write_text(output)
     assert last_words(tmp_path) == said
+
+
+def test_an_undecided_gain_says_how_many_pairs_it_needs():
+    """An interval above 1.00x is no proof where few pairs were seen."""
+    said = no_win("undecided", GOALS["time"], tune_sample.factor(2.18, 1.43, 3.61, 9), 16)
+    assert said == "too few measurements in the time of this trial: a gain that may be below 1.5x needs 16 pairs"
+    assert "pairs" not in no_win("undecided", GOALS["time"], tune_sample.factor(1.2, 0.9, 1.6, 20), 16)
+
+
+def test_what_is_not_allowed_is_not_said_to_gain_nothing():
+    skipped = tune_sample.trial(1, "precision.autocast", {}, safety="numeric", status="skipped", speedup=None)
+    said = nothing_left([skipped], ("exact", "resampled"), GOALS["time"])
+    assert said == "no untried change of the allowed safety classes could give a speed-up of 2% or more"
+    assert nothing_left([], ("exact",), GOALS["time"]) == "no untried change could give a speed-up of 2% or more"

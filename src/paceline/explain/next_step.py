@@ -57,6 +57,7 @@ def after_run(
     steps = [
         None if launch is None else _with_recipe(diagnosis, launch, before, recipe_in_force),
         None if launch is None or _failed(diagnosis) else _search(diagnosis, verdict, launch),
+        None if launch is None else _corrected(diagnosis, launch),
         None if verdict is None else _page(verdict, failed=_failed(diagnosis)),
         None if launch is None else _again(diagnosis, launch),
     ]
@@ -106,13 +107,19 @@ def _page(verdict: Finding, *, failed: bool) -> NextStep:
     )
 
 
+def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
+    """Return what to do after a run that ended with an error of its own; None if it did not."""
+    if (diagnosis.exit_code or 0) not in range(1, 128):
+        return None
+    command = f"paceline run {as_typed(launch.command)}"
+    return NextStep(text="correct the error, then run the program again", command=command)
+
+
 def _again(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     """Return what to do after a run without a verdict; None if there is nothing to do."""
     program = as_typed(launch.command)
     if diagnosis.ended == RUNNING:
         return NextStep(text="look again later", command=f"paceline report {diagnosis.run_id}")
-    if _failed(diagnosis) and (diagnosis.exit_code or 0) in range(1, 128):
-        return NextStep(text="correct the error, then run the program again", command=f"paceline run {program}")
     if diagnosis.verdict == TOO_SHORT:
         return NextStep(text="let the program make more steps", command=f"paceline run {program}")
     if diagnosis.verdict == NO_STEPS:

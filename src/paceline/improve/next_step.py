@@ -14,6 +14,7 @@ from paceline.improve.model import Trial, Tuned
 from paceline.improve.wording import NO_TIME
 
 DEFAULT_BUDGET_S = 600.0
+_OF_BUDGET = 0.3  # that a search without a trial may take, before the same budget is too small for one
 _BUSY_CORES = 0.3  # taken by other programs: more than this widens the intervals of a search
 _LONGER = 2.0  # times the budget that was too small
 _TRIAL_S = 60.0  # of a trial, about, where none was measured
@@ -111,7 +112,9 @@ def _allow(tuned: Tuned, program: str) -> NextStep | None:
 
 def _enough_s(tuned: Tuned) -> float:
     """Return the budget of a next search: the same, unless this one was too small to keep anything."""
-    was_too_small = tuned.out_of_budget or bool(_undecided(tuned))
+    measured = any(trial.speedup is not None for trial in tuned.trials)
+    slow = not measured and tuned.wall_s > _OF_BUDGET * tuned.budget_s  # the baseline alone took much of it
+    was_too_small = tuned.out_of_budget or bool(_undecided(tuned)) or slow
     return _larger_s(tuned) if was_too_small and not tuned.best else tuned.budget_s
 
 
@@ -190,7 +193,7 @@ def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
         what += f"; {most.remedy} is undecided ({units.factor(gained.value)} so far)"
     elif waiting := _waiting(tuned):
         what += f"; {len(waiting)} change{'s' * (len(waiting) != 1)} had no time"
-    if most is not None or _waiting(tuned):
+    if (most is not None or _waiting(tuned)) and _needed_s(tuned) > tuned.budget_s:
         what += f", and a search of about {units.seconds(_needed_s(tuned))} is needed"
     cores = _busy_cores(tuned)
     busy = f", and other programs used {cores}: run it when the machine is idle" if cores is not None else ""

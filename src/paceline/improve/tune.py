@@ -53,6 +53,7 @@ from paceline.improve.wording import (
     ended,
     no_win,
     not_confirmed,
+    nothing_left,
     told,
     too_long,
     too_small,
@@ -197,7 +198,7 @@ class Search:
                     return f"the time budget of {self._limits.budget_s:.0f} s is spent"
                 self._now = self._workshop.watch(self.best)
         self._out_of_budget |= short is not None
-        return short or f"no untried change could give a speed-up of {self._goal.worth - 1:.0%} or more"
+        return short or nothing_left(self._tried, self._limits.allowed, self._goal)
 
     def _leave_untried(self) -> None:
         """Write down what would have come next: it was not tried, and not found to be of no use."""
@@ -296,7 +297,7 @@ class Search:
         measured = self._trial(
             candidate,
             status=status_of(race.verdict),
-            reason=no_win(race.verdict, self._goal, gained),
+            reason=no_win(race.verdict, self._goal, gained, self._workshop.fewest),
             **figures_of(race),
             seconds=time.monotonic() - begun,
         )

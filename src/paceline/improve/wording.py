@@ -11,6 +11,7 @@ from paceline.improve.budget import Budget
 from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import OUTCOMES, Candidate, Trial
 from paceline.improve.recipe import in_words
+from paceline.improve.statistics import LARGE
 from paceline.improve.together import Undecided
 
 _FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
@@ -59,14 +60,29 @@ def ended(left_s: float, budget_s: float) -> str:
     return f"the rest of the time budget of {budget_s:.0f} s is too short for another trial"
 
 
-def no_win(verdict: str, goal: Goal, gained: Interval | None) -> str:
-    """Say why a change that was tried is not kept."""
+def nothing_left(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal) -> str:
+    """Say that a search ended because nothing is left to try, or nothing that is allowed."""
+    forbidden = any(trial.status == "skipped" and trial.safety not in allowed for trial in trials)
+    which = "no untried change of the allowed safety classes" if forbidden else "no untried change"
+    return f"{which} could give a speed-up of {goal.worth - 1:.0%} or more"
+
+
+def no_win(verdict: str, goal: Goal, gained: Interval | None, fewest: int) -> str:
+    """Say why a change that was tried is not kept.
+
+    Args:
+        verdict: Of its comparison.
+        goal: Of the search.
+        gained: By the change, as a factor.
+        fewest: Pairs of blocks that a gain needs unless it is certainly large.
+    """
     if verdict == "slow":
         return f"training needs less memory, but a step takes more than {SLOWEST} times as long"
     if verdict == "no-win":
         return f"the gain is certainly below {goal.worth - 1:.0%}"
     if gained is not None and gained.value >= goal.worth and gained.count < _FEW_PAIRS:
-        return "too few measurements in the time of this trial"
+        few = f": a gain that may be below {LARGE:g}x needs {fewest} pairs" if gained.count < fewest else ""
+        return f"too few measurements in the time of this trial{few}"
     return "the noise is larger than the difference"
 
 

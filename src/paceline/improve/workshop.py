@@ -144,8 +144,7 @@ class Workshop:
             self._find_room(player.gpus.memory, needs, free)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
-        if over:
-            self._total = len(run.ranks[0].steps) - 1  # after the first
+        self._total = len(run.ranks[0].steps) - 1 if over else self._total  # after the first
         return Situation(run=run, recipe=recipe, cpu_flags=cpu_flags())
 
     def learn(self, step_s: float, epoch_steps: int | None, *, waits: bool) -> None:
@@ -257,7 +256,7 @@ class Workshop:
         def gained(pairs: Sequence[Pair]) -> Interval:
             return self._gained(contest, [*(r.fair for r in earlier), pairs])
 
-        rules = Rules(self._goal.worth, self._fewest, self._scatter(self._goal), len(earlier) + 1)
+        rules = Rules(self._goal.worth, self.fewest, self._scatter(self._goal), len(earlier) + 1)
         return judges_of(gained, rules)
 
     def _played(
@@ -283,7 +282,8 @@ class Workshop:
         return speed_up(found, self._scatter(goal), prior=self._noise if goal.aim == "time" else None)
 
     @property
-    def _fewest(self) -> int:
+    def fewest(self) -> int:
+        """Pairs of blocks that a gain needs unless it is certainly large."""
         return fewest_pairs(self._block_s) if self._goal.aim == "time" else 0
 
     def _scatter(self, goal: Goal) -> float:
@@ -294,7 +294,7 @@ class Workshop:
     def _judged(self, contest: Contest, rounds: Sequence[Round]) -> Race:
         fair = [r.fair for r in rounds]
         speedup, saving = self._gained(contest, fair, TIME), self._gained(contest, fair, MEMORY)
-        verdict = decided(self._gained(contest, fair), self._goal.worth, self._fewest) or "undecided"
+        verdict = decided(self._gained(contest, fair), self._goal.worth, self.fewest) or "undecided"
         return Race(
             speedup=speedup,
             saving=saving if saving.count else None,
