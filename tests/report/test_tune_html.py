@@ -88,6 +88,7 @@ def test_headline_speed_up_with_interval_and_count() -> None:
     ("scene", "said"),
     [
         ("no_win", "No gain was proven: keep the program unchanged"),
+        ("unproven", "One change looked 8.20x faster, but that is not proven"),
         ("too_short", "No gain was proven: keep the program unchanged"),
         ("one_kept", "The same training, 7.36x faster per step"),
         ("interrupted", "2 changes kept, each with a proven gain; their combined gain was not measured"),

@@ -49,7 +49,8 @@ def first_sentence(tuned: Tuned) -> str:
     """Say what to do first: run with the recipe, search again, or keep the program."""
     if tuned.best:
         return "Run the program with the recipe"
-    return "Search again: no gain is proven yet" if tuned.out_of_budget else "Keep the program as it is"
+    is_open = tuned.out_of_budget or tuned.unproven is not None
+    return "Search again: no gain is proven yet" if is_open else "Keep the program as it is"
 
 
 def _known(tuned: Tuned) -> list[str | Markup]:
@@ -71,6 +72,9 @@ def _command(tuned: Tuned) -> str:
 
 def headline(tuned: Tuned) -> str:
     """Say in one sentence what came of it."""
+    looked = tuned.unproven.speedup if tuned.unproven is not None else None
+    if looked is not None:
+        return f"One change looked {units.factor(looked.value)} faster, but that is not proven"
     if not tuned.best:
         return "No gain was proven: keep the program unchanged"
     gained = tune_rows.in_all(tuned)
