@@ -9,6 +9,7 @@ from collections import namedtuple
 import pytest
 import torch
 
+from paceline.data import Loader
 from paceline.data.crew import Crew
 from paceline.data.engine import made_ahead
 from paceline.data.stages import Clock
@@ -135,4 +136,4 @@ def test_devices():
         delivery_to("meta", Clock())
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="torch sees no such device"):
-            delivery_to("cuda", Clock())
+            list(Loader(list(range(4)), 2, device="cuda"))  # a CUDA build of torch is asked in the first loop only
