@@ -45,9 +45,11 @@ raise SystemExit(bool(lost))
 """
 TESTS = (
     "tests/observe/probe/test_torch_names.py",
+    "tests/observe/probe/test_cuda_forked.py",
     "tests/observe/probe/test_window.py",
     "tests/improve/test_device_prefetch.py",
     "tests/data/test_engine.py",
+    "tests/train/test_one_process.py",
 )
 
 
