@@ -423,7 +423,7 @@ def test_text_of_hdf5_comes_back_as_text_and_gaps_are_refused(tmp_path):
     source = source_of(tmp_path / "a.h5", None)
     assert {column.name: column.kind for column in source.columns} == {"t": "text", "n": "int"}
     assert [source.sample(number)["t"].data.decode() for number in range(2)] == ["ä", ""]
-    with pytest.raises(UsageError, match="samples have no t, and HDF5 has no mark"):
+    with pytest.raises(UsageError, match="samples have no t, and HDF5 cannot store missing values"):
         export(written(tmp_path / "gaps", {"t": "a", "n": 1}, {"n": 2}), tmp_path / "b.h5", "hdf5", quiet)
     with pytest.raises(UsageError, match="zero byte"):
         export(written(tmp_path / "zero", {"t": "a\0b"}), tmp_path / "c.h5", "hdf5", quiet)

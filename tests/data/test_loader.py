@@ -196,7 +196,7 @@ def test_there_is_one_loop_at_a_time(shards):
     next(first)
     files = open_files()
     assert len(list(loader)) == 15
-    with pytest.raises(UsageError, match="another loop"):
+    with pytest.raises(UsageError, match="a second loop over the same Loader"):
         next(first)
     assert open_files() < files
 

@@ -134,6 +134,7 @@ RECIPES = {
     "processes": {
         "loader": {
             "num_workers": 1,
+            "evaluation_workers": 1,
             "prefetch_factor": 4,
             "persistent_workers": True,
             "pin_memory": True,
@@ -152,7 +153,7 @@ RECIPES = {
         "precision": {"autocast": "fp16"},
         "optimizer": {"foreach": True},
         "memory": {"activation_budget": 0.5},
-        "ddp": {"no_sync": True},
+        "ddp": {"no_sync": True, "find_unused_parameters": False},
         "debug": {
             "anomaly_detection": False,
             "deterministic_algorithms": False,

@@ -198,7 +198,7 @@ def test_a_rank_without_a_gpu_beside_one_that_has_it_is_named(tmp_path):
     done = paceline(tmp_path, "-q", "--layout", "dp=2", "train.py", timeout_s=60)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "--layout dp=2: rank 1 on " in done.stderr
-    assert "no GPU is visible there, and 1 of 2 ranks have one" in done.stderr
+    assert "no GPU is visible, but 1 of 2 ranks have one" in done.stderr
 
 
 def test_ctrl_c_leaves_no_process(tmp_path):

@@ -74,7 +74,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             remedy="loader.workers",
             recipe={"loader": {"num_workers": workers} | ({} if situation.streams else {"persistent_workers": True})},
             safety=words.safety_of_workers(loader, workers),
-            predicted=_predicted(situation, workers, crowd if workers < loader.workers else 1.0),
+            predicted=_predicted(situation, loader, workers, crowd if workers < loader.workers else 1.0),
             why=_why(situation, loader),
         )
         for workers in _numbers(situation, loader, crowd)
@@ -115,11 +115,16 @@ def _why(situation: Situation, loader: LoaderBreakdown) -> str:
     return f"{loader.workers} workers and training share {situation.cores} cores"
 
 
-def _predicted(situation: Situation, workers: int, crowd: float) -> Gain:
-    """Return the gain to expect: what a finding states for this number of workers, as `paceline run` prints it."""
+def _predicted(situation: Situation, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
+    """Return the gain to expect: what a finding states for this number of workers, as `paceline run` prints it.
+
+    More workers than that gain no less where they mostly wait: on a busy machine the model proposes too few.
+    """
     supply = situation.supply
     stated = situation.gain_of("loader.workers")
-    if stated is not None and crowd <= 1 and workers == (1 if situation.streams else supply.best_workers()):
+    best = 1 if situation.streams else supply.best_workers()
+    at_least = workers > best and loader.blocked >= _WAITS
+    if stated is not None and crowd <= 1 and (workers == best or at_least):
         return stated
     gain = supply.gain_with(workers)
     return Gain(low=gain.low if crowd <= 1 else 1.0, high=max(gain.high, crowd))

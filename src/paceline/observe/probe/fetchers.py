@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.observe.probe import guard
 from paceline.observe.probe.gate import gate
-from paceline.observe.probe.loaders import UNKNOWN_LOADER, in_threads
+from paceline.observe.probe.loaders import in_threads
 from paceline.observe.probe.process import thread_times_s
 from paceline.observe.probe.randomness import holds_generator, states
 from paceline.observe.probe.stand_in import step_out
@@ -165,9 +165,11 @@ def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
 
 
 def _loader_of_this_thread() -> int:
-    """Return the number of the loader that this thread fetches from."""
-    thread = get_ident()
-    return gate.loader if thread == gate.owner else in_threads.get(thread, UNKNOWN_LOADER)
+    """Return the number of the loader that this thread fetches from.
+
+    A thread that iterates no loader itself makes batches for the training thread.
+    """
+    return in_threads.get(get_ident(), gate.loader)
 
 
 def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:

@@ -19,6 +19,7 @@ from paceline.report.phases import shown
 WIDTH, HEIGHT = 2000, 1000
 X_NAMES = {"steps": "step", "s": "time"}
 Values = Sequence[float | None]
+_LEAST_NAMED = 0.06  # of the width: a part that is smaller has no room for its number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,21 +183,28 @@ def legend(entries: Sequence[tuple[str, str]]) -> Markup:
     return element("ul", *items, class_="legend")
 
 
-def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool = False) -> Markup:
-    """Draw shares as one bar; each part is a class, a name and a share, with the share written in if it fits."""
+def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool = False, length: float = 1.0) -> Markup:
+    """Draw shares as one bar; each part is a class, a name and a share, with the share written in if it fits.
+
+    Args:
+        parts: In their order.
+        label: Of the bar, for those who do not see it.
+        named: Whether the bar is high enough for numbers.
+        length: Of the bar, as a share of the width there is.
+    """
     segments = []
     for class_, name, share in parts:
-        shown = f"{100 * share:.0f}%" if named and share >= 0.06 else None
+        shown = f"{100 * share:.0f}%" if named and share * length >= _LEAST_NAMED else None
         style = f"flex-grow:{share:.5f}"
         segments.append(element("span", shown, class_=class_, style=style, title=f"{name} {100 * share:.1f}%"))
     return element("div", join(segments), class_="stacked large" if named else "stacked", role="img", aria_label=label)
 
 
-def phase_bar(shares: Mapping[str, float], *, named: bool = False) -> Markup:
-    """Draw the shares of the phases as one stacked bar."""
+def phase_bar(shares: Mapping[str, float], *, named: bool = False, length: float = 1.0) -> Markup:
+    """Draw the shares of the phases as one stacked bar; the rest as in `stacked`."""
     parts = [(style.name, style.label, share) for style, share in shown(shares, 0.0)]
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts if share >= 0.01)
-    return stacked(parts, f"Shares of step time: {label}", named=named)
+    return stacked(parts, f"Shares of step time: {label}", named=named, length=length)
 
 
 def meter(share: float, class_: str = "") -> Markup:

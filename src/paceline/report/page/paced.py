@@ -33,7 +33,7 @@ def paced(runs: Sequence[Paced], unit: str = "step") -> Markup | None:
 
 
 def _bar(run: Paced, length: float, unit: str) -> tuple[Markup, ...]:
-    drawn = phase_bar(run.shares, named=length >= _READABLE)
+    drawn = phase_bar(run.shares, named=length >= _READABLE, length=length)
     return (
         element("span", run.name),
         element("div", element("div", drawn, style=f"width:{max(0.5, 100 * length):.2f}%"), class_="track"),
