@@ -187,3 +187,13 @@ def test_workers_are_proposed_for_an_evaluation_that_waits_for_its_loader(tmp_pa
     named = [one.change for one in situation.finding("RUN002").remedies if one.id == "evaluation.workers"]
     assert [("Held" in one.why, one.safety) for one in found] == [(True, "exact")] * len(workers)
     assert ["Held" in change for change in named] == [True] * len(workers)
+
+
+def test_an_evaluation_that_a_trial_would_not_reach_gets_no_workers(tmp_path):
+    """One evaluation in 100 steps: the blocks of a trial end before it, and its setting would have no effect."""
+    steps = [{"forward": 3, "backward": 6, "optimizer": 1, "evaluation": 400 if n == 95 else 0} for n in range(101)]
+    settings = {"dataset": "Held", "num_workers": 0, "train_fetches": 0, "eval_fetches": 60, "eval_wait_s": 0.3}
+    one = loader(**settings, meter=meter(60, 0.020, 0.001))
+    facts = RunFolder(tmp_path).rank(steps, summary={"loaders": [one]}).gauges().facts()
+    found = candidates(Situation(run=facts.run, recipe={}))
+    assert "evaluation.workers" not in [candidate.remedy for candidate in found]

@@ -10,6 +10,7 @@ from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
 
+_MOST_STEPS = 30  # between evaluations: a trial, which makes few steps, would not reach one
 _LEAST = 0.02  # of the time, that training waits for batches of evaluation
 _WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
 _MORE = 4  # workers per core, if they mostly wait
@@ -19,7 +20,8 @@ Worker processes load the batches of evaluation. By default, a recipe leaves eva
 starting workers may take longer than a short evaluation. If evaluation loaders without workers take at least 2% of the
 time, `tune` proposes as many workers as there are cores, and four times as many if loading mostly waits for storage or
 a network. The output names the dataset of the evaluation that takes most of the time. The workers are started for each
-evaluation, so `tune` proposes no workers if a single evaluation waits less than 0.3 s.
+evaluation, so `tune` proposes no workers if a single evaluation waits less than 0.3 s. The program must evaluate at
+least every 30 steps, because a trial makes few steps and must reach an evaluation.
 
 A loader counts as an evaluation loader if gradients are switched off when its epoch begins, as under `torch.no_grad()`.
 In the Hugging Face Trainer, gradients are still on at that time.
@@ -51,7 +53,8 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     found = evaluation_loaders(first.record)
     waited = sum(one.wait_s for one in found) / first.total_s if first.total_s > 0 else 0.0
     share = min(waited, situation.facts.shares["evaluation"])
-    if not found or share < _LEAST:
+    evaluations = int((first.phases["evaluation"] > 0).sum())
+    if not found or share < _LEAST or evaluations * _MOST_STEPS < len(first.rows):
         return []
     slowest = found[0]
     workers = situation.cores * (_MORE if slowest.blocked >= _WAITS else 1)
