@@ -75,12 +75,18 @@ def _later_than(since_s: float) -> Callable[[str], bool]:
         return system(command)
 
     subprocess.Popen.__init__, os.system = __init__, run  # type: ignore[method-assign]
-    return lambda path: not sees_all and _is_new(path, born_s(path), since_s)
+    return lambda path: not sees_all and _is_new(path, born_s, since_s)
 
 
-def _is_new(path: str, born_s: float | None, since_s: float) -> bool:
-    """Say whether a path was made since then; what is not there may be in a moment, and is new then."""
-    return born_s >= since_s if born_s is not None else not there(path)
+def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) -> bool:
+    """Say whether a path was made since then; what is not there may be in a moment, and is new then.
+
+    Whether it is there is asked first: another rank may make it between the two questions.
+    """
+    if not there(path):
+        return True
+    born = born_s(path)
+    return born is not None and born >= since_s
 
 
 def patch(torch: Any) -> None:
