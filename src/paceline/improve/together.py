@@ -65,7 +65,7 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
 
 
 def earlier_of(tried: Sequence[Undecided], best: Recipe, recipe: Recipe) -> Undecided | None:
-    """Return the undecided comparison of the same change with the same baseline; None if there was none.
+    """Return the earlier, undecided comparison of this change with the current baseline; None if there is none.
 
     Args:
         tried: In any order.

@@ -94,7 +94,7 @@ def not_confirmed(goal: Goal, gained: Interval | None) -> str:
 
 
 def trying(candidate: Candidate, earlier: Undecided | None) -> str:
-    """Say which change is measured next, and why again if its earlier comparison was undecided."""
+    """Return the line for the change that is measured next; if it was measured before, the line says why again."""
     what = in_words(candidate.recipe)
     if earlier is None:
         return f"trying {what}"

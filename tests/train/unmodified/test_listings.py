@@ -1,4 +1,4 @@
-"""Ranks read the same samples where files are listed in no particular order."""
+"""All ranks read the same samples, although the file system may list files in another order on each rank."""
 
 from __future__ import annotations
 

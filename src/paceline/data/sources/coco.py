@@ -23,8 +23,8 @@ _FOLDERS = (".", "images", "..", "../images")  # where images lie, seen from the
 class Coco:
     """The images of a COCO file.
 
-    Each sample has the column `objects`: the list of its annotations as they are, with `label` added, which is the
-    number of the category in `classes`. The column `fields` has what the file says of the image itself.
+    Each sample has the column `objects`: the list of annotations of the image, unchanged except for the added key
+    `label`, the index of the category in `classes`. The column `fields` has the other entries of the image in the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class Coco:
 
     @cached_property
     def version(self) -> str:
-        """A digest of the JSON file, and of the times at which the images were changed."""
+        """A fingerprint that changes if the JSON file changes, or the modification time of an image."""
         return f"{self._files.version} {hashlib.sha256(self._path.read_bytes()).hexdigest()}"
 
     @property

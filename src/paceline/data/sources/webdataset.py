@@ -199,7 +199,7 @@ def _groups(number: int, path: Path, skipped: Counter[str]) -> Iterator[Group]:
 
 
 def _has_bytes(path: Path, one: tarfile.TarInfo) -> bool:
-    """Say whether a member of a tar has its bytes in one piece behind its head; a device or a pipe has none.
+    """Return whether a tar member is a regular file, whose bytes follow its header; False for devices and pipes.
 
     Raises:
         UsageError: It is a link, or a sparse file.

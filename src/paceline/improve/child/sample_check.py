@@ -99,7 +99,7 @@ class SampleCheck:
         self._planned = self._checked
 
     def is_due(self) -> bool:
-        """Return whether the batch that is asked for has a sample that is compared; asked once for each batch."""
+        """Decide whether one sample of the next batch is loaded again and compared. Called once per batch."""
         waiting = self._planned - self._checked
         has_time = self._spent_s < _SHARE * (time.monotonic() - self._begun_s) and not waiting
         if self._draws or not (self._planned < _ALWAYS or has_time):

@@ -180,7 +180,7 @@ def _composed(text: str) -> Any:
 
 
 def _walk(node: Any, keys: tuple[str, ...], text: str) -> Iterator[Scalar | Section]:
-    """Yield the values and sections of a tree."""
+    """Yield every value and every section of a YAML document."""
     if node.id == "scalar":
         start, end = node.start_mark.index, node.end_mark.index
         yield Scalar(keys=keys, text=text[start:end], start=start, end=end, line=node.start_mark.line + 1)

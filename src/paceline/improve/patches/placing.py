@@ -88,7 +88,7 @@ def _of_given(program: Program, trace: Trace, name: str, value: object, text: st
 
 
 def change_origin(program: Program, placing: Placing, name: str, value: object) -> None:
-    """Change a value where it comes from."""
+    """Change a value at its source: an option's default, a constant, a caller's argument or a configuration file."""
     origin = placing.origin
     if placing.section is not None:
         source, section = placing.section

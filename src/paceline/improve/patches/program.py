@@ -92,7 +92,7 @@ class Program:
 
     @cached_property
     def functions(self) -> Mapping[str, int]:
-        """How many functions of each name there are."""
+        """The number of functions with each name."""
         found: dict[str, int] = defaultdict(int)
         for one in self.each(cst.FunctionDef):
             found[one.node.name.value] += 1  # type: ignore[attr-defined]

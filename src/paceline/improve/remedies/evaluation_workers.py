@@ -24,7 +24,7 @@ evaluation, so `tune` proposes no workers if a single evaluation waits less than
 least every 30 steps, because a trial makes few steps and must reach an evaluation.
 
 A loader counts as an evaluation loader if gradients are switched off when its epoch begins, as under `torch.no_grad()`.
-In the Hugging Face Trainer, gradients are still on at that time.
+The Hugging Face Trainer switches gradients off later, so its evaluation loader is not recognised.
 
 ## Safety class
 
