@@ -197,7 +197,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
 
 
 def _last_run(line: list[str]) -> dict[str, Any]:
-    """Return what the last recorded run of the program tells, as fields of a result; nothing if it cannot be read."""
+    """Return facts of the last recorded run of the program, as fields of a result; empty if the run cannot be read."""
     from paceline.cli.runs import last_run
     from paceline.explain.ending import ended
     from paceline.explain.whole_run import whole_run
@@ -252,7 +252,7 @@ def _claimed_name(stem: str = "recipe") -> Path:
 def _write_recipe(
     given: Path | None, recipe: Recipe, *, proven: bool = True
 ) -> tuple[str | None, EnvironmentFault | None]:
-    """Write a recipe. Returns where it is, or why it is nowhere: what was found must not be lost for that.
+    """Write a recipe. Return its path, or the fault that prevented writing; then the caller prints the recipe.
 
     Args:
         given: The file for a recipe that is proven; None: one is chosen.

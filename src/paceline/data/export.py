@@ -51,7 +51,7 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
 
 
 def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
-    """Return what another format does not keep of a data set, in words."""
+    """Return messages that say what another format cannot store of a data set."""
     notes = []
     columns = dataset.contents.columns
     if kind == "tfrecord":

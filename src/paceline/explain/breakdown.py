@@ -46,7 +46,7 @@ def of_one_model(rank: Rank, rows: Rows) -> slice:
 
 
 def _models(rank: Rank, rows: Rows) -> list[slice]:
-    """Return the parts of the rows between the first steps of models of other sizes."""
+    """Return the slices of step rows, cut wherever training starts on a model of another size."""
     starts = sorted(int(note["step"]) for note in rank.noted("model"))[1:]
     edges = [0, *np.searchsorted(rows["index"], starts), len(rows)]
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]

@@ -100,7 +100,7 @@ def _tune(safety: Safety, launch: Launch) -> str:
 
 
 def _page(verdict: Finding, *, failed: bool) -> NextStep:
-    """Return the page of the verdict, and why no search is proposed."""
+    """Return the command that explains the verdict, with the reason why no search is proposed."""
     why = "" if failed or not verdict.remedies else "; tune can try none of its remedies"
     return NextStep(
         text=f"see what {verdict.name} means and what helps{why}", command=f"paceline explain {verdict.code}"

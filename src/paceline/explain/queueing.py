@@ -40,7 +40,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A loader, as its queue would do. Without workers there is none now, and a step takes what it was measured."""
+    """The supply of batches with a queue. Without workers there is no queue, and a step takes the measured time."""
 
     supply: Supply
     loader: LoaderBreakdown

@@ -67,7 +67,7 @@ class Budget:
         return _OF_LEARNING * self.total_s
 
     def allows_learning(self, start_s: float, step_s: float) -> bool:
-        """Say whether there is time to find out how much processes differ among themselves.
+        """Return whether the budget allows measuring how much identical processes differ in speed.
 
         Args:
             start_s: That one takes to its first step.

@@ -24,7 +24,7 @@ def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
 
 
 def is_in_force(recipe_file: Path, folder: Path) -> bool:
-    """Return whether a recipe had an effect in a run; also true if the recipe has no settings or is not known any more.
+    """Return whether a recipe had an effect in a run. True also if the recipe is empty or no longer readable.
 
     Args:
         recipe_file: The file of the recipe.

@@ -90,7 +90,7 @@ def _busy_cores(tuned: Tuned) -> str | None:
 
 
 def _allow(tuned: Tuned, program: str) -> NextStep | None:
-    """Return the command that allows what is expected to gain more than what was found, and clearly.
+    """Return the command that allows another safety class, if a change of that class is expected to gain clearly more.
 
     Changes of the training algorithm (semantic) are a decision of the user and are never proposed.
     """

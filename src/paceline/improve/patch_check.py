@@ -151,7 +151,7 @@ class _Runs:
         return self._run(recipe, recipe, self._sides[0])
 
     def patched(self, recipe: Recipe) -> _Ran:
-        """Return what the patched program computes; the recipe says how dropout is to be drawn."""
+        """Return what the patched program computes. The recipe decides how random numbers of dropout are fixed."""
         return self._run(recipe, BASELINE, self._sides[1])
 
     def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _Ran:

@@ -50,7 +50,7 @@ def _cells(line: RunLine) -> tuple[str, ...]:
 
 
 def _stacked(row: Sequence[str], width: int) -> Text:
-    """Lay a run out on two lines; what does not fit is cut at the end."""
+    """Return a run as two lines, truncated to the terminal's width."""
     run_id, began, ended, verdict, command = row
     lines = [Text.assemble(run_id, "  ", (verdict, "bold")), Text(f"  {began}, {ended}: {command}", style="dim")]
     for line in lines:

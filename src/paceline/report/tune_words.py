@@ -113,7 +113,7 @@ def safety_line(tuned: Tuned) -> str:
 
 
 def unproven_lines(tuned: Tuned) -> list[str]:
-    """Say what looked best where nothing was kept, and what is known of it; nothing where no change looked faster."""
+    """Return lines on the fastest unproven change and its checks; none if a change was kept or none looked faster."""
     trial = tuned.unproven
     if trial is None:
         return []

@@ -181,7 +181,7 @@ def ending(diagnosis: Diagnosis) -> str:
 
 
 def ending_and_time(diagnosis: Diagnosis) -> str:
-    """Say how the program ended and after what time; the time stands before the message of an exception."""
+    """Return how the program ended and its duration, in words. The duration comes before an exception's message."""
     after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
     text = ending(diagnosis)
     failed = _FAILED.match(text)

@@ -100,7 +100,7 @@ def _by_use(events: Sequence[Any]) -> tuple[Rows, Rows, Rows]:
 
 
 def _captured(rows: Sequence[Rows]) -> tuple[int, int] | None:
-    """Return from when to when something happened, on the GPU or on the host; None where nothing did."""
+    """Return the times of the first and the last event, on the GPU or the host; None without events."""
     some = [each for each in rows if len(each)]
     if not some:
         return None

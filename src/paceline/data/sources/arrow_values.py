@@ -42,7 +42,7 @@ def merged_schema(schemas: Sequence[Any], files: Sequence[Path]) -> Any:
 
 
 def kind_of_type(own: Any) -> ColumnKind:
-    """Return the kind of column that values of a type become; of files and bytes, "bytes"."""
+    """Return the column kind for values of a type; files and bytes become "bytes"."""
     from pyarrow import types
 
     if types.is_integer(own) or types.is_boolean(own):
@@ -140,7 +140,7 @@ def _decoded(own: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return lists and dicts of what JSON has; dates and the like as text.
+    """Return a value as JSON types: lists, dictionaries, numbers and text. Dates become text.
 
     Raises:
         ValueError: There are bytes in it.

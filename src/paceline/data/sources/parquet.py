@@ -191,7 +191,7 @@ class _ArrowFile:
 
 
 def _readable(table: Any) -> Any:
-    """Return a table whose nanoseconds are text, because Python's dates have none."""
+    """Return a table with nanosecond times as text, because Python's dates have no nanoseconds."""
     import pyarrow
     from pyarrow import types
 

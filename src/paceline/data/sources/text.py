@@ -87,7 +87,7 @@ def text_files(path: Path) -> list[Path]:
 
 
 def left_out(path: Path) -> list[str]:
-    """Return a message about files of a folder that are no text; none if there are none."""
+    """Return a message about the files in a folder that are not text; no message if all are text."""
     if path.is_file():
         return []
     others = [Path(file) for file in files_below(path) if not file.lower().endswith(SUFFIXES)]

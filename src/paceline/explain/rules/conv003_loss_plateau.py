@@ -119,7 +119,7 @@ def _flat_since(loss: LossCurve) -> int | None:
 
 
 def _may_still_fall(half: Floats, first: float) -> bool:
-    """Say whether the second half may have fallen by a large part of what the first half fell."""
+    """Return whether the loss may have fallen in the second half by a large part of its fall in the first half."""
     slope = slope_interval(np.arange(len(half), dtype=np.float64), half)
     if slope is None:
         return False

@@ -87,7 +87,7 @@ def check(facts: Facts) -> Finding | None:
 
 
 def _kept(facts: Facts) -> Interval:
-    """Return the share of time without a core of the rank in the middle."""
+    """Return the median over ranks of the share of time in which the training thread waited for a core."""
     ranks = sorted(facts.ranks, key=lambda rank: kept_from_cpu(rank.record))
     return kept_interval(ranks[len(ranks) // 2].record)
 

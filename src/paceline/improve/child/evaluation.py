@@ -35,7 +35,7 @@ def follow(loader: Any, asked: Mapping[str, Any]) -> None:
 
 
 def patch(torch: Any, workers: int | None) -> None:
-    """Begin epochs of evaluation as the program would, or with this many workers.
+    """Start evaluation epochs with the program's own loader settings, or with a given number of workers.
 
     Args:
         torch: The module.

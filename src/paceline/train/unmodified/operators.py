@@ -64,7 +64,7 @@ def patch(spread: Spread) -> None:
 
 
 def whole(value: Any) -> Any:
-    """Return the whole of a split tensor, without gradients; all else as it is."""
+    """Return the full tensor of a sharded one, without gradients; return other values unchanged."""
     return value.detach().full_tensor() if hasattr(value, "full_tensor") else value
 
 
@@ -253,7 +253,7 @@ class _Operators:
             return _Gathered(self._torch, value).value.detach()
 
     def copied(self, value: Any) -> Any:
-        """Return a plain tensor, or a parameter, that holds the whole of a split one."""
+        """Return a plain tensor or parameter with the full content of a sharded one."""
         found = self.gathered(value).clone()
         if getattr(value, "_is_param", False):
             return self._torch.nn.Parameter(found, requires_grad=value.requires_grad)
@@ -285,7 +285,7 @@ class _Gathered:
 
 
 def _piece(kind: Any, split: Any, value: Any) -> Any:
-    """Return this rank's piece of a whole tensor, split as another one is."""
+    """Return this rank's shard of a full tensor, split like another tensor."""
     from torch.distributed.tensor import Replicate
 
     mesh = split.device_mesh
