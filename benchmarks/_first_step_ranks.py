@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _first_step_cases import Case, faults
 from _first_step_ordinary import ordinary
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 STEPS = 3

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from fit import ROWS
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.constants import fitted
 from paceline.plan.played import closer
 from paceline.plan.predict import chosen, predict, prepare

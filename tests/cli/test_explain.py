@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli import group
+from paceline.core.errors import UsageError
 from paceline.core.remedies import REMEDIES
-from paceline.errors import UsageError
 from paceline.explain.pages import TABLE, all_pages, files, markdown, without_links, write_pages
 from paceline.explain.rules import all_rules
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.cli.conftest import Paceline, call
 
 from paceline.cli.runs import find_run
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.record import layout
 from paceline.report.run_list import RunLine, print_runs
 

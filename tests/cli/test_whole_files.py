@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.outputs import whole, write_text
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.sources.found import source_of
-from paceline.errors import EnvironmentFault, UsageError
 
 
 @pytest.fixture

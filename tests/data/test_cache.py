@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.data.making import converted, jpeg
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.convert import Options, convert
 from paceline.data.crops import CenterCrop, RandomResizedCrop
 from paceline.data.loader import Loader
@@ -19,7 +20,6 @@ from paceline.data.pictures import Decoder
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.stages import Spent
-from paceline.errors import EnvironmentFault, UsageError
 
 CROPS = [RandomResizedCrop(32), CenterCrop(32)]
 

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from tests.data.making import pixels
 
+from paceline.core.errors import UsageError
 from paceline.data import CenterCrop, Loader
 from paceline.data.convert import Options, convert
 from paceline.data.sources.dataset import DatasetSource
-from paceline.errors import UsageError
 
 COUNT = 12
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from tests.data.making import converted, folder_of_pictures, jpeg
 
+from paceline.core.errors import UsageError
 from paceline.data.contents import read_contents
 from paceline.data.convert import PLAN_FILE, Options, convert, fingerprint
 from paceline.data.index import DamagedData
@@ -25,7 +26,6 @@ from paceline.data.sources.dataset import DatasetSource
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.table import file_table
 from paceline.data.verify import verify
-from paceline.errors import UsageError
 
 
 def quiet(done: int, whole: int) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.data.making import converted
 
+from paceline.core.errors import PacelineError
 from paceline.data.crops import CenterCrop
 from paceline.data.loader import Loader
 from paceline.data.sharded import ShardedDataset
 from paceline.data.verify import verify
-from paceline.errors import PacelineError
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.data.test_loader import Numbers
 
+from paceline.core.errors import UsageError
 from paceline.data import Loader
 from paceline.data.dealt import part_of
-from paceline.errors import UsageError
 
 
 def loader(**settings) -> Loader:

@@ -9,13 +9,13 @@ from collections import namedtuple
 import pytest
 import torch
 
+from paceline.core.errors import UsageError
 from paceline.data import Loader
 from paceline.data.crew import Crew
 from paceline.data.engine import made_ahead
 from paceline.data.stages import Clock
 from paceline.data.to_device import Here, bytes_of, delivery_to, each_tensor, samples_of
 from paceline.data.tuning import Pace
-from paceline.errors import UsageError
 
 
 class Steady:

@@ -6,12 +6,12 @@ import pytest
 from tests.data.making import folder_of_pictures, jpeg
 
 from paceline.cli import main
+from paceline.core.errors import UsageError
 from paceline.data import Loader
 from paceline.data.convert import Options, convert
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.found import classes_from, source_of
 from paceline.data.sources.image_folder import image_folder
-from paceline.errors import UsageError
 
 
 def made(source, dest) -> list[dict[str, object]]:

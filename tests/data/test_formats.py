@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.making import converted, jpeg
 
+from paceline.core.errors import UsageError
 from paceline.data import decode_audio, tfrecord
 from paceline.data.convert import Options, convert
 from paceline.data.export import export, export_notes
@@ -23,7 +24,6 @@ from paceline.data.sharded import ShardedDataset
 from paceline.data.sources import BadSample
 from paceline.data.sources.found import source_of
 from paceline.data.writer import Writer
-from paceline.errors import UsageError
 
 PICTURES = [jpeg(24 + 8 * number, 32, number) for number in range(6)]
 LABELS = [3, 1, 4, 1, 5, 9]

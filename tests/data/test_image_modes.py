@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 from tests.data.making import jpeg, pixels
 
+from paceline.core.errors import UsageError
 from paceline.data import CenterCrop, Loader, ShardedDataset
 from paceline.data.convert import Options, convert
 from paceline.data.image_modes import NotAnImage, column_mode, image_header
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
 from paceline.data.sources.image_folder import image_folder
-from paceline.errors import UsageError
 
 IDS = (np.arange(40 * 48).reshape(40, 48) % 21).astype(np.uint8)
 DEEP = (np.arange(40 * 48).reshape(40, 48) * 33).astype(np.uint16)

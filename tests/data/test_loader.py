@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.data.making import converted, pixels
 
+from paceline.core.errors import UsageError
 from paceline.data.convert import Options, convert
 from paceline.data.crops import CenterCrop, RandomResizedCrop
 from paceline.data.index import DamagedData
@@ -30,7 +31,6 @@ from paceline.data.processes import manner_of
 from paceline.data.ranks import Share, share_here
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.image_folder import image_folder
-from paceline.errors import UsageError
 from paceline.hardware.files import LocalFiles
 
 

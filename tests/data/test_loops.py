@@ -12,12 +12,12 @@ import pytest
 import torch
 from tests.data.making import folder_of_pictures
 
+from paceline.core.errors import UsageError
 from paceline.data import Loader
 from paceline.data.convert import Options, convert
 from paceline.data.own_generators import own_generators
 from paceline.data.rank_counts import ranks_here
 from paceline.data.sources.image_folder import image_folder
-from paceline.errors import UsageError
 
 MODULE = np.random.default_rng(5)
 THREADS = {"threads": 1}

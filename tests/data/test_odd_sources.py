@@ -14,6 +14,7 @@ from PIL import Image
 from tests.data.making import jpeg
 
 from paceline.cli.data_convert import command
+from paceline.core.errors import UsageError
 from paceline.data.batches import ShardedSamples
 from paceline.data.convert import Options, convert
 from paceline.data.loader import Loader
@@ -22,7 +23,6 @@ from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
 from paceline.data.sources.found import source_of
 from paceline.data.sources.image_folder import image_folder
-from paceline.errors import UsageError
 
 
 def made_of(source, dest, **how) -> ShardedDataset:

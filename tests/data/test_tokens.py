@@ -11,12 +11,12 @@ import pytest
 import tokenizers
 import torch
 
+from paceline.core.errors import UsageError
 from paceline.data.index import DamagedData
 from paceline.data.loader import Loader
 from paceline.data.sources.text import documents, tokenizer_of
 from paceline.data.token_shards import verify_tokens, write_tokens
 from paceline.data.tokens import ByteTokenizer, Text, TokenDataset
-from paceline.errors import UsageError
 
 TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for number in range(40)]
 

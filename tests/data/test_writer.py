@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 from tests.data.making import pixels
 
+from paceline.core.errors import UsageError
 from paceline.data import Loader, ShardedDataset, Writer
 from paceline.data.convert import Options, convert
 from paceline.data.sources import BadSample
 from paceline.data.sources.found import source_of
 from paceline.data.verify import verify
-from paceline.errors import UsageError
 
 
 def sample(number: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from tests.explain.build import RunFolder, training
 from tests.explain.build import plain as plain_steps
 from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.explain.compare import compare, outcome_of
 from paceline.explain.comparison import Comparison
 from paceline.explain.model import Interval

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import find_instance, gpus, instances, match_gpu
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.tune import _claimed_name, _write_recipe
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 from paceline.improve.trials import Player, ProgramFailed, TrialFailed
 
 TRAINS = """

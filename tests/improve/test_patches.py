@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.improve.patches.model import Patch, Source
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.improve import recipe as recipes
 
 

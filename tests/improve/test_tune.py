@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline import units
+from paceline.core import units
 
 WAITS = """
 import time

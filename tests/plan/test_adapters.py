@@ -6,7 +6,7 @@ import pytest
 from tests.plan.cases import memory_of, step_of
 from tests.plan.test_search import wish
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.adapters import low_rank
 from paceline.plan.constants import fitted
 from paceline.plan.convention import model_flops

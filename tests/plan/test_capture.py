@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.cli import main
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.capture import from_factory
 
 pytest.importorskip("torch")

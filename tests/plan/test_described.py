@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.configs import from_config
 from paceline.plan.described import amount, machines, model_of, network_bytes_per_s
 

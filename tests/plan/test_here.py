@@ -17,7 +17,7 @@ from tests.plan.profiles import (
 )
 from tests.plan.test_operators import operator, tensor
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.here import live_bytes, predicted, rates_of
 
 WIDTH, TOKENS = 512, 2048

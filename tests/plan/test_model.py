@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.convnets import convnet
 from paceline.plan.named import from_numbers, named
 from paceline.plan.setting import Layout, parse_layout

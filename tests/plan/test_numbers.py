@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.described import model_of
 
 SIZE = {"layers": 32, "hidden": 4096, "heads": 32}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paceline.cli import main
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.capture import from_factory
 from paceline.plan.constants import fitted
 from paceline.plan.convnets import convnet

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.plan.cases import case, memory_of, step_of
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.constants import fitted
 from paceline.plan.pipeline import Passes, kept, played, spans
 from paceline.plan.played import closer

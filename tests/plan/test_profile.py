@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.plan.profiles import profile
 
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.plan.profile import default_path, doubts, read_profile, write_profile
 
 TODAY = date(2026, 11, 22)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plan.cases import PUBLISHED
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.constants import fitted
 from paceline.plan.predict import predict
 from paceline.plan.report import validate

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 from tests.plan.cases import memory_of, step_of
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import find_instance
 from paceline.plan.advice import Target, advise
 from paceline.plan.catalogue import Limits, offers

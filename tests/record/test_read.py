@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.explain.build import FIRST_NS, HOST, OFFSET_NS, RunFolder, S, pack, plain, step, steps
 
-from paceline.errors import NewerSchemaError, RecordError
+from paceline.core.errors import NewerSchemaError, RecordError
 from paceline.record import layout
 from paceline.record.layout import FLAG_TAIL, STEP, STEP_FIELDS, TICK, TICK_FIELDS
 from paceline.record.read import STEP_TYPE, TICK_TYPE, read_run

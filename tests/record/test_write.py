@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
 
 

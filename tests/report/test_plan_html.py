@@ -14,6 +14,7 @@ from tests.report.reading import Reading
 from tests.report.sample import HOSTILE
 from tests.report.test_html import LOADING, section
 
+from paceline.core.units import seconds, size
 from paceline.plan.advice import Advice, Target, advise
 from paceline.plan.catalogue import Limits, offers
 from paceline.plan.constants import fitted
@@ -22,7 +23,6 @@ from paceline.plan.named import named
 from paceline.plan.search import Wish
 from paceline.report.page.shell import asset
 from paceline.report.plan_html import offers_to_html, to_html
-from paceline.units import seconds, size
 
 TODAY = date(2026, 11, 22)
 

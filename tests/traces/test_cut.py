@@ -8,7 +8,7 @@ import json
 import pytest
 from tests.traces.making import captured, gpu, host, launch
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces.cut import Between, between_of, cut
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.traces.making import by_chance, captured, fetching, gpu, launch, waiting
 from tests.traces.test_kineto import kernel, written
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces.changes import change_of, usual
 from paceline.traces.critical import timeline_of, walked
 from paceline.traces.many import read_all

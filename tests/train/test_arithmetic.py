@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine, gradients
 
 INPUTS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))

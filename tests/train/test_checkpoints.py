@@ -9,7 +9,7 @@ import torch
 from tests.train.launching import on_ranks
 from torch import nn
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine, checkpoints
 
 PROGRAM = """

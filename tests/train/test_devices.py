@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.train.launching import on_ranks
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import world
 
 

@@ -9,7 +9,7 @@ import torch
 from tests.train.launching import on_ranks
 from torch import nn
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 PROGRAM = """
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine, positions
 
 DRAWN = torch.Generator().manual_seed(0)

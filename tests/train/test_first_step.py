@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.train.launching import ROOT, on_ranks
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.comparison import differences, samples
 from paceline.train.layout import Layout
 from paceline.train.recipe import made

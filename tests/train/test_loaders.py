@@ -12,8 +12,8 @@ import torch
 from tests.train.launching import on_ranks
 from torch.utils.data import TensorDataset
 
+from paceline.core.errors import UsageError
 from paceline.data import Loader
-from paceline.errors import UsageError
 from paceline.train import Engine
 
 # The last step of an epoch has 2 of 4 samples, one for each rank.

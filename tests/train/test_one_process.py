@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 from paceline.train.recipe import made
 from paceline.train.world import join

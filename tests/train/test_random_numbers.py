@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 OUT = Path(sys.argv[1])

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.layout import Layout
 from paceline.train.recipe import Recipe, add_arguments, from_arguments, made, read
 

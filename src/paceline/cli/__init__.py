@@ -10,7 +10,7 @@ import click
 
 from paceline import __version__
 from paceline.cli.lazy_group import ClosedOutput, LazyGroup
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 
 VERBS = {
     "run": "Watch a training program without changing it, and name its bottleneck.",

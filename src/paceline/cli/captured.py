@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.record import layout
 
 PAGE = "trace.html"  # in the run's folder

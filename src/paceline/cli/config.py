@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from paceline.cli.command import Command
 from paceline.cli.lazy_group import LazyGroup
 from paceline.cli.settings import options_of, settings_file, settings_map
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from paceline import units
 from paceline.cli.command import Command
 from paceline.cli.data_convert_stores import local_paths
 from paceline.cli.data_convert_text import convert_text, is_text
 from paceline.cli.numbers import FiniteFloat
 from paceline.cli.progress import Progress
-from paceline.errors import UsageError
+from paceline.core import units
+from paceline.core.errors import UsageError
 from paceline.report.words import count
 
 if TYPE_CHECKING:

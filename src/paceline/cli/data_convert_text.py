@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from paceline.cli.progress import Progress
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.report.words import count
 
 _SHOWN = 8

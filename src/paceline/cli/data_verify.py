@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline import units
 from paceline.cli.command import Command
 from paceline.cli.progress import Progress
-from paceline.errors import UsageError
+from paceline.core import units
+from paceline.core.errors import UsageError
 from paceline.report.words import count
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.command import Command
+from paceline.core.errors import UsageError
 from paceline.core.remedies import REMEDIES, RemedyInfo
 from paceline.core.safety import SAFETY_MEANING, Safety
-from paceline.errors import UsageError
 from paceline.explain.pages import Page, all_pages
 from paceline.explain.pages import markdown as finding_markdown
 from paceline.explain.verdict import NOT_FINDINGS

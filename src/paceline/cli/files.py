@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 PAGES = Path(".paceline/pages")  # of `--open` without `--html FILE`
 STDOUT = Path("-")

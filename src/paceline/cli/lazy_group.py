@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from paceline.cli.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
 from paceline.cli.settings import defaults_of, name_variables, settings_map
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 
 class ClosedOutput(Exception):

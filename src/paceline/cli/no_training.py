@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.record import layout
 
 

@@ -16,7 +16,7 @@ import click
 
 from paceline.cli.files import STDOUT, open_page, write_to_stdout
 from paceline.cli.runs import PAGE
-from paceline.errors import EnvironmentFault, PacelineError
+from paceline.core.errors import EnvironmentFault, PacelineError
 
 if TYPE_CHECKING:
     from paceline.explain.model import Diagnosis

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.explain.next_step import as_typed
 
 if TYPE_CHECKING:

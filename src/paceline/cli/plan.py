@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.lazy_group import LazyGroup
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 VERBS = {
     "for": "Predict the training of a model on a cluster, and find the best parallel layout. The word `for` can be "

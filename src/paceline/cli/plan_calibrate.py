@@ -12,7 +12,7 @@ import click
 from paceline.cli.command import Command
 from paceline.cli.files import FILE_ONLY, check_writable
 from paceline.cli.progress import Progress
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 
 @click.command(

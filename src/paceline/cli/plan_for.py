@@ -13,7 +13,7 @@ from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_j
 from paceline.cli.numbers import FiniteFloat
 from paceline.cli.outputs import json_text, tell_written, write_text
 from paceline.cli.program import ModelOrProgram, command_line, program_of, takes_program
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.hardware.catalogue import Instance

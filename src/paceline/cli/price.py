@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from paceline.cli.numbers import FiniteFloat
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import find_instance, instances
 
 by_number = click.option(

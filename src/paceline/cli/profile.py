@@ -8,7 +8,7 @@ import click
 
 from paceline.cli.command import Command
 from paceline.cli.runs import LAST, complete_run, find_run, in_runs_folder
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.record import layout
 from paceline.record.write import RUNS
 

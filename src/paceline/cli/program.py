@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.command import Command
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 _FORMS = ("[OPTIONS] SCRIPT [ARGS]...", "[OPTIONS] -m MODULE [ARGS]...", "[OPTIONS] -- COMMAND [ARGS]...")
 _DATA = (".csv", ".ipynb", ".json", ".md", ".toml", ".txt", ".yaml", ".yml")  # never scripts

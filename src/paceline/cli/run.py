@@ -11,7 +11,7 @@ from paceline.cli.files import to_html, to_json, to_markdown, to_open
 from paceline.cli.price import by_instance, by_number
 from paceline.cli.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.observe.probe.capture import steps_of
 from paceline.train.layout import parse
 from paceline.train.unmodified.allowed import check_axes, checked

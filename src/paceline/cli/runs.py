@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.errors import PacelineError, UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.record import layout
 from paceline.record.write import RUNS
 

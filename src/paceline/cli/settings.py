@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 PREFIX = "PACELINE"
 

@@ -13,7 +13,7 @@ from paceline.cli.command import EXIT_CODES, Command
 from paceline.cli.files import FILE_ONLY, check_writable, opens_page, to_html, to_json, to_markdown
 from paceline.cli.outputs import json_text, tell_written, whole, write_text
 from paceline.cli.progress import Progress
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces import WINDOWS
 
 if TYPE_CHECKING:

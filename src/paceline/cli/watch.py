@@ -20,7 +20,7 @@ from paceline.cli.files import check_writable
 from paceline.cli.no_training import check_command, discard, ended_before_training
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, misplaced_option, stem_of
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
 from paceline.improve.confirmed import given_up, missing

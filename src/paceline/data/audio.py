@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.sources import BadSample
-from paceline.errors import EnvironmentFault
 
 
 class Sound(NamedTuple):

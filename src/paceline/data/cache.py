@@ -19,10 +19,10 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.model import Contents
 from paceline.data.rank_counts import ranks_here
 from paceline.data.sharded import Place, ShardedDataset
-from paceline.errors import EnvironmentFault
 from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.index import UNREADABLE, DamagedData, ShardIndex, read_index
 from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
-from paceline.errors import EnvironmentFault, UsageError
 
 BLOCK_BYTES = 2 << 20  # read in one piece, about
 # Of each block: the shard, the first sample (of all), where it begins in the shard's file and where it ends, in bytes.

@@ -20,7 +20,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import units
+from paceline.core import units
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.chance import key_of, permutation
 from paceline.data.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.image_modes import column_mode
@@ -30,7 +31,6 @@ from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_pa
 from paceline.data.sample_reading import read_samples
 from paceline.data.shards import write_shard
 from paceline.data.sources import BadSample, Source
-from paceline.errors import EnvironmentFault, UsageError
 from paceline.hardware.host import this_host
 from paceline.hardware.operating_system import allowed_cores
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.data.loader import Loader
-from paceline.errors import UsageError
 
 
 def part_of(loader: Loader, rank: int, ranks: int) -> Loader:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline import units
+from paceline.core import units
 from paceline.data.image_modes import EACH
 from paceline.data.mixing import mixing_of
 from paceline.data.model import Column

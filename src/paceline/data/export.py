@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.model import Column
 from paceline.data.sharded import Place, ShardedDataset, missing_of
 from paceline.data.tfrecord import encoded, framed
-from paceline.errors import EnvironmentFault, UsageError
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
 CLASSES_FILE = "classes.txt"

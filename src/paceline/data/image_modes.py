@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.jpeg import NotAJpeg, header_of
-from paceline.errors import EnvironmentFault
 
 EACH = "each"  # of a column whose images have modes that no one mode holds: each image keeps its own
 DEEP = ("RGB;16", "RGBA;16", "LA;16")

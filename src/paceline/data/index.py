@@ -22,10 +22,10 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from paceline.core.errors import RecordError
 from paceline.data.image_modes import NotAnImage, image_header
 from paceline.data.jpeg import Frame, header_of, intervals_of
 from paceline.data.model import Column, Payload, Sample
-from paceline.errors import RecordError
 
 Array = NDArray[np.generic]
 _JPEG = b"\xff\xd8"

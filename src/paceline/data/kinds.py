@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paceline.core.errors import UsageError
 from paceline.data.model import KEY, Column, ColumnKind, Payload
-from paceline.errors import UsageError
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
 TEXTS = ("txt", "json", "jsonl", "csv", "xml", "html", "caption")

@@ -20,6 +20,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
 from paceline.data.batches import Maker
 from paceline.data.changed import transformed
 from paceline.data.crops import Crop
@@ -44,7 +45,6 @@ from paceline.data.substitutes import Replacing
 from paceline.data.to_device import Here, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.tuning import Pace
 from paceline.data.wanted import processes_for, wanted_of
-from paceline.errors import UsageError
 
 Numbers = NDArray[np.int64]
 _TRAINED = 3  # batches that the training may hold at a time, whose memory is used again

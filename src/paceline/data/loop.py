@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.core.forks import keep_in_children
-from paceline.errors import UsageError
 
 _HANDED = 8  # one batch in so many whose handing over is timed
 

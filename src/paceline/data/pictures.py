@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.image_modes import DEEP, EACH, NotAnImage, image_header, pil
 from paceline.data.parts import Parts
-from paceline.errors import EnvironmentFault
 
 Pixels = NDArray[np.uint8]  # of shape [height, width, 3], red, green, blue
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.core.errors import UsageError
 from paceline.data.index import DamagedData
 from paceline.data.model import Shard
 from paceline.data.shards import crc32_of
-from paceline.errors import UsageError
 
 _PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
 LOCK_FILE = ".converting.lock"

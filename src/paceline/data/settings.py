@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from paceline.core.errors import UsageError
 from paceline.data.ranks import Share
 from paceline.data.slices import Ends
 from paceline.data.tuning import Bounds, Pace
-from paceline.errors import UsageError
 
 _MOST_READERS, _MOST_READY = 32, 32
 _OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip"), "image_mode": (None, "L", "RGB", "RGBA")}

@@ -12,13 +12,13 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
 from paceline.data.contents import Blocks
 from paceline.data.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
 from paceline.data.index import Array, DamagedData, ShardIndex
 from paceline.data.model import Column, Contents, shown
 from paceline.data.remote.folder import RemoteFolder
 from paceline.data.remote.settings import chosen
-from paceline.errors import UsageError
 
 Numbers = NDArray[np.int64]
 _KEPT_INDEXES = 4096  # of shards

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 from isal import isal_zlib
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.index import Growing
 from paceline.data.model import Column, Payload, Sample, Shard, index_name
-from paceline.errors import EnvironmentFault
 
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 22

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.resuming import LOCK_FILE, alone_in, clear
 from paceline.data.shards import crc32_of
 from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 from paceline.data.verify import Verified
-from paceline.errors import EnvironmentFault, UsageError
 
 SHARD_TOKENS = 1 << 26  # 128 MB of two bytes each
 PLAN_FILE = ".converting.json"

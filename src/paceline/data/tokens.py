@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
 from paceline.data.folders import is_url
 from paceline.data.index import UNREADABLE, DamagedData
-from paceline.errors import UsageError
 
 SCHEMA = "paceline.tokens/1"
 CONTENTS_FILE = "tokens.json"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
 from paceline.data.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
 from paceline.data.cache import Cache, cache_in
 from paceline.data.crops import Crop
@@ -29,7 +30,6 @@ from paceline.data.settings import Settings
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
 from paceline.data.tokens import TokenDataset
-from paceline.errors import UsageError
 
 _log = logging.getLogger("paceline.data")
 _TRIED = 64  # samples by which it is found out how they behave

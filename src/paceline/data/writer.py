@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.data.convert import write_data_set
 from paceline.data.kinds import column_names
 from paceline.data.model import Column, ColumnKind, Contents, Sample, Shard, Value
@@ -18,7 +19,6 @@ from paceline.data.shards import ShardWriter
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import kept, kind_of
 from paceline.data.sources.dataset_images import Written
-from paceline.errors import UsageError
 
 _FIRST = 16  # samples by which it is found out which columns there are
 

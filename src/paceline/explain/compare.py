@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline import units
-from paceline.errors import UsageError
+from paceline.core import units
+from paceline.core.errors import UsageError
 from paceline.explain.batch_means import mean_interval, paired_ratio
 from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
 from paceline.explain.contention import taken_by_others

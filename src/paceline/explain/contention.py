@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import Facts
 from paceline.explain.model import Confidence, Evidence, Finding

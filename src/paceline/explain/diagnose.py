@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.breakdown import timeline
 from paceline.explain.contention import with_confidence
 from paceline.explain.device_times import why_host_times

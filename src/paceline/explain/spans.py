@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.supply import WORTH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.core.safety import Safety
 from paceline.explain.model import Evidence, Interval, LoaderBreakdown
 

@@ -14,8 +14,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from paceline.errors import UsageError
-from paceline.units import money
+from paceline.core.errors import UsageError
+from paceline.core.units import money
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 

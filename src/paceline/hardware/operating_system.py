@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Literal
 
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 
 Need = Literal["posix", "linux"]
 _ANYWHERE = "paceline report, compare, trace, explain and plan --gpus with numbers (such as --params 8b) work here"

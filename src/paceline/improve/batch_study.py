@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from paceline import units
+from paceline.core import units
 from paceline.hardware.files import LocalFiles
 from paceline.hardware.memory import available_bytes
 from paceline.improve.batch import BatchStudy, Size, noise_scale, progress, rate_factor, rule_of

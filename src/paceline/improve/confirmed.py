@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.improve.child.held import FOLDER
 from paceline.improve.recipe import Recipe, content_of, keys_of
 from paceline.improve.trials import TrialFailed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.core.safety import Safety
 from paceline.explain.model import Interval
 from paceline.explain.next_step import NextStep

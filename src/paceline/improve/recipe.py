@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.improve.settings import SETTINGS, Setting
 
 Recipe = Mapping[str, Mapping[str, Any]]

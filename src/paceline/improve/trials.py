@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 from paceline.hardware.busy import host_busy_s
 from paceline.improve import child
 from paceline.improve.child import ports

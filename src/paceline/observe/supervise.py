@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.observe import leftovers
 from paceline.record import layout
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.setting import Adapted, Layout
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines
 from paceline.plan.model import Transformer

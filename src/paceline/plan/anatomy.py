@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.experts import Experts, Width, experts_of, width_of
 from paceline.plan.model import Transformer
 from paceline.plan.parts import Part, Weight

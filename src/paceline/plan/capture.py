@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.observe.probe import anatomy
 from paceline.observe.probe.kept import Kept
 from paceline.plan.anatomy import transformer_of

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Instance, instances
 from paceline.plan.constants import Fitted
 from paceline.plan.described import Machines, card_of, of_instance

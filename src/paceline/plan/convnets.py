@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.model import ConvNet
 
 

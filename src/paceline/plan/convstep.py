@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.constants import Constants
 from paceline.plan.machines import ceiling, link_bytes_per_s, network_bytes_per_s
 from paceline.plan.memory import conv_parts

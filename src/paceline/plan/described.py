@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, gpus, instances
 from paceline.plan.configs import from_config
 from paceline.plan.convnets import convnet

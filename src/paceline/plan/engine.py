@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.setting import Layout
 from paceline.plan.turns import Schedule
 from paceline.train.layout import parse

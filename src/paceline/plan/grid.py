@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan import adapters, engine
 from paceline.plan.columns import Columns, configurations
 from paceline.plan.model import Transformer

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
+from paceline.core.units import seconds
 from paceline.plan.operators import FREE, Kind, kind_of
 from paceline.plan.profile import Block, Figure, Place, Point, Profile
 from paceline.plan.surface import Line, Surface, line, rates, surface
-from paceline.units import seconds
 
 _FAR = 23  # a power of two: what was touched 4 MiB ago or more has left the caches that a core has for itself
 _COPIED = "each.add.Tensor.float32"  # stands for operators that were not measured

@@ -11,7 +11,7 @@ import math
 import re
 from statistics import median
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Gpu, find_gpu, gpus
 from paceline.plan.setting import Cluster
 

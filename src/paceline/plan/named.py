@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.model import Transformer
 
 _FLAGS = ("gated", "tied", "causal")

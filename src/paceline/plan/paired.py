@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.anatomy import blocks_of, in_attention
 from paceline.plan.model import Transformer
 from paceline.plan.parts import Part, Weight

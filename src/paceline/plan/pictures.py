@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.anatomy import attention_width, block_fields, blocks_of
 from paceline.plan.model import ConvNet, Model, Transformer
 from paceline.plan.parts import Part

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from paceline import __version__
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.hardware.host import this_host
 
 SCHEMA = "paceline.profile/1"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.anatomy import transformer_of
 from paceline.plan.model import Model, Transformer
 from paceline.plan.paired import Pair, adapted, frozen_part, pairs_of

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from paceline.errors import PacelineError, UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.plan.convention import model_flops
 from paceline.plan.convnets import convnet
 from paceline.plan.machines import card, ceiling

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan import optimizers
 from paceline.plan.columns import Floats, columns_of, on
 from paceline.plan.constants import Fitted

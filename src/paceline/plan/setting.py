@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Gpu
 from paceline.plan.model import Model
 from paceline.plan.turns import Schedule

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.plan.setting import Attention, Kernels, Recompute, Sharded
 
 _OVERLAP_SINCE = 2023  # and flash attention, and sequence parallelism

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paceline.errors import NewerSchemaError, RecordError
+from paceline.core.errors import NewerSchemaError, RecordError
 from paceline.record import layout
 from paceline.record.lives import lives_of
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker

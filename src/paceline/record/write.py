@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 from paceline.record import layout
 
 RUNS = Path(".paceline") / "runs"

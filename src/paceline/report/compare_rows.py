@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.comparison import Comparison, LossChange, PhaseChange
 from paceline.explain.model import Finding, Interval
 from paceline.explain.next_step import after_comparison

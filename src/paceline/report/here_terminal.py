@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paceline.core.units import count, percent, seconds, size
 from paceline.plan.here import Predicted
 from paceline.plan.profile import Figure, Profile
-from paceline.units import count, percent, seconds, size
 
 _NAMES = {
     "matrix": "matrix products",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Evidence, Finding, Remedy
 from paceline.report import words
 from paceline.report.phases import shown

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline import __version__
+from paceline.core.units import count, percent
 from paceline.plan.report import Errors, Report
 from paceline.plan.rows import Row
-from paceline.units import count, percent
 
 SCHEMA = "paceline.plan-validate/1"
 _HEAD = ("rows", "predicted", "time, median", "time, p90", "memory, median", "order")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
 from paceline.core.remedies import PRECISION_REMEDIES
+from paceline.core.units import money, percent, rate, seconds, size
 from paceline.plan.advice import Advice
 from paceline.plan.catalogue import Offer, Offers
 from paceline.plan.model import Model, Transformer
@@ -24,7 +25,6 @@ from paceline.report.plan_words import (
     utilisation,
     weights,
 )
-from paceline.units import money, percent, rate, seconds, size
 
 _MOST_PLANS = 6
 

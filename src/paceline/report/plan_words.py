@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from paceline.core.units import money, percent, seconds
 from paceline.hardware.catalogue import Gpu
 from paceline.plan.convention import flops_of
 from paceline.plan.model import Model, Transformer
 from paceline.plan.money import OLD_DAYS, Cost
 from paceline.plan.search import Plan
 from paceline.plan.setting import Adapted, Layout
-from paceline.units import money, percent, seconds
 
 TIME_WORDS = {
     "matrix": "matrix products",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paceline.core.units import count, percent, seconds, significant, size
 from paceline.plan.here import messages_of, rates_of
 from paceline.plan.profile import Figure, Moved, Place, Profile
-from paceline.units import count, percent, seconds, significant, size
 
 _REFERENCE_FLOPS = 2 * 512**3
 _NOISY = 0.1  # of a figure: half the distance between its quartiles

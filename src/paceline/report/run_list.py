@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paceline import units
+from paceline.core import units
 from paceline.report.words import printable
 
 _HEADS = ("run", "began", "ended", "verdict", "command")

@@ -15,7 +15,7 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Cost, Diagnosis, Finding, Remedy
 from paceline.explain.next_step import NextStep
 from paceline.report import words

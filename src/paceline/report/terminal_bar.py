@@ -7,7 +7,7 @@ from itertools import cycle
 
 from rich.text import Text
 
-from paceline import units
+from paceline.core import units
 from paceline.report.phases import PhaseStyle
 
 Shares = Sequence[tuple[PhaseStyle, float]]

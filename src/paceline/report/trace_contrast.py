@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.report.words import count
 from paceline.traces.contrast import Contrast, KernelChange
 from paceline.traces.model import CLASSES

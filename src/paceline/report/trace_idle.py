@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.traces.idle import MICRO_NS, Idle
 
 CAUSES = {

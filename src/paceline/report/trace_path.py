@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.report.words import count
 from paceline.traces.path import PathSummary
 from paceline.traces.summary import RankTrace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.roofline import roof_of
 from paceline.hardware.catalogue import match_gpu
 from paceline.report.words import count

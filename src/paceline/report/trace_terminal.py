@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Finding
 from paceline.explain.traced import verdict_of
 from paceline.report.terminal import encodable

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Gain, Interval
 from paceline.improve.goals import GOALS
 from paceline.improve.model import OUTCOMES, Trial, Tuned

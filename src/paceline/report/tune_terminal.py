@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
 from paceline.improve.by_hand import by_hand

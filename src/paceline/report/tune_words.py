@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paceline import units
+from paceline.core import units
 from paceline.core.safety import SAFETY_MEANING, least_safe
 from paceline.explain.model import Interval
 from paceline.improve.batch import BatchStudy, Size

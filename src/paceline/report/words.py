@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, Interval, RankBreakdown, Remedy
 from paceline.explain.verdict import OF_THE_MACHINE
 from paceline.explain.words import SHARE_OF_SAMPLES

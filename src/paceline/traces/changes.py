@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces.critical import Timeline
 from paceline.traces.intervals import Ns
 from paceline.traces.model import CLASSES, COMMUNICATION, COPY

@@ -9,7 +9,7 @@ from typing import cast
 
 from isal import isal_zlib
 
-from paceline.errors import RecordError
+from paceline.core.errors import RecordError
 
 _GZIP = b"\x1f\x8b"
 _WITH_HEADER = 31  # gzip's header and trailer, for zlib

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces import nsys
 from paceline.traces.content import NotACapture, content_of
 from paceline.traces.kineto import STEP

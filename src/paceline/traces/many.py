@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.hardware.operating_system import allowed_cores
 from paceline.traces.changes import check_kernels
 from paceline.traces.collectives import Matched, matched

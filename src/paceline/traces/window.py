@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.traces import WINDOWS
 from paceline.traces.classes import hta_class_of
 from paceline.traces.model import Capture, GpuEvents

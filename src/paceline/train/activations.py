@@ -16,7 +16,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.gradients import is_number
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import agreement, batch_norm
 from paceline.train.activations import blocks_of
 from paceline.train.layout import Layout

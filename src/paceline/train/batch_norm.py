@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 Total = Callable[[Any], Any]  # the sum of a tensor over ranks; its gradient is the sum over ranks as well
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import chain, count
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import agreement, random_states
 from paceline.train.world import World, state_of, text_of
 

@@ -16,7 +16,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.replicas import Replicas
 
 _PROGRESS = "paceline.json"

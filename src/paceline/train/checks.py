@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

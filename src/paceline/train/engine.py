@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
 from paceline.train.comparison.copies import copied

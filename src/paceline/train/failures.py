@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from paceline.errors import PacelineError
+from paceline.core.errors import PacelineError
 
 _KEY = "paceline/failed"
 _LOOK_S = 0.5  # how often a rank looks whether another one failed

@@ -22,7 +22,7 @@ from functools import partial
 from math import log2
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import prod
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 AXES = ("pp", "dp", "shard", "cp", "tp")  # slowest first
 _MOST = 3  # axes larger than 1 at a time

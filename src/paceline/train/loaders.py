@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import agreement
 from paceline.train.batches import Dealt, Order, Part, Place, like, why_not
 from paceline.train.parallel import cp

@@ -8,7 +8,7 @@ from functools import wraps
 from types import MethodType
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 

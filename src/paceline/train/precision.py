@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.layout import Layout
 
 _NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import checkpoints, gradients, loaders
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.evaluation import evaluated

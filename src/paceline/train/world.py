@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import failures, random_states
 from paceline.train.layout import AXES, Layout, check_ranks
 

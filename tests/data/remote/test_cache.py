@@ -17,11 +17,11 @@ from tests.data.remote import stores
 from tests.data.remote.stores import first, serving
 from tests.data.remote.test_loader import SOON, batches, until
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.folders import Stop, Stopped
 from paceline.data.remote import cache as of_cache
 from paceline.data.remote.cache import Cache
 from paceline.data.sharded import ShardedDataset
-from paceline.errors import EnvironmentFault
 
 PIECE = 1000  # bytes of a piece on the disk
 DATA = bytes(range(256)) * 3 + bytes(PIECE - 768 - 16)

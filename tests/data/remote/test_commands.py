@@ -13,11 +13,11 @@ from tests.data.making import converted
 from tests.data.remote import stores
 from tests.data.remote.stores import Served, always, serving
 
+from paceline.core.errors import UsageError
 from paceline.data.index import DamagedData
 from paceline.data.sharded import Place, ShardedDataset
 from paceline.data.tokens import TokenDataset
 from paceline.data.verify import verify
-from paceline.errors import UsageError
 
 
 @pytest.fixture

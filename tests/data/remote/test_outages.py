@@ -14,10 +14,10 @@ from tests.data.remote.stores import always, serving
 from tests.data.remote.test_loader import batches
 
 from paceline.cli.data_convert import command
+from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.sharded import ShardedDataset
 from paceline.data.verify import verify
-from paceline.errors import EnvironmentFault, PacelineError, UsageError
 
 
 @pytest.fixture(scope="module")

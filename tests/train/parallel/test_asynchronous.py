@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.train.launching import on_ranks
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.parallel.asynchronous import Offer, Staleness, admitted
 from paceline.train.recipe import made
 
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 torch.set_num_threads(1)

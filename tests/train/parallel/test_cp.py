@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine, positions
 
 OUT = Path(sys.argv[1])

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.train.launching import on_ranks
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.recipe import made
 
 STEPS = 14
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 torch.set_num_threads(1)

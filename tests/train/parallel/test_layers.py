@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 from paceline.train.parallel.layers import places, spread
 

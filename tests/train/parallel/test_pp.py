@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.parallel.pp import Pipeline, stages_of
 
 

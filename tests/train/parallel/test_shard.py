@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 OUT = Path(sys.argv[1])

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 
-from paceline import units
+from paceline.core import units
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.folders import Stop, Stopped
 from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings
 from paceline.data.remote.store import Store
-from paceline.errors import EnvironmentFault, UsageError
 
 _COMMON_BYTES = 8 << 20  # of a request, for which the limit in time stands
 _LONGEST_S = 20.0  # between two tries

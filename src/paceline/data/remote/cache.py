@@ -24,9 +24,9 @@ from pathlib import Path
 
 from isal import isal_zlib
 
-from paceline import units
+from paceline.core import units
+from paceline.core.errors import EnvironmentFault
 from paceline.data.folders import Stop
-from paceline.errors import EnvironmentFault
 
 _END = struct.Struct("<4sIQ")  # behind the bytes: a mark, CRC-32, length
 _MARK = b"PLC1"

@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.model import CONTENTS_FILE
 from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings, cache_folder
-from paceline.errors import EnvironmentFault, UsageError
 
 Progress = Callable[[int, int], None]
 _LAST = (CONTENTS_FILE, "tokens.json")  # what makes a folder a data set

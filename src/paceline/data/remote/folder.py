@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from isal import isal_zlib
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.contents import Blocks, blocks_in, contents_in
 from paceline.data.folders import Filled, IndexOf, LostPart, Piece, Stop
 from paceline.data.index import ShardIndex, read_index
@@ -26,7 +27,6 @@ from paceline.data.remote.cache import Cache
 from paceline.data.remote.secrets import shown_url
 from paceline.data.remote.settings import RemoteSettings, cache_folder
 from paceline.data.remote.store import FsspecStore, Store
-from paceline.errors import EnvironmentFault, UsageError
 
 _LOOKS = 2  # at bytes that are not those that were written: a wrong transfer is made right by another
 _KEPT_PIECES = 40  # in memory, of those who read sample by sample: more than are mixed with each other at a time

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 VARIABLE = "PACELINE_CACHE"
 OFF = "off"

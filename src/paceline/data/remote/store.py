@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.remote.secrets import parted, shown_url, without_secrets
-from paceline.errors import EnvironmentFault, UsageError
 
 
 class Store(Protocol):

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.index import UNREADABLE
 from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import files_below, left_out_notes, times_of
 from paceline.data.sources.zarr_arrays import of_zarr
-from paceline.errors import EnvironmentFault, UsageError
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _CHUNK_BYTES = 64 << 20  # of chunks that are kept in memory, of each array

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from paceline.core.errors import UsageError
 from paceline.data.kinds import column_names, json_of
 from paceline.data.model import Column, Sample
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import Files, file_column, size_of
-from paceline.errors import UsageError
 
 _LISTS = ("images", "annotations", "categories")
 _FOLDERS = (".", "images", "..", "../images")  # where images lie, seen from the JSON file

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline import units
+from paceline.core import units
+from paceline.core.errors import UsageError
 from paceline.data.image_modes import pil
 from paceline.data.kinds import plain_suffix
 from paceline.data.model import Payload
-from paceline.errors import UsageError
 
 Written = Literal["png", "jpeg"]
 _WRITTEN: tuple[Written, ...] = ("png", "jpeg")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from paceline.core.errors import UsageError
 from paceline.data.kinds import PICTURES, text_of
 from paceline.data.model import Column, Payload, Sample, shown
 from paceline.data.sources import BadSample
-from paceline.errors import UsageError
 
 AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac")
 VIDEO = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".mpg", ".mpeg")

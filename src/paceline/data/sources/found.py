@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from paceline.core.errors import UsageError
 from paceline.data.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
@@ -20,7 +21,6 @@ from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.data.sources.zarr_arrays import is_zarr
-from paceline.errors import UsageError
 
 _SPLITS = "dataset_dict.json"  # of Hugging Face's datasets
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")

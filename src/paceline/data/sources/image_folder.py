@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.core.errors import UsageError
 from paceline.data.model import Column
 from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, files_below, numbers_of, size_of
-from paceline.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.kinds import column_names, kind_of_suffix, suffix_of_bytes
 from paceline.data.model import Column, ColumnKind, Sample
 from paceline.data.sources import BadSample
 from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kept_value, kind_of_type, merged_schema
 from paceline.data.sources.files import times_of
-from paceline.errors import EnvironmentFault, UsageError
 
 _KEPT_GROUPS = 8  # groups of rows in memory
 

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from paceline.core.errors import UsageError
 from paceline.data.kinds import column_names
 from paceline.data.model import Column
 from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, size_of
-from paceline.errors import UsageError
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number

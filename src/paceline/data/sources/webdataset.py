@@ -18,11 +18,11 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.data.kinds import column_names, column_of_suffix, plain_suffix
 from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import left_out_notes, times_of
-from paceline.errors import UsageError
 
 PLAIN = (".tar",)
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import EnvironmentFault, UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 
 _KEPT_BYTES = 64 << 20  # of chunks in memory, of each array
 _MARKS = (".zgroup", ".zarray", ".zmetadata", "zarr.json")

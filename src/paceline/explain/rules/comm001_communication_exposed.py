@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.core.safety import Safety
 from paceline.explain import spans, words
 from paceline.explain.facts import Facts

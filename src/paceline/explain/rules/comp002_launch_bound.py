@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.explain import spans, words
 from paceline.explain.breakdown import profiled_part
 from paceline.explain.facts import Facts, RankFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.gains import at_most
 from paceline.explain.matrix import matrix_share

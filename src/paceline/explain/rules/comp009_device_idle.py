@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain import spans
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule, comp002_launch_bound, comp003_sync_stall, data001_loader_serial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.explain import words
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Remedy

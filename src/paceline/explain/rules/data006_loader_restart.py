@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline import units
+from paceline.core import units
 from paceline.explain import words
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.breakdown import kept_from_cpu, kept_interval
 from paceline.explain.facts import Facts
 from paceline.explain.gains import saving

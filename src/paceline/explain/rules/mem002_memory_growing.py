@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Interval, Remedy
 from paceline.explain.rules import Rule

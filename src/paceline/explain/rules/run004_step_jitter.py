@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain import words
 from paceline.explain.breakdown import host_ratio
 from paceline.explain.facts import TELLABLE_S, Facts

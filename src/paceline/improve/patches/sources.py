@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.improve.patches.model import Source
 
 _MODULE = ("-m", "--module")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 from paceline.improve.patches.model import Patch, Source
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from paceline.errors import EnvironmentFault
+from paceline.core.errors import EnvironmentFault
 from paceline.hardware.busy import host_busy_s
 from paceline.hardware.host import this_host
 from paceline.plan.calibrate.zoo import BLOCKS, GRID, LARGE, LARGE_BLOCKS, SMALL, SMALL_BLOCKS, Animal

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, Literal
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 
 Kind = Literal["transformer", "convolution"]
 

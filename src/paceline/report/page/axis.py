@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.units import of_one
+from paceline.core.units import of_one
 
 MAX_UNIT = 12  # characters of a unit that labels a value
 # By unit: from which high end of the axis on, divided by what, under which name. The first that fits counts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, HotFunction, RankBreakdown, SourceLines
 from paceline.record.layout import PHASES
 from paceline.report import words

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline import units
+from paceline.core import units
 from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, element, join
 from paceline.report.phases import shown

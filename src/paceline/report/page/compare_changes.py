@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.comparison import Comparison, PhaseChange
 from paceline.explain.model import Finding
 from paceline.report.compare_rows import reasons, signed_interval

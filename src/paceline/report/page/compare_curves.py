@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.comparison import Comparison
 from paceline.explain.model import Diagnosis
 from paceline.report import words

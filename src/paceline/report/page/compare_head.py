@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.comparison import Comparison, Outcome
 from paceline.explain.model import Diagnosis
 from paceline.report import words

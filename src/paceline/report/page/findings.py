@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Finding, Gain, Remedy, SourceLines
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table

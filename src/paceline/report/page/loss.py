@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, LossCurve
 from paceline.report import words
 from paceline.report.page.axis import Axis, axis, log_axis

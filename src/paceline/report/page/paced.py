@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline import units
+from paceline.core import units
 from paceline.report.page.chart import phase_bar, swatch
 from paceline.report.page.markup import Markup, element
 from paceline.report.phases import STYLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.advice import Advice
 from paceline.plan.catalogue import Offer
 from paceline.plan.search import Plan, Wish

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.advice import Advice
 from paceline.plan.catalogue import Offer, Offers
 from paceline.plan.money import Cost, age_days

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.advice import Advice
 from paceline.plan.search import Plan
 from paceline.report.page.chart import legend, meter, stacked, swatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.model import Model, Transformer
 from paceline.plan.search import Wish
 from paceline.report.page.markup import Markup, element, section, table

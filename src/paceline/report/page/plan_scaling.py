@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.advice import Advice, Scaled
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, legend, line, meter, plot

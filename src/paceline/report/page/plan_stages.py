@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.plan.advice import Advice
 from paceline.plan.pipeline import Span, Spans, spans
 from paceline.plan.played import Stages

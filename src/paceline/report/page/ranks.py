@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, RankBreakdown
 from paceline.record.layout import PHASES
 from paceline.report import words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis
 from paceline.report import words
 from paceline.report.page.markup import Markup, element, section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Finding
 from paceline.explain.traced import verdict_of
 from paceline.report import words

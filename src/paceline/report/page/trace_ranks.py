@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline import units
+from paceline.core import units
 from paceline.report import words
 from paceline.report.page.chart import legend, stacked
 from paceline.report.page.markup import Markup, element, section, table

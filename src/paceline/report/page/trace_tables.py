@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.report import words
 from paceline.report.page.chart import meter
 from paceline.report.page.kernel_name import kernel_name

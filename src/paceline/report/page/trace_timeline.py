@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import units
+from paceline.core import units
 from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, section

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Tuned
 from paceline.report import words

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from paceline import units
+from paceline.core import units
 from paceline.core.safety import Safety, least_safe
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline import units
+from paceline.core import units
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, tune_words, words
 from paceline.report.page.markup import Markup, element, section

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Gain, Interval
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.report import tune_rows, words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import units
+from paceline.core import units
 from paceline.explain.model import Diagnosis, Remedy
 from paceline.explain.next_step import NextStep
 from paceline.report import words

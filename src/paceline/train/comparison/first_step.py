@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train import batch_norm, random_states
 from paceline.train.arrange import Arranged
 from paceline.train.comparison import advice, differences, draws, samples, synced

@@ -28,7 +28,7 @@ from statistics import median
 from threading import Condition, Thread
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.layout import Layout
 
 _NONE = -1

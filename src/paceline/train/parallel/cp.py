@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.core.errors import UsageError
 from paceline.train.batches import like
 
 _here = threading.local()  # .part: of this thread's forward

@@ -1,6 +1,6 @@
-"""How are quantities printed? One function per unit; a missing value prints as ``n/a``.
+"""Quantities as text, one function for each unit. A missing value is ``n/a``.
 
-All inputs are SI base units (seconds, bytes, fractions); the unit shown is chosen by size.
+Inputs are in SI base units (seconds, bytes, fractions). The size of a value decides the unit of the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""The exceptions of Paceline and their exit codes.
 
     PacelineError                exit code 3: a fault of ours
     ├── UsageError               exit code 2: the command line, or what it names
@@ -6,7 +6,7 @@
     └── RecordError              exit code 2: a run folder that cannot be read
         └── NewerSchemaError     written by a newer Paceline
 
-Every message says what was given, what is allowed and what to type next.
+Every message names the given value, the allowed values and the next command.
 """
 
 from __future__ import annotations
