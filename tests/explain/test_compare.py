@@ -12,9 +12,9 @@ from tests.explain.build import plain as plain_steps
 from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
 
 from paceline.core.errors import UsageError
+from paceline.core.statistics import Interval
 from paceline.explain.compare import compare, outcome_of
 from paceline.explain.comparison import Comparison
-from paceline.explain.model import Interval
 from paceline.record import layout
 from paceline.record.read import read_run
 

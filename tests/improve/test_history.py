@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Gain
 from paceline.improve.history import AGREEING, NEWEST, Machine, Outcome, corrected, informed, outcome_of
 from paceline.improve.model import Candidate, Trial
 

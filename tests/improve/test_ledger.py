@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.report import tune_sample
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.history import Machine
 from paceline.improve.ledger import Ledger, place, read
 

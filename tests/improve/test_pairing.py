@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve import pairing
 from paceline.improve.judging import Rules, judges_of
 from paceline.improve.pairing import Judges, Pair, RoundLimits, long_run, play_alone, play_round, undisturbed

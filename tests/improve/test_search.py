@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve import tune
 from paceline.improve.ledger import Ledger
 from paceline.improve.pairing import Round

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.report import tune_sample
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.keeping import with_checks
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round

@@ -7,6 +7,7 @@ import functools
 import math
 import random
 
+from paceline.core.statistics import Interval
 from paceline.explain.model import (
     Cost,
     Diagnosis,
@@ -15,7 +16,6 @@ from paceline.explain.model import (
     Gain,
     GaugeSeries,
     HotFunction,
-    Interval,
     LoaderBreakdown,
     LossCurve,
     RankBreakdown,

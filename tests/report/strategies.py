@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.core.remedies import REMEDIES
 from paceline.core.safety import SAFETY_CLASSES
+from paceline.core.statistics import Interval
 from paceline.explain.model import (
     Cost,
     Diagnosis,
@@ -16,7 +17,6 @@ from paceline.explain.model import (
     Gain,
     GaugeSeries,
     HotFunction,
-    Interval,
     LoaderBreakdown,
     LossCurve,
     RankBreakdown,

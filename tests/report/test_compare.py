@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from tests.explain.written_run import steady_rows, write_run
 
+from paceline.core.statistics import Interval
 from paceline.explain.compare import compare
 from paceline.explain.comparison import Comparison, Difference
-from paceline.explain.model import Interval
 from paceline.record.read import read_run
 from paceline.report.compare_json import comparison_to_json
 from paceline.report.compare_markdown import comparison_to_markdown

@@ -7,7 +7,8 @@ import math
 import pytest
 from tests.report import sample
 
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Gain
 from paceline.report import words
 from paceline.report.page.axis import axis
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from tests.report import sample
 
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Gain
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, StepTimes, Trial, Tuned
 from paceline.improve.quality import Quality, SeedTimes

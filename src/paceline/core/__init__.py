@@ -1,1 +1,1 @@
-"""Definitions that every other package uses: errors, units, safety classes and the table of remedies."""
+"""Definitions that every other package uses: errors, units, statistics, safety classes and the table of remedies."""

@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from paceline.core.statistics import Floats, Interval, half_width, median_interval, thin, warmup_length
 from paceline.explain.device_times import at_the_device
-from paceline.explain.model import HotFunction, Interval, RankBreakdown, TimelinePoint
-from paceline.explain.statistics import Floats, median_interval, t_975, thin, warmup_length
+from paceline.explain.model import HotFunction, RankBreakdown, TimelinePoint
 from paceline.record import layout
 from paceline.record.layout import PHASES, SLOTS
 from paceline.record.run import JsonObject, Launch, Rank, Rows, column
@@ -119,7 +119,7 @@ def kept_interval(rank: Rank) -> Interval:
     ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
     passed = np.diff(ticks["time_ns"].astype(np.int64)) / 1e9
     parts = np.diff(ticks["main_runnable_s"])[passed > 0] / passed[passed > 0]
-    half = t_975(len(parts) - 1) * float(parts.std(ddof=1)) / math.sqrt(len(parts)) if len(parts) >= 3 else share
+    half = half_width(parts) if len(parts) >= 3 else share
     return Interval(value=share, low=max(0.0, share - half), high=min(1.0, share + half), count=len(parts))
 
 

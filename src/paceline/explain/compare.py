@@ -1,7 +1,7 @@
 """What got slower or faster between two runs, and why? Two records in, one `Comparison` out.
 
 Time for a step is the mean over the steady steps that both runs have: the means of the phases add up to it, and it is
-what is paid for (a median would miss a stall in every tenth step). Its intervals are those of `batch_means`. Where
+what is paid for (a median would miss a stall in every tenth step). Its intervals are those of batch means. Where
 other programs took cores, the interval also holds what the runs may have taken without waiting for a core.
 """
 
@@ -13,14 +13,13 @@ from typing import Any
 
 from paceline.core import units
 from paceline.core.errors import UsageError
-from paceline.explain.batch_means import mean_interval, paired_ratio
+from paceline.core.statistics import Floats, Interval, mean_interval, paired_ratio
 from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
 from paceline.explain.contention import taken_by_others
 from paceline.explain.contrast import differences, gone_findings, loss_change, new_findings, notes
 from paceline.explain.diagnose import diagnose
 from paceline.explain.facts import MIN_STEPS, Facts, gather
-from paceline.explain.model import Diagnosis, Interval
-from paceline.explain.statistics import Floats
+from paceline.explain.model import Diagnosis
 from paceline.explain.step_series import WALL, Series, paired_series
 from paceline.explain.whole_run import whole_run
 from paceline.record.layout import PHASES

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.whole_run import WholeRun
 from paceline.record.run import Launch
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from paceline.core.statistics import Floats, median_interval
 from paceline.explain.comparison import Difference, LossChange
 from paceline.explain.ending import RUNNING
 from paceline.explain.facts import Facts
 from paceline.explain.model import Diagnosis, Finding
-from paceline.explain.statistics import Floats, median_interval
 from paceline.explain.verdict import TOO_SHORT
 from paceline.record import layout
 from paceline.record.run import Rank, column

@@ -6,12 +6,11 @@ budget: each phase of a step can be saved once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline.explain.model import Basis, Evidence, Finding, Gain, HotFunction, Interval, Remedy
-from paceline.explain.statistics import Floats, t_975
+from paceline.core.statistics import Floats, Interval, half_width, proportion_interval
+from paceline.explain.model import Basis, Evidence, Finding, Gain, HotFunction, Remedy
 from paceline.record.layout import PHASES
 
 _MOST = 0.99  # share of a step that any change can save
@@ -60,7 +59,7 @@ def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interva
     """
     count = len(seconds)
     mean = float(seconds.mean()) if count else 0.0
-    half = t_975(count - 1) * float(seconds.std(ddof=1)) / math.sqrt(count) if count >= 3 else mean
+    half = half_width(seconds) if count >= 3 else mean
     scale = fraction * count / max(total_s, 1e-9)
     return Interval(value=mean * scale, low=max(0.0, mean - half) * scale, high=(mean + half) * scale, count=count)
 
@@ -76,13 +75,9 @@ def share_of_samples(share: float, count: int, total: int, fraction: float) -> I
     """
     if total <= 0:
         return Interval(value=0.0, low=0.0, high=share * fraction, count=0)
-    z, part = 1.96, count / total
-    middle = (part + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * math.sqrt(part * (1 - part) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    low, high = proportion_interval(count, total)
     scale = share * fraction
-    return Interval(
-        value=part * scale, low=max(0.0, middle - half) * scale, high=min(1.0, middle + half) * scale, count=total
-    )
+    return Interval(value=count / total * scale, low=low * scale, high=high * scale, count=total)
 
 
 def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from paceline.core.statistics import thin
 from paceline.explain.model import GaugeSeries
-from paceline.explain.statistics import thin
 from paceline.record.run import JsonObject, Run
 
 _MOST_POINTS = 400

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.core.statistics import Interval
 from paceline.explain.breakdown import runnable_ratio
-from paceline.explain.model import HotFunction, Interval, LoaderBreakdown, WorkerRow
+from paceline.explain.model import HotFunction, LoaderBreakdown, WorkerRow
 from paceline.explain.reader import made_behind
 from paceline.record.layout import BATCH_BOUNDS_S
 from paceline.record.run import JsonObject, Rank, Run, Worker

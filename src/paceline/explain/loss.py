@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.core.statistics import thin
 from paceline.explain.model import LossCurve
-from paceline.explain.statistics import thin
 from paceline.record import layout
 from paceline.record.read import read_losses
 from paceline.record.run import Rank

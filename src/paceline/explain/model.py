@@ -8,6 +8,7 @@ from typing import Literal
 
 from paceline.core.remedies import RemedyInfo, remedy_info
 from paceline.core.safety import Safety
+from paceline.core.statistics import Interval
 
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
@@ -15,16 +16,6 @@ Basis = Literal["measured", "model", "assumed"]
 
 
 _SURE: Mapping[Basis, Confidence] = {"measured": "high", "model": "medium", "assumed": "low"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A quantity with the bounds it lies in (95% unless said) and the number of observations behind it."""
-
-    value: float
-    low: float
-    high: float
-    count: int
 
 
 @dataclass(frozen=True, kw_only=True)

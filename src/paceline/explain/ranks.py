@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
+from paceline.core.statistics import half_width
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.contention import others_take_cores
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.objectives import Exchanges, exchanges_of
-from paceline.explain.statistics import t_975
 from paceline.explain.supply import is_starved
 from paceline.record.layout import PHASES
 
@@ -86,7 +86,7 @@ def _half_s(rank: RankFacts) -> float:
     """Return half the 95% interval of the mean seconds that a rank is busy in a step, from the means of blocks."""
     busy = rank.walls - rank.phases["communication"]
     means = np.array([block.mean() for block in np.array_split(busy, _BLOCKS) if len(block)])
-    return t_975(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5 if len(means) >= 3 else 0.0
+    return half_width(means) if len(means) >= 3 else 0.0
 
 
 def _without_a_core_s(rank: RankFacts) -> float:

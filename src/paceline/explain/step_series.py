@@ -7,8 +7,8 @@ from functools import reduce
 
 import numpy as np
 
+from paceline.core.statistics import Floats
 from paceline.explain.facts import MIN_STEPS, Facts, RankFacts
-from paceline.explain.statistics import Floats
 from paceline.record.layout import PHASES
 
 WALL = "wall"

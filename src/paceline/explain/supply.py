@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.core.statistics import Floats
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
 from paceline.explain.loader import loaders_made
 from paceline.explain.model import Gain
 from paceline.explain.reader import made_behind
-from paceline.explain.statistics import Floats
 from paceline.record import layout
 
 WORTH = 0.05  # a share of step time below which waiting for data is no finding

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.core.safety import Safety
-from paceline.explain.model import Evidence, Interval, LoaderBreakdown
+from paceline.core.statistics import Interval
+from paceline.explain.model import Evidence, LoaderBreakdown
 
 SHARE_OF_SAMPLES = "share of samples"  # the unit of evidence that names a hot function
 

@@ -27,8 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.explain.model import Interval
-from paceline.explain.statistics import Floats
+from paceline.core.statistics import Floats, Interval
 from paceline.improve.child.noise import FOLDER, WINDOW
 
 _RESAMPLED = 400

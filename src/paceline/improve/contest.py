@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.model import StepTimes
 from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe

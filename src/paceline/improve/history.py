@@ -30,7 +30,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.core.safety import Safety
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval, t_quantile
+from paceline.explain.model import Gain
 from paceline.improve.model import Candidate, Status, Trial, says_little
 from paceline.improve.remedies import expected
 from paceline.improve.situation import Situation
@@ -150,23 +151,17 @@ def _moved(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
     own2 = centre * centre / _size2(centre)
     weight = _PRIOR + sum(c * c / _size2(c) for c, _ in pairs)
     beta = (_PRIOR + sum(a * c / _size2(c) for c, a in pairs)) / weight
-    unit = half / _quantile(_PRIOR_SPREAD)  # s_0 d sqrt(1 + c^2 / d^2 / k)
+    unit = half / t_quantile(_Z, _PRIOR_SPREAD)  # s_0 d sqrt(1 + c^2 / d^2 / k)
     claimed2 = unit * unit / _size2(centre) / (1 + own2 / _PRIOR)
     residual2 = sum((a - beta * c) ** 2 / _size2(c) for c, a in pairs) + _PRIOR * (beta - 1) ** 2
     freedom = _PRIOR_SPREAD + len(pairs)
     spread2 = (_PRIOR_SPREAD * claimed2 + residual2) / freedom
-    reach = _quantile(freedom) * math.sqrt(spread2 * _size2(centre) * (1 + own2 / weight))
+    reach = t_quantile(_Z, freedom) * math.sqrt(spread2 * _size2(centre) * (1 + own2 / weight))
     beta = min(beta, _STEEPEST)
     reach = max(reach, abs(beta) * half)
     if len(pairs) < _MANY:
         reach = min(reach, _WIDEST * half + _FLOOR)
     return Gain(low=math.exp(beta * centre - reach), high=math.exp(beta * centre + reach))
-
-
-def _quantile(freedom: float) -> float:
-    """Return the 90% quantile of Student's t, by Cornish and Fisher's expansion: 2% low at two degrees of freedom."""
-    z = _Z
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def _size2(centre: float) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.pairing import Judges, Outlook, Pair
 from paceline.improve.statistics import LARGE, decided, wants_processes
 

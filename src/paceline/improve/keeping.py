@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.contest import Race
 from paceline.improve.goals import seconds
 from paceline.improve.gpu_blocks import over_blocks

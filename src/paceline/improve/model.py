@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.core.safety import Safety
-from paceline.explain.model import Diagnosis, Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.whole_run import WholeRun
 from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.core.safety import Safety
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.goals import GOALS
 from paceline.improve.model import Trial, Tuned

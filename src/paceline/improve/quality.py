@@ -14,10 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.explain.model import Interval
-from paceline.explain.statistics import Floats
+from paceline.core.statistics import Floats, Interval, half_width
 
-_T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}  # by degrees of freedom
 _REACHED = 0.8  # of a run of the baseline
 _FEWEST = 5  # losses that are averaged
 
@@ -95,6 +93,6 @@ def _ratio(rows: Sequence[SeedTimes]) -> Interval | None:
     logs = [math.log(row.baseline_s / row.candidate_s) for row in rows if row.candidate_s]
     if len(logs) < len(rows) or len(logs) < 2:
         return None
-    reach = _T95.get(len(logs) - 1, 2.0) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    reach = half_width(np.array(logs))
     mean = float(np.mean(logs))
     return Interval(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach), count=len(logs))

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 
 ALPHA = 0.05
 Values = tuple[float, float]  # of the baseline and of the candidate, for the same steps

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.safety import least_safe
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
 from paceline.improve.recipe import Recipe, keys_of, merged

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from paceline.core.safety import Safety
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.baseline import watch_baseline
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from paceline.core.safety import Safety
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.budget import Budget
 from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import OUTCOMES, Candidate, Trial

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from paceline import __version__
+from paceline.core.statistics import Interval
 from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange
-from paceline.explain.model import Diagnosis, Finding, Interval
+from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.next_step import after_comparison
 from paceline.explain.whole_run import WholeRun
 from paceline.report.words import finite, steps_of

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.core import units
+from paceline.core.statistics import Interval
 from paceline.explain.comparison import Comparison, LossChange, PhaseChange
-from paceline.explain.model import Finding, Interval
+from paceline.explain.model import Finding
 from paceline.explain.next_step import after_comparison
 from paceline.report.phases import STYLES
 from paceline.report.words import steps_of

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.explain.model import Diagnosis, Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.by_hand import by_hand

@@ -6,7 +6,7 @@ import math
 
 from paceline.core import units
 from paceline.core.safety import SAFETY_MEANING, least_safe
-from paceline.explain.model import Interval
+from paceline.core.statistics import Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, Tuned
 from paceline.improve.quality import Quality

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from paceline.core import units
-from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, Interval, RankBreakdown, Remedy
+from paceline.core.statistics import Interval
+from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, RankBreakdown, Remedy
 from paceline.explain.verdict import OF_THE_MACHINE
 from paceline.explain.words import SHARE_OF_SAMPLES
 from paceline.record.layout import PHASES

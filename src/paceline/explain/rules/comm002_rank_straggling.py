@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from paceline.core import units
+from paceline.core.statistics import Interval
 from paceline.explain import spans
 from paceline.explain.facts import Facts
 from paceline.explain.gains import at_most, saving
-from paceline.explain.model import Evidence, Finding, Interval, Remedy
+from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import straggler
 from paceline.explain.rules import Rule
 from paceline.traces.many import Traces

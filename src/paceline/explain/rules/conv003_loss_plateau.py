@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.core import units
+from paceline.core.statistics import Floats, slope_interval
 from paceline.explain.facts import Facts
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.objectives import single_objective
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import Floats, slope_interval
 
 _LEAST = 60
 _IMPROVED = 0.05  # share of the first loss by which it must have fallen

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.core import units
+from paceline.core.statistics import half_width
 from paceline.explain import words
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import t_975
 from paceline.explain.supply import WORTH, Supply, restarts_s, waiting_rank
 from paceline.record import layout
 
@@ -69,7 +69,7 @@ def _gain(rank: RankFacts, supply: Supply) -> tuple[Gain, bool]:
     """Return the gain of keeping the workers, and whether its lower end is worth it."""
     batch_s = 0.0 if rank.loader is None else rank.loader.produce_s / rank.loader.batches
     each = restarts_s(rank, batch_s)
-    half = t_975(len(each) - 1) * float(each.std(ddof=1)) / len(each) ** 0.5
+    half = half_width(each)
     per_step = len(each) / len(rank.rows) / supply.step_s
     low, high = (min(0.99, max(0.0, float(each.mean()) + sign * half) * per_step) for sign in (-1, 1))
     high = min(high, supply.wait_share)

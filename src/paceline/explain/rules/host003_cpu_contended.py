@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from paceline.core import units
+from paceline.core.statistics import Interval
 from paceline.explain.breakdown import kept_from_cpu, kept_interval
 from paceline.explain.facts import Facts
 from paceline.explain.gains import saving
 from paceline.explain.host import HostUse
-from paceline.explain.model import Evidence, Finding, Gain, Interval, Remedy
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 
 PAGE = """

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core import units
+from paceline.core.statistics import Floats, Interval, slope_interval
 from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.model import Evidence, Finding, Interval, Remedy
+from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import Floats, slope_interval
 from paceline.record.run import Rows
 
 _LEAST_BYTES = 48 * 2**20

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core import units
+from paceline.core.statistics import Floats, drift
 from paceline.explain.breakdown import kept_from_cpu
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import Floats, drift
 from paceline.record.run import column
 
 _SLOW = 1.6  # times the median

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.core import units
+from paceline.core.statistics import Floats, drift, median_interval
 from paceline.explain.facts import Facts, RankFacts
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.statistics import Floats, drift, median_interval
 from paceline.record.layout import PHASES
 from paceline.record.run import column
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from paceline.core import units
-from paceline.explain.model import Gain, Interval
+from paceline.core.statistics import Interval
+from paceline.explain.model import Gain
 from paceline.improve.model import Check, Trial, Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
