@@ -56,8 +56,9 @@ PACELINE = (
     _MEASURED
     + """
 from pathlib import Path
-from paceline.traces.many import files_in, read_all
-from paceline.traces.summary import Wanted
+from paceline.traces.analyze.ranks import read_all
+from paceline.traces.read.files import files_in
+from paceline.traces.analyze.ranks import Wanted
 began = begun()
 read_all(files_in([Path(sys.argv[1])]), Wanted(), 1)
 done(began)
@@ -68,9 +69,9 @@ FLOOR = (
     + """
 import zlib
 from pathlib import Path
-from paceline.traces.chrome import decoded
-from paceline.traces.content import content_of
-from paceline.traces.many import files_in
+from paceline.traces.read.chrome_trace import decoded
+from paceline.traces.read.content import content_of
+from paceline.traces.read.files import files_in
 began = begun()
 gc.disable()
 for file in files_in([Path(sys.argv[1])]):
@@ -82,8 +83,9 @@ MANY = (
     _MEASURED
     + """
 from pathlib import Path
-from paceline.traces.many import files_in, read_all
-from paceline.traces.summary import Wanted
+from paceline.traces.analyze.ranks import read_all
+from paceline.traces.read.files import files_in
+from paceline.traces.analyze.ranks import Wanted
 if __name__ == "__main__":
     began = begun()
     started = time.perf_counter()

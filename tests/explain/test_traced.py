@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.traces.test_kineto import kernel, written
+from tests.traces.read.test_kineto import kernel, written
 
 from paceline.explain.model import Finding
 from paceline.explain.traced import findings_in
-from paceline.traces.many import files_in, read_all
-from paceline.traces.summary import Wanted
+from paceline.traces.analyze.ranks import Wanted, read_all
+from paceline.traces.read.files import files_in
 
 CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
 

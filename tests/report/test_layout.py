@@ -21,7 +21,7 @@ from paceline.explain.traced import findings_in
 from paceline.record.read import read_run
 from paceline.report import compare_html, html, plan_html, trace_html, tune_html
 from paceline.report.page.next_step import Then
-from paceline.traces.gallery import gallery_of
+from paceline.traces.analyze.timeline import gallery_of
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),

@@ -15,11 +15,10 @@ from tests.traces.making import captured, gpu, host, launch
 from paceline.explain.traced import findings_in
 from paceline.report.trace_html import to_html
 from paceline.report.trace_markdown import to_markdown
-from paceline.traces.gallery import gallery_of
-from paceline.traces.many import files_in, read_all
-from paceline.traces.model import COMPUTE, Capture, GpuEvents, Host, Launches
-from paceline.traces.picture import packed, picture_of
-from paceline.traces.summary import Wanted
+from paceline.traces.analyze.ranks import Wanted, read_all
+from paceline.traces.analyze.timeline import gallery_of, packed, picture_of
+from paceline.traces.capture import COMPUTE, Capture, GpuEvents, Host, Launches
+from paceline.traces.read.files import files_in
 
 CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
 SCENES = {"eight": "dlrm8_*", "host-bound": "b200_eager*", "copies": "diff_test*", "images": "resnet50*"}
@@ -216,7 +215,7 @@ def page_of(capture: Capture) -> str:
     """Return a page with the picture of a capture alone."""
     from paceline.report.page.shell import asset, document
     from paceline.report.page.trace_timeline import timeline
-    from paceline.traces.gallery import Gallery
+    from paceline.traces.analyze.timeline import Gallery
 
     made = packed([picture_of(capture, capture.events, "rank 0")])
     drawn = timeline(Gallery(packed=made, left_out=0))

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from paceline.traces import kineto
-from paceline.traces.model import Capture
+from paceline.traces.capture import Capture
+from paceline.traces.read import kineto
 
 Event = dict[str, Any]
 

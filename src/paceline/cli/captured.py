@@ -37,9 +37,8 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
     from paceline.explain.traced import findings_in
     from paceline.report.trace_html import to_html
     from paceline.report.trace_terminal import render_traces
-    from paceline.traces.gallery import gallery_of
-    from paceline.traces.many import read_all
-    from paceline.traces.summary import Wanted
+    from paceline.traces.analyze.ranks import Wanted, read_all
+    from paceline.traces.analyze.timeline import gallery_of
 
     traces = read_all(captures, Wanted(launchers=True, path=True))
     findings = findings_in(traces)

@@ -18,8 +18,8 @@ from paceline.traces import WINDOWS
 
 if TYPE_CHECKING:
     from paceline.explain.model import Finding
-    from paceline.traces.cut import Between
-    from paceline.traces.many import Traces
+    from paceline.traces.analyze.ranks import Traces
+    from paceline.traces.perfetto import Between
 
 
 @click.command(
@@ -99,11 +99,11 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     from paceline.report.trace_json import traces_json
     from paceline.report.trace_markdown import to_markdown as to_markdown_text
     from paceline.report.trace_terminal import render_traces
-    from paceline.traces.changes import change_of
-    from paceline.traces.cut import between_of
-    from paceline.traces.gallery import gallery_of
-    from paceline.traces.many import files_in, read_all
-    from paceline.traces.summary import Wanted
+    from paceline.traces.analyze.ranks import Wanted, read_all
+    from paceline.traces.analyze.timeline import gallery_of
+    from paceline.traces.analyze.what_if import change_of
+    from paceline.traces.perfetto import between_of
+    from paceline.traces.read.files import files_in
 
     outputs = options["json_file"], options["markdown"], options["html"], options["perfetto"]
     check_writable(*outputs)
@@ -150,7 +150,7 @@ def _next(paths: tuple[Path, ...], findings: Sequence[Finding]) -> str:
 
 
 def _write_cut(path: Path, traces: Traces, between: Between | None) -> None:
-    from paceline.traces.cut import cut, sources_of, write
+    from paceline.traces.perfetto import cut, sources_of, write
 
     data = cut(*sources_of(traces), between)
     with whole(path) as place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.hardware.catalogue import Gpu
-from paceline.traces.products import Product
+from paceline.traces.analyze.matrix_products import Product
 
 
 @dataclass(frozen=True, kw_only=True)

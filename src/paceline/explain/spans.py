@@ -8,9 +8,8 @@ from paceline.core import units
 from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.supply import WORTH
-from paceline.traces import removal
-from paceline.traces.many import Traces
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.path_summary import LOADER
+from paceline.traces.analyze.ranks import RankTrace, Traces
 
 Part = Callable[[RankTrace], int]  # nanoseconds of a rank
 
@@ -35,7 +34,7 @@ def gain_without(ranks: Sequence[RankTrace], part: str, share: float) -> Gain:
 
     Args:
         ranks: That have the part; training is as fast as the one that gains least.
-        part: As `traces.removal` names it.
+        part: A part of `traces.analyze.path_summary`.
         share: Of the time, that it takes.
     """
     bound = at_most(share)
@@ -79,7 +78,7 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
     lost = share(rank, lambda one: one.idle.loader_ns) if rank is not None else 0.0
     if rank is None or lost < WORTH:
         return None
-    gain = gain_without([rank], removal.LOADER, lost)
+    gain = gain_without([rank], LOADER, lost)
     change = (
         "use DataLoader(num_workers=...); `paceline run` finds how many workers to use"
         if serial

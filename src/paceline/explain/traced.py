@@ -8,7 +8,7 @@ from paceline.explain.model import Finding
 from paceline.explain.rules import all_rules
 from paceline.explain.spans import timed
 from paceline.explain.verdict import ordered
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
 
 
 def verdict_of(traces: Traces, findings: Sequence[Finding]) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.report.words import count
-from paceline.traces.contrast import Contrast, KernelChange
-from paceline.traces.model import CLASSES
+from paceline.traces.analyze.comparison import Contrast, KernelChange
+from paceline.traces.capture import CLASSES
 
 MAX_CHANGES = 10
 _NAME_WIDTH = 60

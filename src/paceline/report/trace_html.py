@@ -19,8 +19,8 @@ from paceline.report.page.trace_ranks import ranks
 from paceline.report.page.trace_tables import against, collectives, kernels, launchers
 from paceline.report.page.trace_timeline import timeline
 from paceline.report.page.verdict import problems
-from paceline.traces.gallery import Gallery
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
+from paceline.traces.analyze.timeline import Gallery
 
 
 def to_html(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.traces.idle import MICRO_NS, Idle
+from paceline.traces.analyze.idle import MICRO_NS, Idle
 
 CAUSES = {
     "loader": "fetching batches",

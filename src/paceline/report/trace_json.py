@@ -11,18 +11,15 @@ from paceline.explain.roofline import roof_of
 from paceline.explain.traced import verdict_of
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.report.json_run import finding_json
-from paceline.traces.collectives import Collective
-from paceline.traces.contrast import Contrast, KernelChange, contrasted
-from paceline.traces.kernels import Kernel
-from paceline.traces.many import Traces
-from paceline.traces.matrix import Matrix, matrix_of
-from paceline.traces.model import CLASSES
-from paceline.traces.operators import Launcher, Launchers
-from paceline.traces.path import PathSummary
-from paceline.traces.products import Product
-from paceline.traces.queue import Queue
-from paceline.traces.stragglers import Straggler
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.collectives import Collective, Straggler
+from paceline.traces.analyze.comparison import Contrast, KernelChange, contrasted
+from paceline.traces.analyze.gpu_time import Kernel
+from paceline.traces.analyze.launch_queue import Queue
+from paceline.traces.analyze.launchers import Launcher, Launchers
+from paceline.traces.analyze.matrix_products import Matrix, Product, matrix_of
+from paceline.traces.analyze.path_summary import PathSummary
+from paceline.traces.analyze.ranks import RankTrace, Traces
+from paceline.traces.capture import CLASSES
 
 SCHEMA = "paceline.trace/1"
 Json = dict[str, Any]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.report.words import count
-from paceline.traces.summary import RankTrace
-from paceline.traces.totals import is_on_cpu, launchers_over, share_of
+from paceline.traces.analyze.across_ranks import is_on_cpu, launchers_over, share_of
+from paceline.traces.analyze.ranks import RankTrace
 
 _MOST = 8
 

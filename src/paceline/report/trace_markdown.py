@@ -13,9 +13,9 @@ from paceline.report.page.trace_head import about, said
 from paceline.report.trace_contrast import contrast_lines
 from paceline.report.trace_path import path_lines
 from paceline.report.trace_terminal import HEADS, KERNEL_HEADS, cells, kernel_rows, waiting
-from paceline.traces.contrast import contrasted
-from paceline.traces.many import Traces
-from paceline.traces.unusual import unusual
+from paceline.traces.analyze.across_ranks import unusual
+from paceline.traces.analyze.comparison import contrasted
+from paceline.traces.analyze.ranks import Traces
 
 _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 _MOST_RANKS = 16

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.report.words import count
-from paceline.traces.path import PathSummary
-from paceline.traces.summary import RankTrace
-from paceline.traces.unusual import unusual
+from paceline.traces.analyze.across_ranks import unusual
+from paceline.traces.analyze.path_summary import PathSummary
+from paceline.traces.analyze.ranks import RankTrace
 
 NAMES = {
     "compute": "compute", "communication": "communication", "copy": "copies", "host": "host work",

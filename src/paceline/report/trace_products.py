@@ -9,9 +9,8 @@ from paceline.core import units
 from paceline.explain.roofline import roof_of
 from paceline.hardware.catalogue import match_gpu
 from paceline.report.words import count
-from paceline.traces.matrix import matrix_of
-from paceline.traces.products import Product
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.matrix_products import Product, matrix_of
+from paceline.traces.analyze.ranks import RankTrace
 
 _MOST = 8
 _CPU = "this CPU"

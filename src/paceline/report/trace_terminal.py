@@ -22,12 +22,10 @@ from paceline.report.trace_products import product_lines
 from paceline.report.words import count, number_list, printable
 from paceline.report.words import gain as gain_in_words
 from paceline.traces import WINDOWS
-from paceline.traces.contrast import contrasted
-from paceline.traces.many import Traces
-from paceline.traces.model import CLASSES
-from paceline.traces.summary import RankTrace
-from paceline.traces.totals import kernels_over, share_of
-from paceline.traces.unusual import unusual
+from paceline.traces.analyze.across_ranks import kernels_over, share_of, unusual
+from paceline.traces.analyze.comparison import contrasted
+from paceline.traces.analyze.ranks import RankTrace, Traces
+from paceline.traces.capture import CLASSES
 
 PREFIX = "paceline: "
 MAX_RANKS, MAX_KERNELS, MAX_PROBLEMS = 16, 10, 8

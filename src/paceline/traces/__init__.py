@@ -1,10 +1,10 @@
-"""Profiler captures: read, broken down, matched over ranks. What a capture shows is decided in ``explain``."""
+"""Profiler captures: read, analyzed, matched across ranks. Findings about captures are in ``explain``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Parts of a capture that may be looked at, and what each holds; `window` says it in full.
+# Windows of a capture and the events that each holds; `analyze.gpu_time` defines them.
 WINDOWS: Mapping[str, str] = {
     "all": "every GPU event",
     "steps": "the GPU work that the marked steps launched",

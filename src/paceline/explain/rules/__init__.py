@@ -11,7 +11,7 @@ from importlib import import_module
 from paceline.core.remedies import REMEDIES
 from paceline.explain.facts import Facts
 from paceline.explain.model import Finding
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
 
 _MODULES = (
     "conv001_loss_not_finite",

@@ -12,8 +12,8 @@ from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import Parallelism, parallelism, repeated_exchanges, straggler
 from paceline.explain.rules import Rule
-from paceline.traces.many import Traces
-from paceline.traces.removal import COMMUNICATION
+from paceline.traces.analyze.path_summary import COMMUNICATION
+from paceline.traces.analyze.ranks import Traces
 
 _LEAST = 0.08
 _LEAST_GAIN = 1.02  # of a capture without communication, by replay

@@ -10,7 +10,7 @@ from paceline.explain.gains import at_most, saving
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.ranks import straggler
 from paceline.explain.rules import Rule
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
 
 _LEAST = 0.05
 _OFTEN = 3

@@ -8,8 +8,7 @@ from paceline.explain.facts import Facts
 from paceline.explain.mfu import Mfu
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule
-from paceline.traces.many import Traces
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.ranks import RankTrace, Traces
 
 PAGE = """
 ## What it means

@@ -10,9 +10,9 @@ from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.window import Window
-from paceline.traces.many import Traces
-from paceline.traces.model import COMPUTE
-from paceline.traces.removal import HOST
+from paceline.traces.analyze.path_summary import HOST
+from paceline.traces.analyze.ranks import Traces
+from paceline.traces.capture import COMPUTE
 
 _WORTH = 0.05  # share of step time
 _LEAST_LAGS = 8

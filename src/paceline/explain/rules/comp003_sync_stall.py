@@ -10,8 +10,8 @@ from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
 from paceline.record.run import JsonObject
-from paceline.traces.many import Traces
-from paceline.traces.removal import WAITS
+from paceline.traces.analyze.path_summary import WAITS
+from paceline.traces.analyze.ranks import Traces
 
 _SLOTS = ("forward", "mid", "backward", "other", "gap", "optimizer")
 _LEAST_SAMPLES = 8

@@ -9,8 +9,7 @@ from paceline.explain import spans
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule, comp002_launch_bound, comp003_sync_stall, data001_loader_serial
 from paceline.explain.rules import data004_loader_underprovisioned as data004
-from paceline.traces.many import Traces
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.ranks import RankTrace, Traces
 
 _LEAST = 0.15  # of the captured time
 _CRITICAL = 0.5

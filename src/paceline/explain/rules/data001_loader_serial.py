@@ -15,7 +15,7 @@ from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
 from paceline.explain.spans import idle_for_batches
 from paceline.explain.supply import WORTH, Supply, waiting_rank
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
 
 _UNEVEN = 0.4  # share of the loading time in batches that take four times the median
 _OF_TENSORS = ("TensorDataset",)

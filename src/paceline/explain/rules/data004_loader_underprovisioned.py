@@ -17,7 +17,7 @@ from paceline.explain.supply import (
     is_transport,
     waiting_rank,
 )
-from paceline.traces.many import Traces
+from paceline.traces.analyze.ranks import Traces
 
 PAGE = """
 ## What it means

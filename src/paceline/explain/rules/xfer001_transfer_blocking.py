@@ -11,10 +11,10 @@ from paceline.explain.gains import at_most
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.explain.supply import WORTH
-from paceline.traces.classes import is_transfer
-from paceline.traces.many import Traces
-from paceline.traces.model import COPY
-from paceline.traces.removal import TRANSFER
+from paceline.traces.analyze.path_summary import TRANSFER
+from paceline.traces.analyze.ranks import Traces
+from paceline.traces.capture import COPY
+from paceline.traces.read.event_classes import is_transfer
 
 _LEAST_GAIN = 1.02  # of a capture without copies, by replay
 _PINNED = 0.1  # largest share of pageable copies for memory that counts as pinned

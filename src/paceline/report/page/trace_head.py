@@ -15,8 +15,8 @@ from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.page.trace_ranks import NAMES, part_bar
 from paceline.report.page.verdict import Fact, facts
 from paceline.traces import WINDOWS
-from paceline.traces.many import Traces
-from paceline.traces.unusual import shares_of
+from paceline.traces.analyze.across_ranks import shares_of
+from paceline.traces.analyze.ranks import Traces
 
 _MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
 

@@ -10,9 +10,8 @@ from paceline.report.page.chart import legend, meter, stacked
 from paceline.report.page.kernel_name import kernel_name
 from paceline.report.page.markup import Markup, details, element, join, section, table
 from paceline.report.trace_path import NAMES
-from paceline.traces.many import Traces
-from paceline.traces.path import PathSummary
-from paceline.traces.summary import RankTrace
+from paceline.traces.analyze.path_summary import PathSummary
+from paceline.traces.analyze.ranks import RankTrace, Traces
 
 COLOURS = {
     "compute": "forward", "communication": "communication", "copy": "transfer", "host": "other", "loader": "data_wait",

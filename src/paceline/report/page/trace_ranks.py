@@ -9,9 +9,8 @@ from paceline.report import words
 from paceline.report.page.chart import legend, stacked
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.trace_idle import main_cause
-from paceline.traces.many import Traces
-from paceline.traces.summary import RankTrace
-from paceline.traces.unusual import shares_of, unusual
+from paceline.traces.analyze.across_ranks import shares_of, unusual
+from paceline.traces.analyze.ranks import RankTrace, Traces
 
 MAX_ROWS = 24
 # Parts of a span with the class of their colour; they add up to it.

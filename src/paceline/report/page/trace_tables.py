@@ -10,12 +10,12 @@ from paceline.report.page.chart import meter
 from paceline.report.page.kernel_name import kernel_name
 from paceline.report.page.markup import Markup, details, element, section, table
 from paceline.report.trace_products import product_lines
-from paceline.traces.contrast import Contrast, contrasted
-from paceline.traces.kernels import Kernel
-from paceline.traces.many import Traces
-from paceline.traces.model import CLASSES
-from paceline.traces.operators import Launcher
-from paceline.traces.totals import LAUNCHER_KINDS, is_on_cpu, kernels_over, launchers_over, share_of
+from paceline.traces.analyze.across_ranks import LAUNCHER_KINDS, is_on_cpu, kernels_over, launchers_over, share_of
+from paceline.traces.analyze.comparison import Contrast, contrasted
+from paceline.traces.analyze.gpu_time import Kernel
+from paceline.traces.analyze.launchers import Launcher
+from paceline.traces.analyze.ranks import Traces
+from paceline.traces.capture import CLASSES
 
 _KERNELS, _LAUNCHERS, _CHANGES, _COLLECTIVES = 30, 15, 20, 30
 _COLOURS = ("forward", "communication", "transfer")

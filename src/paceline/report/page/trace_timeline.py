@@ -17,9 +17,8 @@ from paceline.core import units
 from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, section
-from paceline.traces.gallery import Gallery
+from paceline.traces.analyze.timeline import GPU, Gallery, Packed
 from paceline.traces.intervals import Ns, length_before, union_of
-from paceline.traces.picture import GPU, Packed
 
 COLOURS = {
     "compute": "forward", "communication": "communication", "copy": "transfer", "step": "evaluation",

@@ -1,0 +1,88 @@
+"""Kernels and launchers added up over all ranks, and the ranks with the most unusual shares of time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from paceline.traces.analyze.gpu_time import Kernel
+from paceline.traces.analyze.launchers import UNKNOWN, Launcher
+from paceline.traces.analyze.ranks import RankTrace
+
+# Of each kind of launcher, what one is called, what many are called.
+LAUNCHER_KINDS: Mapping[str, str] = {"operator": "Operators", "module": "Modules", "line": "Lines"}
+
+
+def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
+    """Return the kernels of all ranks, what takes most first."""
+    own: dict[str, list[Kernel]] = defaultdict(list)
+    for rank in ranks:
+        for kernel in rank.kernels:
+            own[kernel.name].append(kernel)
+    added = [
+        Kernel(
+            name=name,
+            class_=same[0].class_,
+            count=sum(one.count for one in same),
+            total_ns=sum(one.total_ns for one in same),
+            max_ns=max(one.max_ns for one in same),
+        )
+        for name, same in own.items()
+    ]
+    return sorted(added, key=lambda kernel: (-kernel.total_ns, kernel.name))
+
+
+def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
+    """Return operators, modules and lines of all ranks, what takes most first, of the kinds that are known."""
+    known = [rank.launchers for rank in ranks if rank.launchers is not None]
+    if not all(one.on_cpu for one in known):
+        known = [one for one in known if not one.on_cpu]
+    found = {
+        "operator": _added(one for each in known for one in each.operators),
+        "module": _added(one for each in known for one in each.modules),
+        "line": _added(one for each in known for one in each.lines),
+    }
+    return {kind: some for kind, some in found.items() if any(one.name != UNKNOWN for one in some)}
+
+
+def is_on_cpu(ranks: Iterable[RankTrace]) -> bool:
+    """Say whether what is known of launchers is time of the CPU: no capture has GPU work."""
+    known = [rank.launchers for rank in ranks if rank.launchers is not None]
+    return bool(known) and all(one.on_cpu for one in known)
+
+
+def share_of(total_ns: int, among: Sequence[Kernel] | Sequence[Launcher]) -> float:
+    """Return which share of what these took together so many nanoseconds are; 0 where they took none."""
+    return total_ns / (sum(one.total_ns for one in among) or 1)
+
+
+def _added(found: Iterable[Launcher]) -> list[Launcher]:
+    launches: dict[str, int] = defaultdict(int)
+    totals: dict[str, int] = defaultdict(int)
+    for one in found:
+        launches[one.name] += one.launches
+        totals[one.name] += one.total_ns
+    added = [Launcher(name=name, launches=launches[name], total_ns=totals[name]) for name in totals]
+    return sorted(added, key=lambda one: (-one.total_ns, one.name))
+
+
+PARTS = ("compute", "communication", "copy", "idle")  # of a span; communication and copies are the exposed ones
+
+
+def shares_of(rank: RankTrace) -> dict[str, float]:
+    """Return the shares of a rank's span by `PARTS`, which add up to 1; all zero where it has none."""
+    own = rank.breakdown
+    parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
+    return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(PARTS, parts, strict=True)}
+
+
+def unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
+    """Return as many ranks as may be shown, in their order: all of them, or those furthest from the median."""
+    if len(ranks) <= most:
+        return list(ranks)
+    each = [shares_of(rank) for rank in ranks]
+    usual = {name: median(shares[name] for shares in each) for name in PARTS}
+    apart = [sum(abs(shares[name] - usual[name]) for name in PARTS) for shares in each]
+    furthest = sorted(range(len(ranks)), key=lambda place: -apart[place])[:most]
+    return [ranks[place] for place in sorted(furthest)]

@@ -1,0 +1,331 @@
+"""Collectives, matched across ranks on aligned clocks: who waited, for whom, and the bandwidth of the rest.
+
+Newer captures number the collectives of a process group: the same number is the same collective. Otherwise the ranks of
+a group run its collectives in the same order, so the k-th of a kind on one rank is the k-th on the others; if some
+ranks have more, the ones that end together are matched. Point-to-point messages are not collectives and are left out.
+With s_r and e_r the start and the end on rank r, on aligned clocks,
+
+    skew = max s_r - min s_r          transfer = max e_r - max s_r          last arriver = argmax s_r
+
+No collective can end before all ranks have arrived, so its ends coincide. This aligns the clocks of hosts: ranks that
+share collectives are linked by the median difference of the ends, and offsets are added up along the links with most
+collectives. The rank in the middle keeps its clock. Ranks of one host share a clock, unless the difference is so large
+that only the host names can be the same. Collectives that never overlap in time on all ranks are not matched.
+
+Bandwidth is the bus bandwidth of nccl-tests: bytes / transfer times 2 (n - 1) / n for an all-reduce, (n - 1) / n for
+gather, scatter and all-to-all, 1 for the rest.
+
+A straggler is a rank that arrives last, weighted by the time for which the others wait for it. It is named if it causes
+at least a tenth of all waiting, and more than one rank in n would cause by chance.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, median_low
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.traces.capture import CollectiveCall
+
+SHARED_NS = 50_000  # ends that are closer show one clock; moving it would only add their noise
+_OF_ONE_HOST_NS = 20_000_000
+
+
+def offsets_of(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[int, str]) -> dict[int, int]:
+    """Return by how much the clock of each rank is to be moved; 0 where it fits as it is.
+
+    Args:
+        ends_ns: Of each group and kind, by rank, when its collectives ended: the same ones in the same order.
+        hosts: Of ranks, where they are told.
+    """
+    links = _links(ends_ns)
+    moved: dict[int, int] = {}
+    for rank in sorted(links):
+        if rank not in moved:
+            late = _walked(links, rank, hosts)
+            middle = median_low(late.values())
+            moved |= {one: _apart(middle - own) for one, own in late.items()}
+    return moved
+
+
+def _apart(ns: int) -> int:
+    return ns if abs(ns) > SHARED_NS else 0
+
+
+def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int, list[int]]]:
+    """Return for pairs of ranks how much later the second one's collectives ended, each."""
+    links: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for group in ends_ns:
+        first = min(group)
+        for rank in group.keys() - {first}:
+            later = [own - other for own, other in zip(group[rank], group[first], strict=True)]
+            links[first][rank] += later
+            links[rank][first] += [-each for each in later]
+    return links
+
+
+def _walked(links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]) -> dict[int, int]:
+    """Return how late the clocks are of all that is linked with a rank, along the links of most collectives."""
+    late: dict[int, int] = {}
+    ahead = [(0, root, 0)]
+    while ahead:
+        _, rank, own = heapq.heappop(ahead)
+        if rank in late:
+            continue
+        late[rank] = own
+        for other, later in links[rank].items():
+            if other not in late:
+                apart = round(median(later))
+                shared = abs(apart) < _OF_ONE_HOST_NS and hosts.get(rank, rank) == hosts.get(other)
+                heapq.heappush(ahead, (-len(later), other, own if shared else own + apart))
+    return late
+
+
+_SCALED = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+NO_HOSTS: Mapping[int, str] = MappingProxyType({})
+_ONE_SIDED = {"broadcast", "reduce"}  # one rank may be done before the others have come
+_BY_NUMBER = "collectives with the same sequence number are matched"
+_BY_END = "collectives that end at the same time are matched"
+_TRIED = 1 << 22  # pairs of calls that are held against each other to find out which were first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective over the ranks that have it; times on aligned clocks."""
+
+    kind: str
+    group: str
+    number: int  # of its kind and group, from 0
+    ranks: int
+    start_ns: int  # of the first arriver
+    skew_ns: int
+    transfer_ns: int
+    last: int  # rank that came last
+    waited_ns: int  # by all others together, for it
+    bus_bytes_per_s: float | None  # None: its size is not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """The collectives of some ranks."""
+
+    collectives: Sequence[Collective]
+    offsets_ns: Mapping[int, int]  # by which the clock of a rank was moved
+    waited_ns: Mapping[int, int]  # of each rank: in collectives, until the last one had come
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Same:
+    """What some ranks ran of a kind in a group, each in order."""
+
+    kind: str
+    group: str
+    ranks: Mapping[int, Sequence[CollectiveCall]]
+
+    @property
+    def named(self) -> str:
+        """As problems name it."""
+        return f"{self.kind} of group {self.group}" if self.group else self.kind
+
+    def side_by_side(self) -> SideBySide:
+        """Return the same collectives of each rank: by their numbers where these are told, else by their order."""
+        common = self._numbers_of_all()
+        if common:
+            own = {rank: {one.number: one for one in some} for rank, some in self.ranks.items()}
+            return SideBySide({rank: [some[number] for number in common] for rank, some in own.items()}, _BY_NUMBER)
+        shortest = min(self.ranks, key=lambda rank: len(self.ranks[rank]))
+        return SideBySide({rank: _beside(own, self.ranks[shortest]) for rank, own in self.ranks.items()}, _BY_END)
+
+    def _numbers_of_all(self) -> list[int]:
+        """Return the numbers that all ranks have; none where some tell no number, or one twice."""
+        told = [{one.number for one in own if one.number is not None} for own in self.ranks.values()]
+        if any(len(numbers) < len(own) for numbers, own in zip(told, self.ranks.values(), strict=True)):
+            return []
+        return sorted(set.intersection(*told))
+
+    def uneven(self, how: str) -> list[str]:
+        """Say that ranks have more or less of them."""
+        counts = {len(own) for own in self.ranks.values()}
+        return [
+            f"{self.named}: the ranks recorded different numbers of these collectives (between {min(counts)} and "
+            f"{max(counts)}); {how}"
+        ] * (len(counts) > 1)
+
+
+class SideBySide(NamedTuple):
+    """The same collectives of ranks, in order, and how they were found."""
+
+    ranks: Mapping[int, Sequence[CollectiveCall]]
+    how: str
+
+
+def _beside(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
+    """Return as many in a row as another rank has: those whose ends are apart by the same, then by the least."""
+    more = len(own) - len(others)
+    if not 0 < more * len(others) <= _TRIED:
+        return own[: len(others)]
+    ends, wanted = (np.array([one.end_ns for one in each], np.int64) for each in (own, others))
+
+    def misfit(first: int) -> tuple[int, int]:
+        apart = ends[first : first + len(wanted)] - wanted
+        middle = int(np.median(apart))
+        return round(float(np.median(np.abs(apart - middle))) / SHARED_NS), abs(middle)
+
+    first = min(range(more + 1), key=misfit)
+    return own[first : first + len(others)]
+
+
+def matched(calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str] = NO_HOSTS) -> Matched:
+    """Match the collectives of several ranks.
+
+    Args:
+        calls: By rank, in any order.
+        hosts: Of ranks, where they are told.
+    """
+    problems: list[str] = []
+    groups = [same for same in _groups(calls) if _is_one(same, problems)]
+    together = []
+    for same in groups:
+        ranks, how = same.side_by_side()
+        if _end_together(same, ranks, hosts, problems):
+            problems += same.uneven(how)
+            together.append((same, ranks))
+    ends = ({rank: [one.end_ns for one in own] for rank, own in ranks.items()} for _, ranks in together)
+    offsets = offsets_of(ends, hosts)
+    found: list[Collective] = []
+    waited: dict[int, int] = defaultdict(int)
+    for same, ranks in together:
+        for number in range(len(next(iter(ranks.values())))):
+            starts = {rank: own[number].start_ns + offsets.get(rank, 0) for rank, own in ranks.items()}
+            found.append(_collective(same.kind, same.group, number, ranks, starts, offsets))
+            arrived = max(starts.values())
+            for rank, start in starts.items():
+                waited[rank] += arrived - start
+    return Matched(
+        collectives=sorted(found, key=lambda one: one.start_ns),
+        offsets_ns={rank: offset for rank, offset in offsets.items() if offset},
+        waited_ns=dict(waited),
+        problems=problems,
+    )
+
+
+def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[Same]:
+    """Return what two or more ranks ran, by kind and group."""
+    by_key: dict[tuple[str, str, str], dict[int, list[CollectiveCall]]] = defaultdict(dict)
+    for rank, own in calls.items():
+        for call in sorted(own, key=lambda call: call.start_ns):
+            if not call.between_two:
+                by_key[call.kind, call.group, call.members].setdefault(rank, []).append(call)
+    return [Same(kind=kind, group=group, ranks=ranks) for (kind, group, _), ranks in by_key.items() if len(ranks) > 1]
+
+
+def _is_one(same: Same, problems: list[str]) -> bool:
+    """Say whether a group is one: several that have the same name and do not tell who they are of cannot be parted."""
+    size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
+    if size is None or len(same.ranks) <= size:
+        return True
+    problems.append(
+        f"{same.named}: {len(same.ranks)} ranks recorded it, but its group has {size}: several process groups have "
+        f"this name, so the collective is not matched across ranks"
+    )
+    return False
+
+
+def _end_together(
+    same: Same, ranks: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str], problems: list[str]
+) -> bool:
+    """Say whether collectives that were matched can be the same: at some moment each ran on all ranks."""
+    if same.kind in _ONE_SIDED:
+        return True
+    ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
+    offsets = offsets_of([ends], hosts)
+    fit = 0
+    for number in range(len(next(iter(ends.values())))):
+        arrived = max(own[number].start_ns + offsets[rank] for rank, own in ranks.items())
+        ended = min(own[number].end_ns + offsets[rank] for rank, own in ranks.items())
+        fit += arrived <= ended + SHARED_NS
+    if 2 * fit >= number + 1:
+        return True
+    problems.append(
+        f"{same.named}: the collective does not run at the same time on its {len(ranks)} ranks, so it is "
+        f"not matched across ranks"
+    )
+    return False
+
+
+def _collective(
+    kind: str,
+    group: str,
+    number: int,
+    ranks: Mapping[int, Sequence[CollectiveCall]],
+    starts: Mapping[int, int],
+    offsets: Mapping[int, int],
+) -> Collective:
+    own = {rank: calls[number] for rank, calls in ranks.items()}
+    ends = [call.end_ns + offsets.get(rank, 0) for rank, call in own.items()]
+    last = max(starts, key=lambda rank: (starts[rank], rank))
+    arrived = starts[last]
+    transfer = max(0, max(ends) - arrived)
+    size = max((call.bytes for call in own.values() if call.bytes is not None), default=None)
+    members = max((call.size for call in own.values() if call.size is not None), default=len(own))
+    return Collective(
+        kind=kind,
+        group=group,
+        number=number,
+        ranks=len(own),
+        start_ns=min(starts.values()),
+        skew_ns=arrived - min(starts.values()),
+        transfer_ns=transfer,
+        last=last,
+        waited_ns=sum(arrived - start for start in starts.values()),
+        bus_bytes_per_s=_bandwidth(kind, size, members, transfer),
+    )
+
+
+def _bandwidth(kind: str, size: int | None, members: int, transfer_ns: int) -> float | None:
+    if size is None or transfer_ns <= 0 or members < 2:
+        return None
+    factor = _SCALED[kind] * (members - 1) / members if kind in _SCALED else 1.0
+    return factor * size / (transfer_ns / 1e9)
+
+
+_WORTH = 0.1  # of all waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank that others wait for."""
+
+    rank: int
+    last_in: int  # collectives
+    of: int
+    caused_ns: int  # waiting of all others together
+    share: float  # of all waiting
+
+
+def stragglers(collectives: Sequence[Collective], ranks: int) -> list[Straggler]:
+    """Return who is waited for, the worst first.
+
+    Args:
+        collectives: As matched.
+        ranks: That were compared.
+    """
+    waited = sum(one.waited_ns for one in collectives)
+    if not waited or ranks < 2:
+        return []
+    found = []
+    for rank in sorted({one.last for one in collectives}):
+        own = [one for one in collectives if one.last == rank]
+        caused = sum(one.waited_ns for one in own)
+        if caused >= max(_WORTH, 1 / ranks) * waited:
+            found.append(
+                Straggler(rank=rank, last_in=len(own), of=len(collectives), caused_ns=caused, share=caused / waited)
+            )
+    return sorted(found, key=lambda one: -one.caused_ns)

@@ -1,0 +1,227 @@
+"""The critical path of a capture: consecutive pieces that cover its time, each the cause of the next.
+
+The path is walked backwards from the end. GPU work starts because earlier work ended, or, on an idle GPU, because of
+its launch; in the second case the host is on the path before it. The host was busy, or in a call that waited for GPU
+work; then this work is on the path. Each moment belongs to one piece, so the pieces add up to the whole time, in
+nanoseconds.
+
+All host threads count as one: in PyTorch, the thread of the program waits while the thread of the backward pass
+launches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.traces.capture import CLASSES, NO_LAUNCH_NS, Capture, GpuEvents, launched_at
+from paceline.traces.intervals import Ns, Union, intersection, union_of, without
+
+# Kinds of pieces: the classes of GPU events, then what runs on no GPU.
+COMPUTE, COMMUNICATION, COPY, HOST, LOADER, LAUNCH, GAP, RETURN, UNKNOWN = range(9)
+KINDS = (*CLASSES, "host", "loader", "launch", "gap", "return", "unknown")
+NO_EVENT = -1
+_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch that takes so long, and so many times the median, was held up
+_FULL_QUEUE = 256  # pieces of work; CUDA queues 1,024, then a launch waits for the GPU
+_SAME_STREAM_NS = 5_000  # work that begins so soon after its stream's last one was held up by that one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """GPU work of some length in the order of its start, with when it was launched; what the host did meanwhile."""
+
+    start_ns: Ns
+    end_ns: Ns
+    launch_ns: Ns  # `NONE_NS`: not known; never after the start
+    class_: NDArray[np.uint8]
+    stream: NDArray[np.int64]
+    name: NDArray[np.int32]
+    names: Sequence[str]
+    loader: Union
+    synchronising: Union
+    begin_ns: int
+    finish_ns: int
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalPath:
+    """Pieces in order: each begins where the one before it ends."""
+
+    start_ns: Ns
+    end_ns: Ns
+    kind: NDArray[np.uint8]
+    event: NDArray[np.int64]  # place in the timeline, of pieces that run on the GPU; else `NO_EVENT`
+
+    @property
+    def length_ns(self) -> int:
+        """From its beginning to its end."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def by_kind(self) -> dict[str, int]:
+        """Return nanoseconds of each kind, also of those that are not on it."""
+        totals = np.zeros(len(KINDS), np.int64)
+        np.add.at(totals, self.kind, self.end_ns - self.start_ns)
+        return {name: int(total) for name, total in zip(KINDS, totals, strict=True)}
+
+
+def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
+    """Return what a path is walked on: from the first marked step, or launch, to the last end; None without events."""
+    real = np.flatnonzero(events.end_ns > events.start_ns)
+    if not len(real):
+        return None
+    own = events.at(real[np.argsort(events.start_ns[real], kind="stable")])
+    at = launched_at(own.correlation, capture.launches)
+    launch = np.where(at == NO_LAUNCH_NS, NO_LAUNCH_NS, np.minimum(at, own.start_ns))
+    known = launch[launch != NO_LAUNCH_NS]
+    first = min(int(own.start_ns[0]), int(known.min()) if len(known) else int(own.start_ns[0]))
+    last = int(own.end_ns.max())
+    inside = [step for step in capture.steps if step.end_ns > first and step.start_ns < last]
+    return Timeline(
+        start_ns=own.start_ns,
+        end_ns=own.end_ns,
+        launch_ns=launch,
+        class_=own.class_,
+        stream=own.stream,
+        name=own.name,
+        names=own.names,
+        loader=capture.host.loader,
+        synchronising=_waiting(capture, own, launch),
+        begin_ns=min([first, *(step.start_ns for step in inside)]),
+        finish_ns=max([last, *(step.end_ns for step in inside)]),
+    )
+
+
+def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
+    """Return where the host waited for the GPU: in calls that do so, and in launches that a full queue held up.
+
+    Args:
+        capture: Of a rank.
+        own: GPU events in the order of their start.
+        launch: When each was launched; `NONE_NS`: not known.
+    """
+    calls = capture.launches
+    if not len(calls.start_ns):
+        return capture.host.synchronising
+    lasted = calls.end_ns - calls.start_ns
+    long = np.flatnonzero(lasted >= max(_LONG_CALL_NS, _LONG_CALL * float(np.median(lasted))))
+    ends = calls.end_ns[long]
+    known = launch != NO_LAUNCH_NS
+    launched = np.searchsorted(np.sort(launch[known]), ends, side="right")
+    full = long[launched - np.searchsorted(np.sort(own.end_ns[known]), ends, side="right") >= _FULL_QUEUE]
+    told = capture.host.synchronising
+    return union_of(
+        np.concatenate([told.starts_ns, calls.start_ns[full]]), np.concatenate([told.ends_ns, calls.end_ns[full]])
+    )
+
+
+def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each event what ended last before it began, on its stream and anywhere; `NO_EVENT`: nothing did."""
+    order = np.argsort(line.end_ns, kind="stable")
+    place = np.searchsorted(line.end_ns[order], line.start_ns, side="right") - 1
+    anywhere = np.where(place >= 0, order[np.maximum(place, 0)], NO_EVENT)
+    own = np.full(len(line), NO_EVENT, np.int64)
+    by_stream = np.argsort(line.stream, kind="stable")  # within a stream in the order of starts
+    same = line.stream[by_stream[1:]] == line.stream[by_stream[:-1]]
+    own[by_stream[1:][same]] = by_stream[:-1][same]
+    return own, anywhere
+
+
+def bindings(line: Timeline) -> NDArray[np.int64]:
+    """Return for each event the event that held it up; `NO_EVENT`: its launch did, or nothing that is known."""
+    own, anywhere = predecessors(line)
+    gap = line.start_ns - line.end_ns[own]
+    follows = (own != NO_EVENT) & (gap <= _SAME_STREAM_NS) & (line.end_ns[own] <= line.start_ns)
+    chosen = np.where(follows, own, anywhere)
+    held = (chosen != NO_EVENT) & ((line.launch_ns == NO_LAUNCH_NS) | (line.end_ns[chosen] > line.launch_ns))
+    return np.where(held, chosen, NO_EVENT)
+
+
+def walked(line: Timeline) -> CriticalPath:
+    """Return the critical path of a timeline."""
+    table = np.array(_Walk(line).back()[::-1], np.int64).reshape(-1, 4)
+    path = CriticalPath(start_ns=table[:, 0], end_ns=table[:, 1], kind=table[:, 2].astype(np.uint8), event=table[:, 3])
+    return _parted(path, line.loader)
+
+
+class _Walk:
+    """Backwards through a timeline; pieces are start, end, kind and event, the last one first."""
+
+    def __init__(self, line: Timeline) -> None:
+        by_end = np.argsort(line.end_ns, kind="stable")
+        self._starts: list[int] = line.start_ns.tolist()
+        self._ends: list[int] = line.end_ns.tolist()
+        self._launches: list[int] = line.launch_ns.tolist()
+        self._classes: list[int] = line.class_.tolist()
+        self._held_by: list[int] = bindings(line).tolist()
+        self._by_end: list[int] = by_end.tolist()
+        self._in_order: list[int] = line.end_ns[by_end].tolist()
+        self._calls = list(zip(line.synchronising.starts_ns.tolist(), line.synchronising.ends_ns.tolist(), strict=True))
+        self._called = [start for start, _ in self._calls]
+        self._begin, self._at = line.begin_ns, line.finish_ns
+        self._pieces: list[tuple[int, int, int, int]] = []
+
+    def back(self) -> list[tuple[int, int, int, int]]:
+        """Walk to the beginning."""
+        event = self._by_end[-1] if self._in_order[-1] == self._at else self._host()
+        while event != NO_EVENT:
+            event = self._gpu(event)
+        return self._pieces
+
+    def _to(self, time: int, kind: int, event: int = NO_EVENT) -> None:
+        time = max(time, self._begin)
+        if time < self._at:
+            self._pieces.append((time, self._at, kind, event))
+            self._at = time
+
+    def _gpu(self, event: int) -> int:
+        """Go through an event to what held it up; return the event there."""
+        self._to(self._starts[event], self._classes[event], event)
+        before, launch = self._held_by[event], self._launches[event]
+        if before != NO_EVENT:
+            self._to(self._ends[before], GAP)
+            return before
+        if launch == NO_LAUNCH_NS:
+            self._to(self._begin, UNKNOWN)
+            return NO_EVENT
+        self._to(launch, LAUNCH)
+        return self._host()
+
+    def _host(self) -> int:
+        """Go back on the host to the last call that waited for GPU work; return that work."""
+        place = bisect_right(self._called, self._at) - 1
+        while place >= 0:
+            start, end = self._calls[place]
+            last = bisect_right(self._in_order, end) - 1
+            if end <= self._at and last >= 0 and self._in_order[last] > start:
+                self._to(end, HOST)
+                self._to(self._in_order[last], RETURN)
+                return self._by_end[last]
+            place -= 1
+        self._to(self._begin, HOST)
+        return NO_EVENT
+
+
+def _parted(path: CriticalPath, loader: Union) -> CriticalPath:
+    """Part the pieces of the host where it fetches batches."""
+    host = path.kind == HOST
+    hosts = union_of(path.start_ns[host], path.end_ns[host])
+    fetching = intersection(hosts, loader)
+    others = without(hosts, fetching)
+    parts = (fetching, LOADER), (others, HOST)
+    start = np.concatenate([path.start_ns[~host], *(part.starts_ns for part, _ in parts)])
+    order = np.argsort(start, kind="stable")
+    kinds = [np.full(len(part.starts_ns), kind, np.uint8) for part, kind in parts]
+    none = np.full(len(start) - int((~host).sum()), NO_EVENT, np.int64)
+    return CriticalPath(
+        start_ns=start[order],
+        end_ns=np.concatenate([path.end_ns[~host], *(part.ends_ns for part, _ in parts)])[order],
+        kind=np.concatenate([path.kind[~host], *kinds])[order],
+        event=np.concatenate([path.event[~host], none])[order],
+    )

@@ -1,0 +1,175 @@
+"""GPU time in a window of a capture: idle, compute, communication and copies, and time by kernel.
+
+Windows:
+
+``all``      every GPU event of the file.
+``hta``      the events that HolisticTraceAnalysis 0.5 uses. With two or more marked steps: events that were launched
+             before the last step began; events without a launch and the last step are left out. Classes follow its
+             name patterns.
+``steps``    events that were launched within marked steps, and events without a launch between the first and the last
+             of these.
+
+Of the GPU events in a window, with K compute, C communication and M copies, and |A| the length of the union of A:
+
+    span = last end - first start        busy = |K + C + M|        idle = span - busy
+    exposed communication = |K + C| - |K|        exposed copies = busy - |K + C|        overlap = |K| + |C| - |K + C|
+
+so that idle + compute + exposed communication + exposed copies = span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import UsageError
+from paceline.traces import WINDOWS
+from paceline.traces.capture import COMMUNICATION, COMPUTE, COPY, Capture, GpuEvents
+from paceline.traces.intervals import Union, merged, union_of
+from paceline.traces.read.event_classes import hta_class_of, is_transfer
+
+
+def events_in(capture: Capture, window: str) -> GpuEvents:
+    """Return the GPU events of a window.
+
+    Raises:
+        UsageError: There is no such window.
+    """
+    if window == "all":
+        return capture.events
+    if window == "hta":
+        return _as_hta(capture)
+    if window == "steps":
+        return _in_steps(capture)
+    raise UsageError(f"unknown window {window!r}; the known windows are {', '.join(WINDOWS)}")
+
+
+def steps_in(capture: Capture, window: str) -> int:
+    """Return how many marked steps a window holds; 0: none are marked."""
+    marked = len({step.name for step in capture.steps})
+    return marked - 1 if window == "hta" and marked >= 2 else marked
+
+
+def _as_hta(capture: Capture) -> GpuEvents:
+    events = capture.events
+    if len({step.name for step in capture.steps}) >= 2:
+        before = max(step.start_ns for step in capture.steps)
+        events = events.where(_launched(capture, capture.launches.start_ns < before))
+    classes = np.array([hta_class_of(name) for name in events.names], np.uint8)
+    return replace(events, class_=classes[events.name] if len(events) else events.class_)
+
+
+def _in_steps(capture: Capture) -> GpuEvents:
+    if not capture.steps:
+        return capture.events
+    at = capture.launches.start_ns
+    inside = np.zeros(len(at), bool)
+    for step in capture.steps:
+        inside |= (at >= step.start_ns) & (at < step.end_ns)
+    events = capture.events
+    chosen = _launched(capture, inside)
+    if chosen.any():
+        first, last = events.start_ns[chosen].min(), events.end_ns[chosen].max()
+        unlaunched = ~_launched(capture, np.ones(len(at), bool))
+        chosen |= unlaunched & (events.start_ns >= first) & (events.end_ns <= last)
+    return events.where(chosen)
+
+
+def _launched(capture: Capture, by: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which GPU events one of some launches caused."""
+    known = capture.launches.correlation[by]
+    return np.isin(capture.events.correlation, known[known >= 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """Nanoseconds of one GPU, in a window."""
+
+    events: int
+    span_ns: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    exposed_communication_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    exposed_transfer_ns: int = 0  # of the exposed copies: those that certainly are from or to the host
+
+    @property
+    def idle_ns(self) -> int:
+        """Between the first event and the last, when nothing ran."""
+        return self.span_ns - self.busy_ns
+
+    @property
+    def overlap_ns(self) -> int:
+        """Communication behind compute."""
+        return self.communication_ns - self.exposed_communication_ns
+
+
+def broken_down(events: GpuEvents) -> Breakdown:
+    """Break down the GPU events of a window; all zero where there is none."""
+    compute, communication, copies = (_union(events, class_) for class_ in (COMPUTE, COMMUNICATION, COPY))
+    both = merged(compute, communication)
+    busy = merged(both, copies)
+    between = np.array([is_transfer(name) for name in events.names], bool)[events.name]
+    within = merged(both, _union_of(events, ~between & (events.class_ == COPY)))
+    return Breakdown(
+        events=len(events),
+        span_ns=int(events.end_ns.max() - events.start_ns.min()) if len(events) else 0,
+        busy_ns=busy.length_ns,
+        compute_ns=compute.length_ns,
+        communication_ns=communication.length_ns,
+        exposed_communication_ns=both.length_ns - compute.length_ns,
+        copy_ns=copies.length_ns,
+        exposed_copy_ns=busy.length_ns - both.length_ns,
+        exposed_transfer_ns=busy.length_ns - within.length_ns,
+    )
+
+
+def _union(events: GpuEvents, class_: int) -> Union:
+    return _union_of(events, events.class_ == class_)
+
+
+def _union_of(events: GpuEvents, wanted: NDArray[np.bool_]) -> Union:
+    chosen = np.flatnonzero(wanted)
+    return union_of(events.start_ns[chosen], events.end_ns[chosen])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """All events of one name in a window; nanoseconds."""
+
+    name: str
+    class_: int  # a place in `model.CLASSES`
+    count: int
+    total_ns: int
+    max_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        """Of one event."""
+        return self.total_ns / self.count
+
+
+def kernels_of(events: GpuEvents) -> list[Kernel]:
+    """Return the kernels, copies and sets of memory of a window, what takes most first."""
+    if not len(events):
+        return []
+    lasted = np.maximum(events.end_ns - events.start_ns, 0)
+    order = np.argsort(events.name, kind="stable")
+    names = events.name[order]
+    begins = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
+    columns = (
+        names[begins],
+        events.class_[order[begins]],
+        np.diff(np.append(begins, len(names))),
+        np.add.reduceat(lasted[order], begins),
+        np.maximum.reduceat(lasted[order], begins),
+    )
+    found = [
+        Kernel(name=events.names[name], class_=class_, count=count, total_ns=total, max_ns=most)
+        for name, class_, count, total, most in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    return sorted(found, key=lambda kernel: (-kernel.total_ns, kernel.name))

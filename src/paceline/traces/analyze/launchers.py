@@ -1,0 +1,363 @@
+"""GPU time by the operator, the module and the source line that launched it; without GPU work, CPU time.
+
+Host events of a thread nest, so a launch belongs to the innermost operator that is open on its thread, to the innermost
+module, and to the innermost line of the user's code (not torch's, not Python's). Autograd runs the backward pass on a
+thread of its own without modules and lines; there, the forward operator with the same sequence number stands in. If
+several operators have this number, the last one to begin made the autograd node.
+
+Modules and lines need stacks (``with_stack=True``), the work of matrix products needs shapes (``record_shapes=True``).
+In a capture without GPU work, an operator has the CPU time in it minus the CPU time in the operators within.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.traces.analyze.matrix_products import (
+    OperatorCall,
+    Product,
+    Products,
+    has_formula,
+    on_tensor_cores,
+    work_of,
+)
+from paceline.traces.read.content import NotACapture, content_of
+from paceline.traces.read.kineto import GPU_CATEGORIES
+
+OPERATORS = frozenset({"cpu_op", "Operator"})
+UNKNOWN = "not known"
+_MODULE = "nn.Module: "
+_LINE = re.compile(r"^(?P<file>[^<>]+\.py)\(\d+\): ")
+_NOT_THE_USERS = {"torch", "numpy", "importlib", "site-packages", "dist-packages"} | sys.stdlib_module_names
+
+
+class HostArgs(msgspec.Struct):
+    """What the profiler tells of launches and operators."""
+
+    correlation: int | None = None
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+    values: Any = msgspec.field(name="Concrete Inputs", default=None)
+    stack: Any = msgspec.field(name="Call stack", default=None)  # of profilers before PyTorch 1.12, innermost first
+    sequence: Any = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)  # 0: it is of the forward pass
+
+
+class HostEvent(msgspec.Struct):
+    """An event; microseconds."""
+
+    name: str = ""
+    cat: str = ""
+    ts: float = 0.0
+    dur: float | None = None
+    tid: int | str = 0
+    args: HostArgs | None = None
+
+
+class _File(msgspec.Struct):
+    events: list[HostEvent] = msgspec.field(name="traceEvents", default_factory=list)
+
+
+_DECODER = msgspec.json.Decoder(_File)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSite:
+    """What something began in."""
+
+    operator: str
+    module: str
+    line: str
+    backward_of: int | None = None  # sequence number of what it is the backward of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardCallSites:
+    """Where nodes of the forward pass were made."""
+
+    made: Mapping[int, CallSite]  # by sequence number
+
+    def of(self, found: CallSite) -> CallSite:
+        """Return what something began in; what is not known of it is that of its forward pass."""
+        made = self.made.get(found.backward_of) if found.backward_of is not None else None
+        if made is None:
+            return found
+        module = made.module if found.module == UNKNOWN else found.module
+        return replace(found, module=module, line=made.line if found.line == UNKNOWN else found.line)
+
+
+def events_of(path: Path) -> list[HostEvent]:
+    """Return all events of a capture.
+
+    Raises:
+        NotACapture: It is none, or damaged.
+    """
+    try:
+        return _DECODER.decode(content_of(path).document).events
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotACapture(f"{path} is not a complete capture of PyTorch's profiler: {error}") from error
+
+
+def begun(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
+    """Yield launches, operators and Python functions with what is open around them, the outermost first."""
+    threads: dict[int | str, list[HostEvent]] = defaultdict(list)
+    for event in events:
+        if event.dur is not None and event.cat not in GPU_CATEGORIES and _counts(event):
+            threads[event.tid].append(event)
+    for own in threads.values():
+        own.sort(key=lambda event: (event.ts, -(event.dur or 0.0)))
+        stack: list[HostEvent] = []
+        for event in own:
+            while stack and stack[-1].ts + (stack[-1].dur or 0.0) <= event.ts:
+                stack.pop()
+            yield event, stack
+            if not is_launch(event):
+                stack.append(event)
+
+
+def is_launch(event: HostEvent) -> bool:
+    """Say whether a call of the GPU's runtime started work."""
+    return event.args is not None and event.args.correlation is not None and event.cat not in OPERATORS
+
+
+def _counts(event: HostEvent) -> bool:
+    return is_launch(event) or event.cat in OPERATORS or event.cat == "python_function"
+
+
+def opened(stack: Sequence[HostEvent]) -> CallSite:
+    """Return what is innermost of a stack."""
+    return CallSite(
+        operator=_operator(stack), module=_module(stack), line=_line(stack), backward_of=_backward_of(stack)
+    )
+
+
+def forward_of(events: Sequence[HostEvent]) -> ForwardCallSites:
+    """Return where nodes were made, of captures that tell modules or lines."""
+    if not any(event.cat == "python_function" or (event.args and event.args.stack) for event in events):
+        return ForwardCallSites(made={})
+    made: dict[int, tuple[float, CallSite]] = {}
+    for event, stack in begun(events):
+        number = _sequence(event)
+        if number is None or not _is_forward(event) or made.get(number, (event.ts,))[0] > event.ts:
+            continue
+        made[number] = event.ts, opened([*stack, event])
+    return ForwardCallSites(made={number: found for number, (_, found) in made.items()})
+
+
+def _sequence(event: HostEvent) -> int | None:
+    number = event.args.sequence if event.args is not None and event.cat in OPERATORS else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _is_forward(event: HostEvent) -> bool:
+    return event.args is not None and event.args.forward_thread in (None, 0)
+
+
+def _backward_of(stack: Sequence[HostEvent]) -> int | None:
+    numbers = (_sequence(event) for event in reversed(stack) if not _is_forward(event))
+    return next((number for number in numbers if number is not None), None)
+
+
+def _innermost(stack: Sequence[HostEvent], chosen: Callable[[HostEvent], bool]) -> str | None:
+    return next((event.name for event in reversed(stack) if chosen(event)), None)
+
+
+def _operator(stack: Sequence[HostEvent]) -> str:
+    return _innermost(stack, lambda event: event.cat in OPERATORS) or UNKNOWN
+
+
+def _module(stack: Sequence[HostEvent]) -> str:
+    name = _innermost(stack, lambda event: event.name.startswith(_MODULE))
+    return name.removeprefix(_MODULE) if name is not None else UNKNOWN
+
+
+def _line(stack: Sequence[HostEvent]) -> str:
+    called = next((e.args.stack for e in reversed(stack) if e.args is not None and e.args.stack), None)
+    if isinstance(called, str):
+        return next((line for line in called.split(";") if is_the_users(line)), UNKNOWN)
+    return _innermost(stack, lambda event: event.cat == "python_function" and is_the_users(event.name)) or UNKNOWN
+
+
+@cache
+def is_the_users(name: str) -> bool:
+    """Say whether a Python function, as captures name it (``train.py(31): step``), is neither torch's nor Python's."""
+    found = _LINE.match(name)
+    if found is None:
+        return False
+    parts = Path(found["file"]).with_suffix("").parts
+    return not any(part in _NOT_THE_USERS for part in parts) and not any(part.startswith("python3.") for part in parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """An operator, a module or a line, with the GPU work that it launched itself; nanoseconds."""
+
+    name: str
+    launches: int  # without GPU work: calls of operators
+    total_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launchers:
+    """GPU time of a capture by who launched it, what takes most first; each of the three adds up to `total_ns`."""
+
+    total_ns: int
+    operators: Sequence[Launcher]
+    modules: Sequence[Launcher]
+    lines: Sequence[Launcher]
+    products: Sequence[Product] = ()  # of the operators whose shapes are told, what takes most first
+    on_cpu: bool = False  # the capture has no GPU work: times are the CPU's, in operators
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gpu:
+    """GPU work of one correlation."""
+
+    total_ns: int
+    on_tensor_cores: bool
+
+
+@dataclass(kw_only=True)
+class _TimeByCallSite:
+    """Adds time up by operator, module and line."""
+
+    operators: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    modules: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    lines: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+
+    def add(self, into: CallSite, time_ns: int, launches: int = 1) -> None:
+        """Add some time."""
+        for table, name in ((self.operators, into.operator), (self.modules, into.module), (self.lines, into.line)):
+            table[name][0] += launches
+            table[name][1] += time_ns
+
+    def found(self, products: Products, *, on_cpu: bool) -> Launchers:
+        """Return what was added."""
+        operators, modules, lines = map(_sorted, (self.operators, self.modules, self.lines))
+        return Launchers(
+            total_ns=sum(one.total_ns for one in operators),
+            operators=operators,
+            modules=modules,
+            lines=lines,
+            products=products.found(),
+            on_cpu=on_cpu,
+        )
+
+
+_NOWHERE = CallSite(operator=UNKNOWN, module=UNKNOWN, line=UNKNOWN)
+
+
+def launchers_in(path: Path) -> Launchers:
+    """Return who launched the GPU work of a capture of PyTorch's profiler; without any, what the CPU worked on.
+
+    Raises:
+        NotACapture: It is none, or damaged.
+    """
+    events = events_of(path)
+    lasted: dict[int, _Gpu] = {}
+    without, any_work = 0, False
+    for event in events:
+        if event.cat in GPU_CATEGORIES and event.dur is not None:
+            any_work = True
+            correlation = event.args.correlation if event.args is not None else None
+            time_ns = round(event.dur * 1000)
+            if correlation is None:
+                without += time_ns
+                continue
+            before = lasted.get(correlation, _Gpu(total_ns=0, on_tensor_cores=False))
+            tensor = before.on_tensor_cores or on_tensor_cores(event.name) is True
+            lasted[correlation] = _Gpu(total_ns=before.total_ns + time_ns, on_tensor_cores=tensor)
+    return _on_gpu(lasted, without, events) if any_work else _on_cpu(events)
+
+
+def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[HostEvent]) -> Launchers:
+    """Add the time of GPU events up by what was open when they were launched.
+
+    Args:
+        lasted: GPU work by correlation.
+        without: Nanoseconds of GPU work that has no correlation.
+        events: All of the capture.
+    """
+    left, tally, products, forward = dict(lasted), _TimeByCallSite(), Products(_outer(events)), forward_of(events)
+    for event, stack in begun(events):
+        correlation = event.args.correlation if event.args is not None and is_launch(event) else None
+        work = left.pop(correlation, None) if correlation is not None else None
+        if work is not None:
+            tally.add(forward.of(opened(stack)), work.total_ns)
+            _into(products, reversed(stack), work)
+    rest = without + sum(work.total_ns for work in left.values())
+    if rest:
+        tally.add(_NOWHERE, rest, launches=0)
+    return tally.found(products, on_cpu=False)
+
+
+def _outer(events: Sequence[HostEvent]) -> set[int]:
+    """Return operators within which another one is the product: what else they do, such as adding a bias, is none."""
+    outer: set[int] = set()
+    for event, stack in begun(events):
+        around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
+        if around and event.cat in OPERATORS and work_of(_called(event)) is not None:
+            outer.update(around)
+    return outer
+
+
+def _into(products: Products, around: Iterable[HostEvent], work: _Gpu) -> None:
+    """Add work to the innermost product that it is part of."""
+    for event in around:
+        if event.cat in OPERATORS and products.take(id(event), _called(event), work.total_ns, work.on_tensor_cores):
+            break
+
+
+@dataclass(kw_only=True)
+class _Computed:
+    """An operator that ran on the CPU."""
+
+    event: HostEvent
+    into: CallSite
+    around: _Computed | None
+    self_ns: int
+
+
+def _on_cpu(events: Sequence[HostEvent]) -> Launchers:
+    """Add the CPU's time in operators up, each less what the operators within took."""
+    computed: dict[int, _Computed] = {}
+    for event, stack in begun(events):
+        if event.cat not in OPERATORS:
+            continue
+        outer = next((computed[id(one)] for one in reversed(stack) if id(one) in computed), None)
+        time_ns = round((event.dur or 0.0) * 1000)
+        computed[id(event)] = _Computed(event=event, into=opened([*stack, event]), around=outer, self_ns=time_ns)
+        if outer is not None:
+            outer.self_ns -= time_ns
+    tally, products, forward = _TimeByCallSite(), Products(_outer(events)), forward_of(events)
+    for one in computed.values():
+        time_ns = max(0, one.self_ns)
+        tally.add(forward.of(one.into), time_ns)
+        _into(products, _outwards(one), _Gpu(total_ns=time_ns, on_tensor_cores=False))
+    return tally.found(products, on_cpu=True)
+
+
+def _outwards(one: _Computed | None) -> Iterable[HostEvent]:
+    while one is not None:
+        yield one.event
+        one = one.around
+
+
+def _called(event: HostEvent) -> OperatorCall:
+    args = event.args or HostArgs()
+    dims, types, values = (value if isinstance(value, list) else [] for value in (args.dims, args.types, args.values))
+    return OperatorCall(name=event.name, dims=dims, types=types, values=values)
+
+
+def _sorted(table: Mapping[str, Sequence[int]]) -> list[Launcher]:
+    made = [Launcher(name=name, launches=count, total_ns=total) for name, (count, total) in table.items()]
+    return sorted(made, key=lambda one: (-one.total_ns, one.name))

@@ -1,0 +1,297 @@
+"""Matrix products, convolutions and attention: their work, their achieved rate, and their use of tensor cores.
+
+The work of an operator follows from its shapes. A multiply-add counts as two floating-point operations; bytes are those
+of inputs and output, each moved once; a causal attention mask halves the products if there are as many queries as keys.
+
+Whether a kernel uses tensor cores follows from its name. cuBLAS and cuDNN name the instruction (``s1688``, ``s16816``,
+``hmma``), CUTLASS the kind (``tensorop``, ``simt``), AMD's libraries the matrix instruction (``MI32x32x8``); the
+``nvjet`` kernels of Hopper and later exist only for tensor cores, as do attention kernels of half precision. For other
+names, such as those of compiled code, it is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from paceline.traces.analyze.gpu_time import Kernel
+
+DTYPES = {
+    "float": ("fp32", 4), "double": ("fp64", 8), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bf16", 2),
+    "c10::Float8_e4m3fn": ("fp8", 1), "c10::Float8_e5m2": ("fp8", 1), "c10::Float8_e4m3fnuz": ("fp8", 1),
+}  # fmt: skip
+_FORWARD, _BACKWARD = 2, 5  # products of an attention; backward computes the scores once more
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorCall:
+    """One call of an operator, as a capture tells it."""
+
+    name: str
+    dims: Sequence[Sequence[int]]
+    types: Sequence[str]
+    values: Sequence[str] = ()  # of what is no tensor, as text; "" where it is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a call has to do."""
+
+    flops: int
+    bytes: int
+    format: str  # "bf16"
+
+
+def has_formula(name: str) -> bool:
+    """Say whether an operator of that name is a product."""
+    return name in _FORMULAS
+
+
+def work_of(call: OperatorCall) -> Work | None:
+    """Return what a call has to do; None of operators without a formula, and where shapes or types are not told."""
+    formula = _FORMULAS.get(call.name)
+    if formula is None:
+        return None
+    try:
+        tensor = next(place for place, kind in enumerate(call.types) if kind in DTYPES and call.dims[place])
+        flops, moved = formula(call)
+    except (IndexError, ValueError, TypeError, StopIteration, SyntaxError):
+        return None
+    name, size = DTYPES[call.types[tensor]]
+    return Work(flops=flops, bytes=moved * size, format=name) if flops > 0 else None
+
+
+_Amount = tuple[int, int]  # operations, numbers that are moved
+
+
+def _product(call: OperatorCall, first: int) -> _Amount:
+    """Of matrices [..., m, k] and [..., k, n] that stand at a place and the next one."""
+    *batch, rows, inner = call.dims[first]
+    *others, inner_too, columns = call.dims[first + 1]
+    if inner != inner_too or batch != others:
+        raise ValueError(f"{call.dims} are no product")
+    many = prod(batch)
+    return 2 * many * rows * inner * columns, many * (rows * inner + inner * columns + rows * columns)
+
+
+def _convolution(places: tuple[int, int, int], transposed: int | None = None) -> Callable[[OperatorCall], _Amount]:
+    """Of an input [n, c, ...] and weights [k, c/groups, ...], with stride, padding and dilation at some places."""
+
+    def formula(call: OperatorCall) -> _Amount:
+        image, weights = call.dims[0], call.dims[1]
+        if transposed is not None and call.values[transposed] == "True":
+            raise ValueError("transposed")
+        axes = len(weights) - 2
+        stride, padding, dilation = (_numbers(call.values[place], axes) for place in places)
+        sides = zip(image[2:], weights[2:], stride, padding, dilation, strict=True)
+        out = [image[0], weights[0], *((x + 2 * p - d * (k - 1) - 1) // s + 1 for x, k, s, p, d in sides)]
+        return 2 * prod(out) * prod(weights[1:]), prod(image) + prod(weights) + prod(out)
+
+    return formula
+
+
+def _convolution_backward(gradient: int, image: int, mask: int | None = None) -> Callable[[OperatorCall], _Amount]:
+    """Of the gradients to the input and to the weights, which stand behind the input; each is as much as forward."""
+
+    def formula(call: OperatorCall) -> _Amount:
+        out, given, kernel = (call.dims[place] for place in (gradient, image, image + 1 if image else 2))
+        wanted = call.values[mask] if mask is not None and mask < len(call.values) else ""
+        products = ast.literal_eval(wanted)[:2].count(True) if wanted else 2
+        return 2 * products * prod(out) * prod(kernel[1:]), products * (prod(out) + prod(kernel) + prod(given))
+
+    return formula
+
+
+def _attention(query: int, products: int, causal: int) -> Callable[[OperatorCall], _Amount]:
+    """Of queries, keys and values, [b, heads, s, d] each, that stand in a row; a value says whether it is causal."""
+
+    def formula(call: OperatorCall) -> _Amount:
+        q, k, v = (call.dims[query + place] for place in range(3))
+        pairs = q[0] * q[1] * q[2] * k[2]
+        if q[2] == k[2] and list(call.values[causal : causal + 1]) == ["True"]:
+            pairs //= 2
+        return products * pairs * (q[3] + v[3]), products // 2 * (2 * prod(q) + prod(k) + prod(v))
+
+    return formula
+
+
+def _numbers(text: str, axes: int) -> list[int]:
+    """Return as many numbers as there are axes, of a text such as ``[1, 1]`` or ``[1]``."""
+    found: Any = ast.literal_eval(text)
+    numbers = [int(one) for one in (found if isinstance(found, list) else [found])]
+    return numbers * axes if len(numbers) == 1 else numbers
+
+
+_FORMULAS: Mapping[str, Callable[[OperatorCall], _Amount]] = {
+    "aten::mm": lambda call: _product(call, 0),
+    "aten::bmm": lambda call: _product(call, 0),
+    "aten::addmm": lambda call: _product(call, 1),
+    "aten::_addmm_activation": lambda call: _product(call, 1),
+    "aten::baddbmm": lambda call: _product(call, 1),
+    "aten::_scaled_mm": lambda call: _product(call, 0),
+    "aten::convolution": _convolution((3, 4, 5), 6),
+    "aten::_convolution": _convolution((3, 4, 5), 6),
+    "aten::cudnn_convolution": _convolution((3, 2, 4)),
+    "aten::miopen_convolution": _convolution((4, 3, 5)),
+    "aten::cudnn_convolution_relu": _convolution((3, 4, 5)),
+    "aten::convolution_backward": _convolution_backward(0, 1, 10),
+    "aten::cudnn_convolution_backward": _convolution_backward(1, 0),
+    "aten::_scaled_dot_product_flash_attention": _attention(0, _FORWARD, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention(0, _FORWARD, 4),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, _BACKWARD, 7),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(0, _FORWARD, 6),
+    "aten::_scaled_dot_product_efficient_attention": _attention(0, _FORWARD, 6),
+    "aten::_scaled_dot_product_flash_attention_backward": _attention(1, _BACKWARD, 11),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, _BACKWARD, 14),
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, _BACKWARD, 11),
+}
+
+
+_Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """All calls of an operator with the same shapes; nanoseconds, operations and bytes of all of them."""
+
+    name: str
+    shapes: Sequence[Sequence[int]]
+    format: str  # "bf16"; "tf32": numbers are fp32, and tensor cores multiply them
+    calls: int
+    total_ns: int
+    flops: int
+    bytes: int
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """What was reached."""
+        return self.flops / self.total_ns * 1e9 if self.total_ns else None
+
+
+@dataclass(kw_only=True)
+class _ProductTotal:
+    work: Work
+    calls: int = 0
+    total_ns: int = 0
+    on_tensor_cores: bool = False
+
+
+class Products:
+    """Adds GPU work up by the operator that it belongs to and its shapes."""
+
+    def __init__(self, outer: Iterable[int] = ()) -> None:
+        """Begin with nothing.
+
+        Args:
+            outer: Numbers of calls that are none themselves, though they have a formula: one within them is.
+        """
+        self._found: dict[tuple[str, _Shapes], _ProductTotal] = {}
+        self._known: dict[int, tuple[str, _Shapes] | None] = dict.fromkeys(outer)
+
+    def take(self, which: int, call: OperatorCall, total_ns: int, on_tensor_cores: bool) -> bool:
+        """Take GPU work of a call; False where its operator has no formula, or told no shapes.
+
+        Args:
+            which: Number of the call: it may launch several pieces of work, and counts once.
+            call: Name and shapes.
+            total_ns: Of the piece of work.
+            on_tensor_cores: Whether it ran on them.
+        """
+        if which not in self._known:
+            self._known[which] = self._begun(call)
+        key = self._known[which]
+        if key is None:
+            return False
+        tally = self._found[key]
+        tally.total_ns += total_ns
+        tally.on_tensor_cores |= on_tensor_cores
+        return True
+
+    def _begun(self, call: OperatorCall) -> tuple[str, _Shapes] | None:
+        work = work_of(call)
+        if work is None:
+            return None
+        key = call.name, tuple(tuple(dims) for dims in call.dims if dims)
+        self._found.setdefault(key, _ProductTotal(work=work)).calls += 1
+        return key
+
+    def found(self) -> list[Product]:
+        """Return all of them, what takes most first."""
+        made = [_made(name, shapes, tally) for (name, shapes), tally in self._found.items()]
+        return sorted(made, key=lambda one: (-one.total_ns, one.name))
+
+
+def _made(name: str, shapes: _Shapes, tally: _ProductTotal) -> Product:
+    form = tally.work.format
+    return Product(
+        name=name,
+        shapes=shapes,
+        format="tf32" if form == "fp32" and tally.on_tensor_cores else form,
+        calls=tally.calls,
+        total_ns=tally.total_ns,
+        flops=tally.calls * tally.work.flops,
+        bytes=tally.calls * tally.work.bytes,
+    )
+
+
+_FUNCTION = re.compile(r"(?:void )?([^<(]*)")
+_OF_CUTLASS = re.compile(r"(?:void )?cutlass\w*::(?:\w+::)*(?:Kernel2?|device_kernel)$")  # what they do is an argument
+_MATRIX = re.compile(
+    r"gemm|gemv|bmm|matmul|convol|conv2d|conv_|_conv|xmma|nvjet|wgrad|dgrad|fprop|winograd|cijk|fmha|flash|attention|triton_tem|_sdpa_",
+    re.IGNORECASE,
+)
+_NO_PRODUCT = re.compile(
+    r"nchwtonhwc|nhwctonchw|convert|im2col|col2im|reduce|permute|softmax|concat|cache|fbgemm|finalize|quantize",
+    re.IGNORECASE,
+)
+_TENSOR = re.compile(
+    r"tensorop|tensor_op|hmma|imma|gmma|nvjet|xmma|(?<![0-9])(884|1688|16816|8816|161616|16832)(?![0-9])"
+    r"|wmma|warp_specialized|tcgen05|umma|_MI\d+x\d+|mfma|fmhaSm\d+|bmm_\w*E\dm\d",
+    re.IGNORECASE,
+)
+_HALF_ATTENTION = re.compile(r"flash_(fwd|bwd)|fmha.*(bf16|f16)|(bf16|f16|half).*(fmha|attention)", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"simt|[_v]sgemm|^sgemm|dgemm|implicit_convolve|explicit_convolve|winograd|gemv|depthwise|fmha.*f32"
+    r"|[dw]grad_engine|wgrad_alg|[dw]grad2d",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """GPU time of kernels that multiply matrices; nanoseconds, added up over kernels."""
+
+    tensor_ns: int  # on tensor cores, or matrix cores
+    plain_ns: int  # on none
+    unknown_ns: int  # their names do not say
+
+    @property
+    def total_ns(self) -> int:
+        """All of them."""
+        return self.tensor_ns + self.plain_ns + self.unknown_ns
+
+
+def on_tensor_cores(name: str) -> bool | None:
+    """Say whether a kernel that multiplies matrices does so on tensor cores; None where its name does not tell."""
+    if _TENSOR.search(name) or _HALF_ATTENTION.search(name):
+        return True
+    return False if _PLAIN.search(name) else None
+
+
+def is_product(name: str) -> bool:
+    """Say whether a kernel multiplies matrices: products, convolutions, attention."""
+    found = _FUNCTION.match(name)
+    function = found[1] if found is not None else name
+    said = name if _OF_CUTLASS.match(function) else function.rpartition("::")[2]
+    return bool(_MATRIX.search(said)) and not _NO_PRODUCT.search(said)
+
+
+def matrix_of(kernels: Sequence[Kernel]) -> Matrix:
+    """Add up the time of kernels that multiply matrices, by what they run on."""
+    own = [(on_tensor_cores(one.name), one.total_ns) for one in kernels if is_product(one.name)]
+    tensor, plain, unknown = (sum(ns for where, ns in own if where is which) for which in (True, False, None))
+    return Matrix(tensor_ns=tensor, plain_ns=plain, unknown_ns=unknown)

@@ -1,0 +1,120 @@
+"""The critical path of one rank in numbers, and its speed-up without each part of the time, by replay.
+
+The share of a part in the time is only an upper bound: without exposed communication, a GPU that waits for its host
+anyway would not be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.traces.analyze.critical_path import KINDS, NO_EVENT, CriticalPath, Timeline, timeline_of, walked
+from paceline.traces.analyze.what_if import Change, Outcome, Replay, as_it_was, change_of, usual
+from paceline.traces.capture import Capture, GpuEvents, Step
+from paceline.traces.intervals import Ns
+from paceline.traces.read.event_classes import is_transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPath:
+    """The part of a path that lies in one marked step; what the kinds take adds up to its length."""
+
+    name: str
+    length_ns: int
+    kinds_ns: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathSummary:
+    """The critical path of one rank; nanoseconds."""
+
+    length_ns: int
+    kinds_ns: Mapping[str, int]  # adds up to the length
+    kernels_ns: Mapping[str, int]  # by name, what is longest on the path first
+    steps: Sequence[StepPath]
+    what_if: Sequence[Outcome]
+
+
+def path_in(capture: Capture, events: GpuEvents, changes: Sequence[Change] = ()) -> PathSummary | None:
+    """Walk the critical path of a window and play changes; None where nothing ran on the GPU.
+
+    Args:
+        capture: Of a rank.
+        events: Those in the window.
+        changes: To be played; none: the usual ones.
+    """
+    line = timeline_of(capture, events)
+    if line is None:
+        return None
+    path, replay = walked(line), Replay(line)
+    return PathSummary(
+        length_ns=path.length_ns,
+        kinds_ns=path.by_kind(),
+        kernels_ns=_by_name(path, line),
+        steps=[_step(path, step) for step in _distinct(capture.steps, line)],
+        what_if=[replay.play(change) for change in changes or usual(line)],
+    )
+
+
+def _by_name(path: CriticalPath, line: Timeline) -> dict[str, int]:
+    on = path.event != NO_EVENT
+    totals = np.zeros(len(line.names), np.int64)
+    np.add.at(totals, line.name[path.event[on]], (path.end_ns - path.start_ns)[on])
+    order = np.argsort(-totals, kind="stable")
+    return {line.names[int(place)]: int(totals[place]) for place in order if totals[place]}
+
+
+def _distinct(steps: Sequence[Step], line: Timeline) -> list[Step]:
+    """Return steps within a timeline, each once: several threads may mark the same one."""
+    found: dict[str, Step] = {}
+    for step in steps:
+        if step.name not in found and step.end_ns > line.begin_ns and step.start_ns < line.finish_ns:
+            found[step.name] = step
+    return sorted(found.values(), key=lambda step: step.start_ns)
+
+
+def _step(path: CriticalPath, step: Step) -> StepPath:
+    lasted = np.minimum(path.end_ns, step.end_ns) - np.maximum(path.start_ns, step.start_ns)
+    totals = np.zeros(len(KINDS), np.int64)
+    np.add.at(totals, path.kind, np.maximum(lasted, 0))
+    kinds = {name: int(total) for name, total in zip(KINDS, totals, strict=True)}
+    return StepPath(name=step.name, length_ns=sum(kinds.values()), kinds_ns=kinds)
+
+
+COMMUNICATION, TRANSFER, LOADER, HOST, WAITS = "communication", "transfer", "loader", "host", "waits"
+_MOST_EVENTS = 400_000  # 20 µs of CPU time each, over all parts
+
+
+def _without_transfers(line: Timeline) -> Ns:
+    between = np.array([is_transfer(name) for name in line.names], bool)
+    return np.where(between[line.name], 0, as_it_was(line))
+
+
+_CHANGES: Mapping[str, Change] = {
+    COMMUNICATION: change_of("communication=gone"),
+    TRANSFER: Change(what="copies from and to the host took no time", lasting=_without_transfers),
+    LOADER: change_of("loader=gone"),
+    HOST: change_of("host=gone"),
+    WAITS: change_of("waits=gone"),
+}
+
+
+def speed_ups_without(capture: Capture, events: GpuEvents) -> dict[str, float]:
+    """Return by how much faster a capture would be without each of its parts, as a factor.
+
+    Args:
+        capture: Of a rank.
+        events: Those in the window.
+
+    Returns:
+        By the name of the part; empty without GPU events, and for a capture that is too large to be replayed here.
+    """
+    line = timeline_of(capture, events) if len(events) <= _MOST_EVENTS else None
+    if line is None:
+        return {}
+    replay = Replay(line)
+    played = {part: replay.play(change).faster for part, change in _CHANGES.items()}
+    return {part: faster if faster is not None else float("inf") for part, faster in played.items()}

@@ -1,0 +1,271 @@
+"""Captures of any number of ranks: each is read and summarised in a process of its own, then compared.
+
+The reading processes return only summaries, as MessagePack. Memory is bounded by one capture per core and one summary
+per rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from paceline.hardware.operating_system import allowed_cores
+from paceline.traces.analyze.collectives import Matched, Straggler, matched, stragglers
+from paceline.traces.analyze.gpu_time import Breakdown, Kernel, broken_down, events_in, kernels_of, steps_in
+from paceline.traces.analyze.idle import Idle, idle_of
+from paceline.traces.analyze.launch_queue import Queue, queue_of
+from paceline.traces.analyze.launchers import Launchers, launchers_in
+from paceline.traces.analyze.path_summary import PathSummary, path_in, speed_ups_without
+from paceline.traces.analyze.what_if import change_of, check_kernels
+from paceline.traces.capture import Capture, CollectiveCall, GpuEvents, Step
+from paceline.traces.read.content import NotACapture
+from paceline.traces.read.files import captures_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be found out of each capture; what is off takes time of its own."""
+
+    window: str = "all"
+    launchers: bool = False  # who launched the work
+    path: bool = False  # the critical path
+    what_if: Sequence[str] = ()  # changes to replay, in the syntax of `what_if.change_of`; none: the usual ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One rank, or one GPU of an Nsight export, in a window."""
+
+    source: str
+    rank: int | None
+    world: int | None
+    gpu: str | None
+    device: int | None
+    window: str
+    steps: int  # that are marked, in the window
+    breakdown: Breakdown
+    idle: Idle
+    queue: Queue
+    loader_is_serial: bool | None  # None: no loader is seen
+    kernels: Sequence[Kernel]
+    calls: Sequence[CollectiveCall]
+    problems: Sequence[str]
+    host: str | None = None  # the machine's name
+    one_of_several: bool = False  # GPUs in its file
+    launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
+    path: PathSummary | None = None  # None: not asked for, or no GPU events
+    host_ns: int = 0  # without GPU events: from the first marked step or collective on the host to the last one's end
+    outside_ns: int = 0  # captured before the first GPU event and after the last one; 0 in other windows than all
+    without: Mapping[str, float] = field(default_factory=dict)  # speed-ups by replay, by part of `path_summary`
+
+    @property
+    def title(self) -> str:
+        """What it is called: its rank, or its file, and its GPU where the file has several."""
+        name = f"rank {self.rank}" if self.rank is not None else Path(self.source).name
+        return f"GPU {self.device} of {name}" if self.one_of_several else name
+
+    @property
+    def lasted_ns(self) -> int:
+        """The time that is looked at: from the first GPU event to the last, or that of the host; 0: not known."""
+        return self.breakdown.span_ns or self.host_ns
+
+
+def summaries_of(path: Path, wanted: Wanted) -> list[RankTrace]:
+    """Read a file and summarise what it holds.
+
+    Raises:
+        NotACapture: It is no capture, or nothing of it could be read.
+    """
+    ranks = [summarised(capture, wanted) for capture in captures_of(path)]
+    if len(ranks) > 1:
+        ranks = [replace(rank, one_of_several=True) for rank in ranks]
+    return _with_launchers(path, ranks) if wanted.launchers else ranks
+
+
+def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
+    """Add who launched the work of GPUs, where a file is a whole capture of PyTorch's profiler."""
+    try:
+        found = launchers_in(path)
+    except NotACapture as error:
+        problem = f"{error}: the operators of this capture are not known"
+        return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
+    return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
+
+
+def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
+    """Summarise a capture in a window."""
+    window = wanted.window
+    events = events_in(capture, window)
+    calls = _within(capture, events, window)
+    changes = [change_of(text) for text in wanted.what_if]
+    problems = list(capture.problems)
+    if not len(capture.events):
+        problems.append(f"{capture.source}: the capture contains no GPU events, because the profiler saw no GPU")
+    elif not len(events):
+        problems.append(f"{capture.source}: the capture contains no GPU events in the window {window!r}")
+    return RankTrace(
+        source=capture.source,
+        rank=capture.rank,
+        world=capture.world,
+        gpu=capture.gpu,
+        device=capture.device,
+        window=window,
+        steps=steps_in(capture, window),
+        breakdown=broken_down(events),
+        idle=idle_of(events, capture.launches, capture.host),
+        queue=queue_of(events, capture.launches),
+        loader_is_serial=capture.host.loader_is_serial,
+        kernels=kernels_of(events),
+        calls=calls,
+        problems=problems,
+        host=capture.host_name,
+        path=path_in(capture, events, changes) if wanted.path else None,
+        host_ns=0 if len(events) else _covered([*capture.steps, *calls]),
+        outside_ns=_outside(capture, events) if window == "all" else 0,
+        without=speed_ups_without(capture, events),
+    )
+
+
+def _outside(capture: Capture, events: GpuEvents) -> int:
+    """Return the captured time before the first GPU event and after the last one."""
+    if capture.captured_ns is None or not len(events):
+        return 0
+    first, last = capture.captured_ns
+    return max(0, int(events.start_ns.min()) - first) + max(0, last - int(events.end_ns.max()))
+
+
+def _within(capture: Capture, events: GpuEvents, window: str) -> list[CollectiveCall]:
+    """Return the collectives from the first GPU event of a window to its last; without any, those in marked steps."""
+    if len(events):
+        first, last = int(events.start_ns.min()), int(events.end_ns.max())
+    elif window == "all" or not capture.steps:
+        return list(capture.calls)
+    else:
+        first, last = min(step.start_ns for step in capture.steps), max(step.end_ns for step in capture.steps)
+    return [call for call in capture.calls if first <= call.start_ns <= last]
+
+
+def _covered(spans: Sequence[Step | CollectiveCall]) -> int:
+    return max(one.end_ns for one in spans) - min(one.start_ns for one in spans) if spans else 0
+
+
+_ALONE = 2  # files that are read without further processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """All captures that were given."""
+
+    files: Sequence[str]
+    ranks: Sequence[RankTrace]
+    matched: Matched
+    stragglers: Sequence[Straggler]
+    problems: Sequence[str]  # of files, of ranks, of what does not fit together
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What came of a file."""
+
+    ranks: list[RankTrace]
+    problem: str | None = None
+
+
+_READ = msgspec.msgpack.Decoder(_Read)
+
+
+def read_all(
+    files: Sequence[Path],
+    wanted: Wanted,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Traces:
+    """Read and summarise captures, and compare their ranks.
+
+    Args:
+        files: As `files_in` gives them.
+        wanted: What of each.
+        processes: That read side by side; None: one for each core.
+        progress: Called with the files that are read, and all.
+
+    Raises:
+        NotACapture: Nothing of any file could be read.
+        UsageError: A kernel is asked for that no rank has.
+    """
+    found: list[_Read] = []
+    for one in _read(files, partial(_packed, wanted=wanted), processes or len(allowed_cores())):
+        found.append(one)
+        progress(len(found), len(files))
+    broken = [one.problem for one in found if one.problem is not None]
+    ranks, doubtful = _distinct([rank for one in found for rank in one.ranks])
+    if not ranks:
+        raise NotACapture("; ".join(broken))
+    check_kernels(wanted.what_if, (kernel.name for rank in ranks for kernel in rank.kernels))
+    together = {rank.rank: rank.calls for rank in ranks if rank.rank is not None}
+    fitted = matched(together, {rank.rank: rank.host for rank in ranks if rank.rank is not None and rank.host})
+    return Traces(
+        files=[str(file) for file in files],
+        ranks=ranks,
+        matched=fitted,
+        stragglers=stragglers(fitted.collectives, len(together)),
+        problems=[
+            *broken,
+            *(problem for rank in ranks for problem in rank.problems),
+            *doubtful,
+            *_missing(ranks),
+            *fitted.problems,
+        ],
+    )
+
+
+def _read(files: Sequence[Path], one: Callable[[Path], bytes], processes: int) -> Iterator[_Read]:
+    if len(files) <= _ALONE or processes == 1:
+        yield from (_READ.decode(one(file)) for file in files)
+        return
+    with ProcessPoolExecutor(min(processes, len(files)), mp_context=get_context("spawn")) as pool:
+        yield from map(_READ.decode, pool.map(one, files, chunksize=1))
+
+
+def _packed(file: Path, wanted: Wanted) -> bytes:
+    try:
+        return msgspec.msgpack.encode(_Read(ranks=summaries_of(file, wanted)))
+    except NotACapture as error:
+        return msgspec.msgpack.encode(_Read(ranks=[], problem=str(error)))
+
+
+def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
+    """Return ranks in order; of a number that comes twice the later ones lose it, as one of both must be wrong."""
+    found, problems = [], []
+    doubled: set[str] = set()
+    files: dict[int, str] = {}  # of several GPUs of one file all have its rank
+    for rank in ranks:
+        if rank.rank is not None and files.setdefault(rank.rank, rank.source) != rank.source:
+            problems.append(
+                f"{rank.source}: another file contains rank {rank.rank} already, so this file is not matched with "
+                f"the other ranks"
+            )
+            rank = replace(rank, rank=None)
+            doubled.add(rank.source)
+        found.append(rank)
+    unknown = {rank.source for rank in found if rank.rank is None and not rank.one_of_several} - doubled
+    if unknown and len(found) > 1:
+        which = f"{len(unknown)} files have" if len(unknown) > 1 else f"{next(iter(unknown))} has"
+        problems.append(f"{which} no rank number, neither in the content nor in the file name")
+    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), problems
+
+
+def _missing(ranks: Sequence[RankTrace]) -> list[str]:
+    there = {rank.rank for rank in ranks if rank.rank is not None}
+    told = [rank.world for rank in ranks if rank.world is not None]
+    world = max(told, default=max(there, default=-1) + 1)
+    absent = sorted(set(range(world)) - there)
+    if not absent or len(there) < 2:
+        return []
+    shown = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+    return [f"{len(absent)} of {'' if told else 'at least '}{world} ranks are missing: {shown}"]

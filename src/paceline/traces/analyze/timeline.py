@@ -1,0 +1,199 @@
+"""Timeline data of some ranks on one clock, packed for a web page.
+
+A million events are four million numbers. Packed by column, with starts as differences, they take a few megabytes. The
+selected ranks are read once more, because summaries hold no events.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.traces.analyze.gpu_time import events_in
+from paceline.traces.analyze.ranks import RankTrace, Traces
+from paceline.traces.capture import CLASSES, Capture, GpuEvents, Step
+from paceline.traces.intervals import Ns, Union
+from paceline.traces.read.files import captures_of
+
+GPU, HOST = "gpu", "host"
+_LARGEST = 2**32 - 1
+_LONGEST_NAME = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Things of one kind that ran one after the other, in the order of their start."""
+
+    title: str  # "stream 7"
+    kind: str  # `GPU` or `HOST`
+    start_ns: Ns
+    end_ns: Ns
+    name: NDArray[np.int64]  # place in `names`
+    names: Sequence[tuple[str, str]]  # with the class of each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """The lanes of one rank."""
+
+    title: str
+    lanes: Sequence[Lane]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """Pictures of some ranks; `data` is deflated, and holds of each lane in turn starts, durations and names.
+
+    All are 32-bit numbers, little-endian; starts are differences, the first from the beginning; times count `unit_ns`.
+    """
+
+    unit_ns: int
+    span_ns: int
+    names: Sequence[tuple[str, str]]
+    ranks: Sequence[tuple[str, Sequence[tuple[str, str, int]]]]  # title, and of each lane title, kind and events
+    data: bytes
+
+
+def picture_of(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 0) -> Picture:
+    """Return the lanes of a rank: steps and what the host did, then the streams of its GPU.
+
+    Args:
+        capture: Of the rank.
+        events: Those in the window.
+        title: What the rank is called.
+        moved_ns: By which its clock is moved to those of the others.
+    """
+    host = capture.host
+    lanes = [
+        _steps(capture.steps),
+        _ranges("fetching batches", "loader", host.loader),
+        _ranges("waiting for the GPU", "waits", host.synchronising),
+        _launches(capture),
+    ]
+    streams = np.unique(events.stream).tolist()
+    lanes += [_stream(events, stream) for stream in streams]
+    return Picture(title=title, lanes=[_moved(lane, moved_ns) for lane in lanes if len(lane.start_ns)])
+
+
+def packed(pictures: Sequence[Picture]) -> Packed | None:
+    """Pack pictures on one clock; None where nothing ran."""
+    lanes = [lane for picture in pictures for lane in picture.lanes]
+    gpu = [lane for lane in lanes if lane.kind == GPU]
+    if not gpu:
+        return None
+    first = min(int(lane.start_ns[0]) for lane in lanes)
+    span = max(int(lane.end_ns.max()) for lane in lanes) - first
+    unit = max(1, -(-span // _LARGEST))
+    names: dict[tuple[str, str], int] = {}
+    columns = [_columns(lane, first, unit, names) for lane in lanes]
+    return Packed(
+        unit_ns=unit,
+        span_ns=span,
+        names=list(names),
+        ranks=[(one.title, [(lane.title, lane.kind, len(lane.start_ns)) for lane in one.lanes]) for one in pictures],
+        data=zlib.compress(b"".join(columns), 6),
+    )
+
+
+def _columns(lane: Lane, first: int, unit: int, names: dict[tuple[str, str], int]) -> bytes:
+    starts = (lane.start_ns - first) // unit
+    lasted = np.clip((lane.end_ns - lane.start_ns) // unit, 0, _LARGEST)
+    places = [names.setdefault((name[:_LONGEST_NAME], class_), len(names)) for name, class_ in lane.names]
+    own = np.array(places, np.int64)[lane.name]
+    return b"".join(column.astype("<u4").tobytes() for column in (np.diff(starts, prepend=0), lasted, own))
+
+
+def _lane(
+    title: str, kind: str, start_ns: Ns, end_ns: Ns, name: NDArray[np.int64], names: Sequence[tuple[str, str]]
+) -> Lane:
+    order = np.argsort(start_ns, kind="stable")
+    ends = np.maximum(end_ns, start_ns)
+    return Lane(title=title, kind=kind, start_ns=start_ns[order], end_ns=ends[order], name=name[order], names=names)
+
+
+def _stream(events: GpuEvents, stream: int) -> Lane:
+    own = events.where(events.stream == stream)
+    keys, place = np.unique(own.name.astype(np.int64) * len(CLASSES) + own.class_, return_inverse=True)
+    names = [(own.names[int(key) // len(CLASSES)], CLASSES[int(key) % len(CLASSES)]) for key in keys]
+    title = f"stream {stream}" if stream >= 0 else "GPU"
+    return _lane(title, GPU, own.start_ns, own.end_ns, place.astype(np.int64), names)
+
+
+def _steps(steps: Sequence[Step]) -> Lane:
+    distinct: Mapping[str, Step] = {step.name: step for step in reversed(steps)}
+    starts = np.array([step.start_ns for step in distinct.values()], np.int64)
+    ends = np.array([step.end_ns for step in distinct.values()], np.int64)
+    return _lane("steps", HOST, starts, ends, np.arange(len(starts)), [(name, "step") for name in distinct])
+
+
+def _ranges(title: str, class_: str, union: Union) -> Lane:
+    return _lane(
+        title, HOST, union.starts_ns, union.ends_ns, np.zeros(len(union.starts_ns), np.int64), [(title, class_)]
+    )
+
+
+def _launches(capture: Capture) -> Lane:
+    made = capture.launches
+    return _lane(
+        "launches", HOST, made.start_ns, made.end_ns, np.zeros(len(made.start_ns), np.int64), [("launch", "launch")]
+    )
+
+
+def _moved(lane: Lane, ns: int) -> Lane:
+    if not ns:
+        return lane
+    return Lane(
+        title=lane.title,
+        kind=lane.kind,
+        start_ns=lane.start_ns + ns,
+        end_ns=lane.end_ns + ns,
+        name=lane.name,
+        names=lane.names,
+    )
+
+
+MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # of several ranks; of a single one all events are shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Pictures, and how many ranks have none."""
+
+    packed: Packed
+    left_out: int
+
+
+def gallery_of(traces: Traces) -> Gallery | None:
+    """Return pictures of the ranks that stand out; None where nothing ran on a GPU."""
+    chosen = chosen_of(traces)
+    pictures = []
+    for rank in chosen:
+        for capture in captures_of(Path(rank.source)):
+            if capture.device == rank.device:
+                moved = traces.matched.offsets_ns.get(rank.rank, 0) if rank.rank is not None else 0
+                pictures.append(picture_of(capture, events_in(capture, rank.window), rank.title, moved))
+    made = packed(pictures)
+    return Gallery(packed=made, left_out=len(traces.ranks) - len(chosen)) if made is not None else None
+
+
+def chosen_of(traces: Traces) -> list[RankTrace]:
+    """Return who is waited for, then those that are idle most, as many as a page can hold, in order."""
+    waited_for = {one.rank: place for place, one in enumerate(traces.stragglers)}
+
+    def standing_out(rank: RankTrace) -> tuple[float, float]:
+        place = waited_for.get(rank.rank, len(waited_for)) if rank.rank is not None else len(waited_for)
+        return place, -(rank.breakdown.idle_ns / rank.breakdown.span_ns if rank.breakdown.span_ns else 0.0)
+
+    chosen: list[RankTrace] = []
+    events = 0
+    for rank in sorted(traces.ranks, key=standing_out)[:MOST_RANKS]:
+        events += rank.breakdown.events
+        if not chosen or events <= MOST_EVENTS:
+            chosen.append(rank)
+    places = {id(rank) for rank in chosen}
+    return [rank for rank in traces.ranks if id(rank) in places]

@@ -1,0 +1,239 @@
+"""Replay of a capture with changed durations: how long would it take if a part of it were faster, or gone?
+
+GPU work starts when its launch has reached the GPU, when the previous work of its stream has ended, and, if work of
+another stream delayed it, when that work has ended. The recorded delay is kept for the cause that was binding; the
+other causes get the usual delay. The host proceeds from launch to launch as recorded, except that calls that wait for
+GPU work return when this work ends. Without a change, the replay takes exactly the recorded time.
+
+Not modelled: work that shares the GPU slows each other down, and other ranks would have to become faster too where
+communication waits for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.core.errors import UsageError
+from paceline.traces.analyze.critical_path import NO_EVENT, Timeline, bindings, predecessors
+from paceline.traces.capture import CLASSES, COMMUNICATION, COPY, NO_LAUNCH_NS
+from paceline.traces.intervals import Ns, length_before
+
+_USUAL_LAUNCH_NS, _USUAL_GAP_NS = 5_000, 1_000  # where a capture shows none
+_NEVER = float("-inf")
+_WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host is busy until then; launches; comes back from a call that waited
+
+Lasting = Callable[[Timeline], Ns]  # how long GPU work takes
+_Mark = tuple[int, int, int, int]  # when, which of the three, which event, time spent fetching since the last mark
+
+
+def as_it_was(line: Timeline) -> Ns:
+    """Return how long each piece of GPU work took."""
+    return line.end_ns - line.start_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is taken to be faster."""
+
+    what: str  # in words
+    lasting: Lasting = as_it_was
+    host: float = 1.0  # by what the host's own time is multiplied
+    loader: float = 1.0  # and the time in which it fetches batches
+    waits: bool = True  # whether calls wait for the GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A change, and how long the capture would take with it."""
+
+    what: str
+    before_ns: int
+    after_ns: int
+
+    @property
+    def faster(self) -> float | None:
+        """How many times as fast; None where nothing would be left."""
+        return self.before_ns / self.after_ns if self.after_ns else None
+
+
+class Replay:
+    """A capture that can be played with other durations."""
+
+    def __init__(self, line: Timeline) -> None:
+        self._line = line
+        own, _ = predecessors(line)
+        held = bindings(line)
+        self._own, self._other = own.tolist(), np.where(held == own, NO_EVENT, held).tolist()
+        self._delays = list(zip(*_delays(line, own, held), strict=True))
+        self._marks = _marks(line)
+        self._finish = line.finish_ns - line.begin_ns
+
+    def play(self, change: Change) -> Outcome:
+        """Return how long it takes with a change."""
+        taken = change.lasting(self._line).tolist()
+        launched = [0.0] * len(self._line)
+        ends: list[float] = []
+        at, before = 0.0, 0
+        for time, kind, which, fetched in self._marks:
+            if kind == _RETURN and change.waits:
+                self._run_to(which, launched, ends, taken)
+                at = max(at, ends[which] + time - (int(self._line.end_ns[which]) - self._line.begin_ns))
+            elif kind != _RETURN:
+                at += (time - before - fetched) * change.host + fetched * change.loader
+                if kind == _LAUNCH:
+                    launched[which] = at
+            before = time
+        self._run_to(len(self._line) - 1, launched, ends, taken)
+        return Outcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
+
+    def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
+        """Play GPU work in the order in which it began, as far as to one piece."""
+        for event in range(len(ends), last + 1):
+            by_launch, by_stream, by_other = self._delays[event]
+            start = launched[event] + by_launch
+            if self._own[event] != NO_EVENT:
+                start = max(start, ends[self._own[event]] + by_stream)
+            if self._other[event] != NO_EVENT:
+                start = max(start, ends[self._other[event]] + by_other)
+            ends.append(start + taken[event])
+
+
+def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], list[int]]:
+    """Return how long after its launch, its stream's last work, and other work an event begins, at least."""
+    known = line.launch_ns != NO_LAUNCH_NS
+    since_launch = line.start_ns - np.where(known, line.launch_ns, line.begin_ns)
+    by_launch = known & (held == NO_EVENT)
+    usual = int(np.median(since_launch[by_launch])) if by_launch.any() else _USUAL_LAUNCH_NS
+    launch = np.where(held == NO_EVENT, since_launch, np.minimum(since_launch, usual)).astype(np.float64)
+    launch[~known & (held != NO_EVENT)] = _NEVER
+    since_own = line.start_ns - line.end_ns[own]
+    stream = np.where(held == own, since_own, np.minimum(since_own, _USUAL_GAP_NS))
+    return launch.tolist(), stream.tolist(), (line.start_ns - line.end_ns[held]).tolist()
+
+
+def _marks(line: Timeline) -> list[_Mark]:
+    """Return what the host does, in order, from the beginning on."""
+    known = np.flatnonzero(line.launch_ns != NO_LAUNCH_NS)
+    marks = [(int(line.launch_ns[event]), _LAUNCH, int(event)) for event in known]
+    for start, end, work in _calls(line):
+        marks += [(start, _WORK, NO_EVENT), (end, _RETURN, work)]
+    if line.finish_ns > int(line.end_ns.max()):
+        marks.append((line.finish_ns, _WORK, NO_EVENT))
+    marks.sort()
+    fetched = np.diff(length_before(line.loader, np.array([line.begin_ns, *(time for time, _, _ in marks)], np.int64)))
+    return [(time - line.begin_ns, kind, which, int(f)) for (time, kind, which), f in zip(marks, fetched, strict=True)]
+
+
+def _calls(line: Timeline) -> list[tuple[int, int, int]]:
+    """Return calls that waited for GPU work: when, and for which work."""
+    by_end = np.argsort(line.end_ns, kind="stable")
+    ends = line.end_ns[by_end].tolist()
+    found = []
+    for start, end in zip(line.synchronising.starts_ns.tolist(), line.synchronising.ends_ns.tolist(), strict=True):
+        last = bisect_right(ends, end) - 1
+        if last >= 0 and ends[last] > start >= line.begin_ns and end <= line.finish_ns:
+            found.append((start, end, int(by_end[last])))
+    return found
+
+
+GONE = "gone"
+_KERNEL = "kernel:"
+PARTS = ("loader", "host", "waits", *CLASSES, "kernel:NAME")
+_NAMES = {"loader": "fetching batches", "host": "host work", "copy": "copies"}
+_LARGEST, _TWICE = 3, 2.0
+
+
+def change_of(text: str) -> Change:
+    """Return the change that a text such as ``communication=2`` or ``kernel:gemm=gone`` asks for.
+
+    Raises:
+        UsageError: There is no such part, or no such factor; the message says what there is.
+    """
+    part, _, factor = text.rpartition("=")
+    known = part in ("loader", "host", "waits", *CLASSES) or (part.startswith(_KERNEL) and part != _KERNEL)
+    gone = factor.strip() == GONE
+    if not known or (part == "waits" and not gone):
+        raise UsageError(
+            f"--what-if {text}: unknown part of the time; the known parts are {', '.join(PARTS)}, each with a factor "
+            f"such as =2, or with ={GONE}; the part waits can only be given as waits={GONE}"
+        )
+    share = _left(text, factor)
+    said = f"{_NAMES.get(part, part.removeprefix(_KERNEL))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
+    if part == "loader":
+        return Change(what=said, loader=share)
+    if part == "host":
+        return Change(what=said, host=share)
+    if part == "waits":
+        return Change(what="no call of the host waited for the GPU", waits=False)
+    if part in CLASSES:
+        return Change(what=said, lasting=_of_class(CLASSES.index(part), share))
+    return Change(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
+
+
+def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse to ask of kernels that no rank has.
+
+    Raises:
+        UsageError: No kernel has the name, or the part of it.
+    """
+    known = set(names)
+    for text in asked:
+        part = text.rpartition("=")[0].removeprefix(_KERNEL)
+        if text.startswith(_KERNEL) and not any(part in name for name in known):
+            raise UsageError(f"--what-if {text}: no kernel name contains {part!r}")
+
+
+def usual(line: Timeline) -> list[Change]:
+    """Return what is worth asking of a capture: each part gone that it has, its largest kernels twice as fast."""
+    present = set(np.unique(line.class_).tolist())
+    asked = ["loader=gone"] if line.loader.length_ns else []
+    asked += ["host=gone"]
+    asked += ["waits=gone"] if line.synchronising.length_ns else []
+    asked += [f"{CLASSES[each]}=gone" for each in (COMMUNICATION, COPY) if each in present]
+    changes = [change_of(text) for text in asked]
+    return changes + [_twice(line, name) for name in _largest(line)]
+
+
+def _largest(line: Timeline) -> Sequence[int]:
+    totals = np.bincount(line.name, weights=as_it_was(line), minlength=len(line.names))
+    return [int(name) for name in np.argsort(-totals, kind="stable")[:_LARGEST] if totals[name] > 0]
+
+
+def _twice(line: Timeline, name: int) -> Change:
+    def lasting(line: Timeline) -> Ns:
+        return _scaled(line, lambda own: own.name == name, 1 / _TWICE)
+
+    return Change(what=f"{line.names[name]} took 1/2", lasting=lasting)
+
+
+def _left(text: str, factor: str) -> float:
+    """Return what is left of a time that becomes so many times faster."""
+    if factor.strip() == GONE:
+        return 0.0
+    try:
+        times = float(factor)
+    except ValueError:
+        times = 0.0
+    if not 0 < times < float("inf"):
+        raise UsageError(f"--what-if {text}: {factor!r} is not a factor; give a number above 0, such as 2, or {GONE}")
+    return 1 / times
+
+
+def _of_class(class_: int, share: float) -> Lasting:
+    return lambda line: _scaled(line, lambda own: own.class_ == class_, share)
+
+
+def _of_names(part: str, share: float) -> Lasting:
+    def chosen(line: Timeline) -> np.ndarray:
+        return np.array([part in name for name in line.names], bool)[line.name]
+
+    return lambda line: _scaled(line, chosen, share)
+
+
+def _scaled(line: Timeline, chosen: Callable[[Timeline], np.ndarray], share: float) -> Ns:
+    lasted = as_it_was(line)
+    return np.where(chosen(line), np.rint(lasted * share).astype(np.int64), lasted)

@@ -1,0 +1,123 @@
+"""A capture as columns: the events of one GPU or one rank, their launches, the marked steps, the collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.traces.intervals import EMPTY, Ns, Union
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveCall:
+    """One collective as one rank ran it."""
+
+    kind: str  # "all_reduce"
+    group: str  # name of the process group; "" where it is not told
+    start_ns: int
+    end_ns: int
+    bytes: int | None = None  # the larger of what goes in and what comes out of one rank
+    size: int | None = None  # ranks of the group
+    members: str = ""  # of the group, as the capture tells them; "" where it does not
+    number: int | None = None  # by which the group counts its collectives; None: not told
+    between_two: bool = False  # sent by one rank to another: not a collective of the group
+
+
+COMPUTE, COMMUNICATION, COPY = 0, 1, 2  # classes of GPU events; copies are copies and sets of memory
+CLASSES = ("compute", "communication", "copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEvents:
+    """Kernels, copies and sets of memory, one place each in all columns, in the order of the capture."""
+
+    start_ns: Ns
+    end_ns: Ns
+    class_: NDArray[np.uint8]
+    name: NDArray[np.int32]  # place in `names`
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]  # with its launch; -1: none
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def where(self, chosen: NDArray[np.bool_]) -> GpuEvents:
+        """Return some of them."""
+        return self.at(np.flatnonzero(chosen))
+
+    def at(self, chosen: NDArray[np.intp]) -> GpuEvents:
+        """Return those at some places, in the order of these."""
+        return GpuEvents(
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            class_=self.class_[chosen],
+            name=self.name[chosen],
+            stream=self.stream[chosen],
+            correlation=self.correlation[chosen],
+            names=self.names,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """Calls on the host that have a correlation with work on the GPU."""
+
+    start_ns: Ns
+    end_ns: Ns
+    correlation: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What the training process did meanwhile, where the capture shows it."""
+
+    loader: Union = EMPTY  # fetching batches
+    loader_is_serial: bool | None = None  # whether the loader has no workers; None: no loader is seen
+    synchronising: Union = EMPTY  # in calls that wait for the GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One marked training step on the host."""
+
+    name: str  # "ProfilerStep#12"
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture:
+    """What one rank, or one GPU of an Nsight export, did."""
+
+    source: str  # the file, as it was given
+    rank: int | None  # None: the file does not tell
+    world: int | None
+    gpu: str | None  # the device's name
+    device: int | None  # the number of the device, where a file has several
+    events: GpuEvents
+    launches: Launches
+    steps: Sequence[Step]
+    host: Host
+    calls: Sequence[CollectiveCall] = ()  # collectives, on the GPU and on the host
+    problems: Sequence[str] = ()  # what could not be read, with its place
+    captured_ns: tuple[int, int] | None = None  # from the first event to the last, of the host too; None: not known
+    host_name: str | None = None  # of the machine; None: the file does not tell
+    devices: NDArray[np.int64] | None = None  # of each event, the number of its GPU, -1: not told; None: they have one
+    device_names: Mapping[int, str | None] = field(default_factory=dict)
+
+
+NO_LAUNCH_NS = int(np.iinfo(np.int64).min)  # no launch in the capture
+
+
+def launched_at(correlation: NDArray[np.int64], launches: Launches) -> Ns:
+    """Return when work of some correlations was launched, the first time of several; `NONE_NS` where it was not."""
+    if not len(launches.start_ns) or not len(correlation):
+        return np.full(len(correlation), NO_LAUNCH_NS, np.int64)
+    order = np.lexsort((launches.start_ns, launches.correlation))
+    known = launches.correlation[order]
+    place = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
+    return np.where((known[place] == correlation) & (correlation >= 0), launches.start_ns[order][place], NO_LAUNCH_NS)

@@ -1,0 +1,1 @@
+"""Files of PyTorch's profiler and of Nsight Systems, read as captures."""

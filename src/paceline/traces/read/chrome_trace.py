@@ -1,0 +1,236 @@
+"""Captures in Chrome's trace format, as PyTorch's profiler writes them: events, and columns of events.
+
+A well-formed capture is decoded in one pass. If some events are malformed, their numbers and arguments stay text until
+they are used, and broken JSON is read event by event (`lenient`).
+
+Times are microseconds with up to three decimals. Below 2^43 us (a hundred days), a double is exact to less than half a
+nanosecond. Larger times with decimals (microseconds since 1970) are decoded as decimals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import compress
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Union
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.traces.intervals import Ns
+from paceline.traces.read.content import NotACapture
+from paceline.traces.read.events import OTHERS, Args, Event, ExactEvent, LooseEvent
+from paceline.traces.read.lenient import args_of, decimals_of, doubles_of, loose_of, salvaged
+
+_EXACT_US = 2.0**43  # times below are exact to less than half a nanosecond as doubles
+_LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
+_CATEGORY, _NAME, _TS, _DUR, _ARGS = map(attrgetter, ("cat", "name", "ts", "dur", "args"))
+
+
+class Distributed(msgspec.Struct):
+    """Which rank a capture is of."""
+
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class Device(msgspec.Struct):
+    """A GPU of the machine."""
+
+    id: int | None = None
+    name: str | None = None
+
+
+class Top(msgspec.Struct):
+    """What stands beside the events."""
+
+    distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
+    devices: list[Device] = msgspec.field(name="deviceProperties", default_factory=list)
+    host_name: str | None = None
+
+
+def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
+    fields = [("events", list[event] | None, msgspec.field(name="traceEvents", default=None))]
+    return msgspec.json.Decoder(msgspec.defstruct("_File", fields, bases=(Top,)))
+
+
+_FILE = _decoder(Union[(Event, *OTHERS)])  # noqa: UP007  (of a tuple)
+_EXACT_FILE = _decoder(Union[(ExactEvent, *OTHERS)])  # noqa: UP007
+_LOOSE_FILE = _decoder(LooseEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A capture that is decoded."""
+
+    top: Top
+    events: Sequence[Any]  # those that do not last have None for their category
+    problems: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Events as columns, in the order of the capture."""
+
+    names: Sequence[str]
+    categories: Sequence[str]
+    start_ns: Ns
+    lasted_ns: Ns  # 0 where it is not told
+    timed: NDArray[np.bool_]  # whether it is told
+    args: Sequence[Args | None]
+    unusable: int = 0  # whose arguments are not what they should be
+    wild: int = 0  # that were left out: no clock shows their times
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return some of them."""
+        picked = chosen.tolist()
+        return Rows(
+            names=list(compress(self.names, picked)),
+            categories=list(compress(self.categories, picked)),
+            start_ns=self.start_ns[chosen],
+            lasted_ns=self.lasted_ns[chosen],
+            timed=self.timed[chosen],
+            args=list(compress(self.args, picked)),
+            unusable=self.unusable,
+            wild=self.wild,
+        )
+
+
+class Inexact(Exception):
+    """Doubles lose decimals of the times of these events."""
+
+
+def decoded(path: Path, text: bytes) -> Document:
+    """Decode a capture.
+
+    Raises:
+        NotACapture: It is JSON, but none.
+        msgspec.DecodeError: It is damaged.
+    """
+    return _decoded(path, text, _FILE)
+
+
+def decoded_exactly(path: Path, text: bytes) -> Document:
+    """Decode a capture with all decimals of its times, which takes longer; the same is raised."""
+    return _decoded(path, text, _EXACT_FILE)
+
+
+def _decoded(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Document:
+    try:
+        file = decoder.decode(text)
+    except msgspec.ValidationError:
+        file = _LOOSE_FILE.decode(text)
+    if file.events is None:
+        raise NotACapture(f"{path} is not a profiler capture: it has no traceEvents")
+    return Document(top=file, events=file.events)
+
+
+def rows_of(events: Sequence[Any]) -> Rows:
+    """Return events as columns.
+
+    Raises:
+        msgspec.DecodeError: A time is no number.
+        Inexact: They have to be decoded exactly.
+    """
+    loose = bool(events) and isinstance(events[0], LooseEvent)
+    times = _loose_times(events) if loose else _times(events)
+    args, unusable = args_of(events) if loose else (list(map(_ARGS, events)), 0)
+    rows = Rows(
+        names=list(map(_NAME, events)),
+        categories=list(map(_CATEGORY, events)),
+        start_ns=times.start_ns,
+        lasted_ns=times.lasted_ns,
+        timed=times.timed,
+        args=args,
+        unusable=unusable,
+        wild=int((~times.possible).sum()),
+    )
+    return rows.where(times.possible) if rows.wild else rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Times:
+    start_ns: Ns
+    lasted_ns: Ns
+    timed: NDArray[np.bool_]
+    possible: NDArray[np.bool_]
+
+
+def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _Times:
+    ts, dur = list(map(_TS, events)), list(map(_DUR, events))
+    if events and isinstance(events[0], ExactEvent):
+        return _of_decimals(ts, dur)
+    found = _of_doubles(ts, dur)
+    if found is None:
+        raise Inexact
+    return found
+
+
+def _loose_times(events: Sequence[LooseEvent]) -> _Times:
+    return _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
+
+
+def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Times | None:
+    """Return times; None where doubles may have lost decimals. Where durations have some, starts had them too."""
+    ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # what is None becomes NaN
+    timed = ~np.isnan(dur)
+    dur[~timed] = 0.0
+    size = np.abs(ts)
+    if ((size >= _EXACT_US) & (size < _LAST_US) & ((ts != np.floor(ts)) | (dur != np.floor(dur)))).any():
+        return None
+    possible = np.maximum(size, dur) < _LAST_US
+    return _Times(start_ns=_rounded(ts), lasted_ns=_rounded(dur), timed=timed, possible=possible)
+
+
+def _rounded(us: NDArray[np.float64]) -> Ns:
+    """Return whole nanoseconds; the whole microseconds apart, which are exact."""
+    known = np.clip(us, -_LAST_US, _LAST_US)
+    whole = np.floor(known)
+    return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)
+
+
+def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) -> _Times:
+    limit = Decimal(_LAST_US)
+
+    def nanoseconds(values: Sequence[Decimal | None]) -> Ns:
+        return np.fromiter((round(min(max(us or 0, -limit), limit) * 1000) for us in values), np.int64, len(values))
+
+    possible = (max(abs(ts), us or 0) < limit for ts, us in zip(starts, lasted, strict=True))
+    return _Times(
+        start_ns=nanoseconds(starts),
+        lasted_ns=nanoseconds(lasted),
+        timed=np.array([us is not None for us in lasted], bool),
+        possible=np.fromiter(possible, bool, len(starts)),
+    )
+
+
+def salvage(path: Path, text: bytes, error: Exception) -> Document:
+    """Read what can be read of a file that is no JSON as it should be.
+
+    Raises:
+        NotACapture: Nothing can.
+    """
+    found = salvaged(text)
+    complete = [event for event in found.events if event.get("ph", "X") == "X"]
+    if not complete:
+        raise NotACapture(f"{path} cannot be read as a profiler capture: {error}") from error
+    try:
+        top = msgspec.convert(found.top, Top, strict=False)
+    except msgspec.ValidationError:
+        top = Top()
+    events = [event for each in complete if (event := loose_of(each)) is not None]
+    lost = found.lost + len(complete) - len(events)
+    said = f"{path}: damaged ({error}); {len(events):,} events were read"
+    if found.repaired:
+        said += f", {found.repaired:,} of them after a repair"
+    if lost:
+        where = f", the first at character {found.first_lost:,}" if found.first_lost is not None else ""
+        said += f", {lost:,} were lost{where}"
+    return Document(top=top, events=events, problems=(said,))

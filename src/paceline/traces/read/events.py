@@ -1,0 +1,77 @@
+"""Events of Chrome's trace format, with only the fields that are needed.
+
+Only complete events (``"ph": "X"``) have a duration. All other events are decoded to empty objects.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+
+NOTHING = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """What the profiler tells of GPU events, and of calls that launch work."""
+
+    stream: int | str | None = None
+    correlation: int | None = None
+    device: int | None = None
+    collective: str | None = msgspec.field(name="Collective name", default=None)
+    group: str | None = msgspec.field(name="Process Group Name", default=None)
+    given: int | None = msgspec.field(name="In msg nelems", default=None)
+    got: int | None = msgspec.field(name="Out msg nelems", default=None)
+    size: int | None = msgspec.field(name="Group size", default=None)
+    dtype: str | None = None
+    members: str | None = msgspec.field(name="Process Group Ranks", default=None)
+    number: int | None = msgspec.field(name="Seq", default=None)
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A complete event; microseconds, as doubles."""
+
+    ts: float
+    name: str = ""
+    cat: str = ""
+    dur: float | None = None
+    args: Args | None = None
+
+
+class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A complete event; microseconds, with all decimals."""
+
+    ts: Decimal
+    name: str = ""
+    cat: str = ""
+    dur: Decimal | None = None
+    args: Args | None = None
+
+
+class LooseEvent(msgspec.Struct, gc=False):
+    """An event of a file in which some are not what they should be: numbers and arguments stay text."""
+
+    name: str = ""
+    cat: str = ""
+    ts: msgspec.Raw = NOTHING
+    dur: msgspec.Raw = NOTHING
+    args: msgspec.Raw = NOTHING
+
+
+class SalvagedEvent(msgspec.Struct):
+    """What has to be right of an event in a damaged file."""
+
+    ts: float
+    name: str = ""
+    cat: str = ""
+    dur: float | None = None
+
+
+# Flows, instants, counters, metadata and others. They have no category: nobody asks for them.
+OTHERS = tuple(
+    msgspec.defstruct(f"_Phase_{ord(p)}", [], tag_field="ph", tag=p, gc=False, namespace={"cat": None})
+    for p in "MsftiICbenBEPpNOD"
+)

@@ -1,0 +1,87 @@
+"""Capture files: found in folders, and read as one capture per rank or per GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paceline.core.errors import UsageError
+from paceline.traces.capture import COPY, Capture
+from paceline.traces.read import kineto, nsys
+from paceline.traces.read.content import NotACapture
+
+_SUFFIXES = (".json", ".json.gz", ".sqlite")
+
+
+def files_in(paths: Sequence[Path]) -> list[Path]:
+    """Return the captures among files and in folders, ranks in the order of their numbers.
+
+    Raises:
+        UsageError: A path is not there, or a folder holds none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = [p for p in path.rglob("*") if p.name.endswith(_SUFFIXES) and p.is_file()]
+            if not inside:
+                raise UsageError(
+                    f"{path} contains no capture; the file names of captures end in {', '.join(_SUFFIXES)}"
+                )
+            found += sorted(inside, key=_natural)
+        elif path.exists():
+            found.append(path)
+        else:
+            raise UsageError(f"there is no file or folder {path}; give capture files, or folders that contain captures")
+    return list(dict.fromkeys(found))
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Order names by the numbers in them: rank 10 comes after rank 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def captures_of(path: Path) -> list[Capture]:
+    """Read a file: one capture of a rank, or one for each GPU of an Nsight export.
+
+    Raises:
+        NotACapture: It is no capture, or nothing of it could be read.
+    """
+    try:
+        export = nsys.is_export(path)
+    except OSError as error:
+        raise NotACapture(f"{path} cannot be read: {error.strerror or error}") from error
+    return nsys.read(path) if export else by_gpu(kineto.read(path))
+
+
+def by_gpu(capture: Capture) -> list[Capture]:
+    """Return a capture for each GPU on which kernels ran; the capture itself where that is one.
+
+    Which of several a collective belongs to is not told, so they are not matched with those of other ranks.
+    """
+    if capture.devices is None:
+        return [capture]
+    kernels = capture.devices[(capture.events.class_ != COPY) & (capture.devices >= 0)]
+    if not len(kernels) or (kernels == kernels[0]).all():
+        return [capture]
+    numbers = np.unique(kernels).tolist()
+    told = f"{capture.source}: kernels ran on {len(numbers)} GPUs; each GPU has its own row"
+    parts = [_of(capture, number) for number in numbers]
+    return [replace(parts[0], problems=[*capture.problems, told]), *parts[1:]]
+
+
+def _of(capture: Capture, number: int) -> Capture:
+    assert capture.devices is not None
+    own = capture.devices == number
+    return replace(
+        capture,
+        gpu=capture.device_names.get(number, capture.gpu),
+        device=number,
+        events=capture.events.where(own),
+        devices=capture.devices[own],
+        calls=(),
+        problems=(),
+    )
