@@ -80,3 +80,9 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     links = '[a](#one) [b](#two) [c](gone.md) [d](page.md#one) `[e](f.md)` <img src="i.png">'
     page.write_text(f"# One\n{links}\n```\n# Two [g](h.md)\n```\n")
     assert broken(page) == ["#two: no such heading", "gone.md: no such file", "i.png: no such file"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_rows_of_tables_are_on_lines_of_their_own(page: Path) -> None:
+    joined = [line for line in prose(page).splitlines() if "|--" in line and not set(line) <= set("|-: ")]
+    assert joined == []

@@ -14,6 +14,8 @@ import pytest
 from tests.e2e.conftest import PROGRAMS, Going, Result, gone, watched
 from tests.e2e.test_same import free_port
 
+from paceline.explain.whole_run import whole_run
+
 ENDLESS = PROGRAMS / "endless.py"
 # Promised is that a kill loses one second at most. A busy machine may also be late to give the recorder its turn.
 LOST_S = 1.0
@@ -109,8 +111,16 @@ def test_what_is_stopped_and_goes_on_is_as_before(going):
 def test_a_program_that_handles_sigterm_decides_itself(going):
     run = begin(going, "--saves")
     run.process.send_signal(signal.SIGTERM)
-    result = assert_clean(run, said="exited with code 5", code=5)
+    result = assert_clean(run, said="exited with code 5 after SIGTERM", code=5)
     assert result.out.endswith("saved\n")
+
+
+def test_a_program_that_answers_sigterm_with_code_0_did_not_finish(going):
+    """As Lightning does."""
+    run = begin(going, "--saves", "--code", "0")
+    run.process.send_signal(signal.SIGTERM)
+    result = assert_clean(run, said="stopped by SIGTERM, with exit code 0", code=0)
+    assert whole_run(result.run) is None
 
 
 # ------------------------------------------------------------------------------------------- kills

@@ -249,6 +249,14 @@ def test_versions_that_differ_are_told(tmp_path: Path) -> None:
     assert [(d.name, d.before, d.after) for d in found.differences] == [("torch", "2.11.0", "2.13.0")]
 
 
+def test_a_recipe_is_a_difference(tmp_path: Path) -> None:
+    for name, recipe in (("before", None), ("after", "unproven.toml")):
+        write_run(tmp_path / name, plain(0.1, 1))
+        write_launch(tmp_path / name, recipe=recipe)
+    found = compared(tmp_path / "before", tmp_path / "after")
+    assert [(d.name, d.before, d.after) for d in found.differences] == [("recipe", "none", "unproven.toml")]
+
+
 def test_all_phases_slower_alike_speaks_for_the_machine(tmp_path: Path) -> None:
     def rows(factor: float, seed: int) -> list[bytes]:
         parts = {name: [0.03 * factor] * COUNT for name in ("data_wait", "backward")}

@@ -139,6 +139,13 @@ def test_a_recipe_that_made_a_run_faster_is_written_into_the_source(comparison):
     assert after_comparison(found).command == "paceline tune --diff --from 'my recipe.toml' 'my train.py' --lr 0.1"
 
 
+def test_a_patch_of_a_recipe_without_a_proven_gain_is_said_to_be_one(comparison):
+    found = replace(comparison, launch_after=replace(LAUNCH, recipe="runs/unproven-2.toml"))
+    assert "did not prove" in after_comparison(found).text
+    found = replace(comparison, launch_after=replace(LAUNCH, recipe="recipe.toml"))
+    assert "did not prove" not in after_comparison(found).text
+
+
 @pytest.mark.parametrize("changes", [{"outcome": "same"}, {"launch_after": LAUNCH}, {"launch_after": None}])
 def test_any_other_comparison_leads_to_the_page_of_the_verdict(comparison, changes):
     step = after_comparison(replace(comparison, **changes))

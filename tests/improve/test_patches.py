@@ -623,7 +623,7 @@ def test_the_patch_is_written_and_no_copy_is_lost(place):
     assert "no patch" in again.stderr
     # No next step: the run would lead back to this command if the rest of the recipe has no effect.
     assert again.stderr.splitlines()[-1] == (
-        "paceline: the source stays as it is; to use the recipe without a patch: "
+        "paceline: the source stays as it is; the settings take effect only with the recipe: "
         "paceline run --recipe recipe.toml train.py"
     )
     assert sorted(p.name for p in place.iterdir()) == ["recipe.toml", "train.py", "train.py.orig", "train.py.orig2"]

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from paceline.core.statistics import Interval
+from paceline.explain.next_step import named_remedy
 from paceline.improve import tune
 from paceline.improve.ledger import Ledger
 from paceline.improve.pairing import Round
-from paceline.improve.recipe import in_words
+from paceline.improve.recipe import in_words, merged
 from paceline.improve.workshop import Race, Workshop
 
 pytestmark = pytest.mark.timeout(120)
@@ -192,5 +193,20 @@ def test_what_was_skipped_is_predicted_for_what_is_kept_by_then(search):
     tuned = search(WAITS, race)
     assert in_words(tuned.best)
     skipped = [trial for trial in tuned.trials if trial.status == "skipped"]
-    assert all(trial.predicted is None or trial.recipe.items() >= tuned.best.items() for trial in skipped)
+    assert all(trial.predicted is None or merged(tuned.best, trial.recipe) == trial.recipe for trial in skipped)
     assert len({trial.id for trial in tuned.trials}) == len(tuned.trials)
+
+
+def test_the_change_that_a_run_proposes_is_tried_first(search):
+    tried = []
+
+    def race(self, contest, until, earlier=()):
+        tried.append(contest.after.get("loader", {}))
+        return raced(0.9, "no-win")
+
+    tuned = search(WAITS, race)
+    proposed = named_remedy(tuned.before)
+    assert proposed == "loader.workers"
+    assert "num_workers" in tried[0]
+    assert [one for one in tried if "threads" in one] != []
+    assert all("num_workers" not in one for one in tried if "threads" in one)  # there are none to take away

@@ -147,3 +147,11 @@ def test_each_next_command_is_in_the_json_file() -> None:
     steps = [NextStep(text="run it", command="paceline run train.py"), NextStep(text="train longer", command=None)]
     found = tuned_json(tune_sample.tuned(), None, steps)["next"]
     assert found == [{"command": "paceline run train.py", "text": "run it"}, {"command": None, "text": "train longer"}]
+
+
+def test_only_one_command_is_the_next_one() -> None:
+    steps = [NextStep(text="run it", command="paceline run a.py"), NextStep(text="allow", command="paceline tune a.py")]
+    console = Console(file=io.StringIO(), width=200)
+    render(tune_sample.tuned(), recipe_file=None, steps=steps, console=console)
+    lines = console.file.getvalue().splitlines()
+    assert lines[-2:] == ["paceline: next: paceline run a.py  # run it", "paceline: or: paceline tune a.py  # allow"]

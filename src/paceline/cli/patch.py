@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.explain.next_step import as_typed
+from paceline.explain.next_step import as_typed, is_unproven
 
 if TYPE_CHECKING:
     from paceline.explain.model import Finding
@@ -114,13 +114,17 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
 def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
     """Return the last line: the next command, or that the recipe stays in use where nothing of it can be written."""
     recipe, program = shlex.quote(str(options["from_recipe"])), as_typed(command)
+    unproven = "  # paceline tune did not prove its gain" if is_unproven(str(options["from_recipe"])) else ""
     if found.diff is not None and not options["write"]:
-        return f"next: paceline tune --write --from {recipe} {program}"
+        return f"next: paceline tune --write --from {recipe} {program}{unproven}"
     if found.patch is not None and not found.patch.stays:
         return f"next: paceline run {program}"
     if found.diff is not None:
         return f"next: paceline run --recipe {recipe} {program}"
-    return f"the source stays as it is; to use the recipe without a patch: paceline run --recipe {recipe} {program}"
+    return (
+        "the source stays as it is; the settings take effect only with the recipe: "
+        f"paceline run --recipe {recipe} {program}"
+    )
 
 
 def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:

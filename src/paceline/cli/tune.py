@@ -260,9 +260,10 @@ def _write_recipe(
         proven: Whether its gain is proven. If not, the file is always called `unproven`: scripts may use the other.
     """
     from paceline.cli.outputs import write_text
+    from paceline.explain.next_step import UNPROVEN
 
     try:
-        path = (given or _claimed_name()) if proven else _claimed_name("unproven")
+        path = (given or _claimed_name()) if proven else _claimed_name(UNPROVEN)
         comment = "" if proven else "# The gain of this recipe is not proven.\n"
         write_text(path, comment + to_toml(recipe))
     except EnvironmentFault as fault:

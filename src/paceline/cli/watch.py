@@ -190,7 +190,7 @@ def _write_ending(path: Path, ending: Ending) -> None:
             f"the command was killed, but {ending.ended_ranks} of its training processes were still running; "
             f"Paceline ended these processes"
         )
-    record = {name: getattr(ending, name) for name in ("exit_code", "signal", "wall_s", "oom_kills")}
+    record = {name: getattr(ending, name) for name in ("exit_code", "signal", "asked_to_end", "wall_s", "oom_kills")}
     try:
         replace_json(path, record)
     except OSError as error:

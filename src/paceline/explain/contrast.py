@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.core.statistics import Floats, median_interval
 from paceline.explain.comparison import Difference, LossChange
-from paceline.explain.ending import RUNNING
+from paceline.explain.ending import FINISHED, RUNNING
 from paceline.explain.facts import Facts
 from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.verdict import TOO_SHORT
@@ -102,6 +102,8 @@ def differences(facts: tuple[Facts, Facts], told: tuple[Diagnosis, Diagnosis]) -
 def _settings(facts: Facts, told: Diagnosis) -> Iterator[tuple[str, str]]:
     meta = facts.first.record.meta
     yield "command", told.command
+    recipes = {launch.recipe for launch in facts.run.launches}
+    yield "recipe", ", ".join(sorted(filter(None, recipes))) or "none"
     yield "device", told.device_name or told.device
     yield "ranks", str(told.world)
     yield "batch size of a rank", "unknown" if told.batch_size is None else f"{told.batch_size:g}"
@@ -109,6 +111,7 @@ def _settings(facts: Facts, told: Diagnosis) -> Iterator[tuple[str, str]]:
         yield name, str(meta.get(key, "unknown"))
     if told.loader is not None:
         yield "loader workers", str(told.loader.workers)
+        yield "loader threads", str(told.loader.threads)
         yield from _loader_settings(told.loader.settings)
 
 
@@ -130,7 +133,7 @@ def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
         which = "both runs were" if all(contended) else f"the run {'before' if contended[0] else 'after'} was"
         found.append(f"{which} slowed down by other programs that used the CPU ({_CONTENTION})")
     for which, one in zip(("before", "after"), told, strict=True):
-        if one.exit_code not in (0, None):
+        if one.exit_code is not None and one.ended != FINISHED:
             found.append(f"the run {which} did not finish: {one.ended}")
         elif one.ended == RUNNING:
             found.append(f"the run {which} is still running; its steps so far are compared")

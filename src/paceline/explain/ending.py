@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.record.run import JsonObject, Launch, Rank, Run
 
 RUNNING = "still running"
+FINISHED = "finished"
 
 
 def ended(run: Run) -> str:
@@ -15,11 +16,12 @@ def ended(run: Run) -> str:
         return _unfinished(run)
     worst = max(run.launches, key=lambda x: abs(x.exit_code or 0))
     if worst.exit_code == 0:
-        return "finished"
+        return FINISHED if worst.asked_to_end is None else f"stopped by {worst.asked_to_end}, with exit code 0"
     if worst.signal is not None or (worst.exit_code or 0) > 128:
         return "; ".join(filter(None, [_signalled(worst), _exception(run), _memory(worst)]))
     why = "; ".join(filter(None, [_exception(run) or _silence(run), _memory(worst)]))
-    return f"exited with code {worst.exit_code}" + (f": {why}" if why else "")
+    after = f" after {worst.asked_to_end}" if worst.asked_to_end is not None else ""
+    return f"exited with code {worst.exit_code}{after}" + (f": {why}" if why else "")
 
 
 def _silence(run: Run) -> str:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from paceline.core.safety import SAFETY_CLASSES, Safety
 from paceline.explain.comparison import Comparison
@@ -17,6 +18,7 @@ from paceline.record.run import Launch
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
 
 
+UNPROVEN = "unproven"  # begins the names of such recipe files
 _WORTH = 1.05  # the least upper end of a gain that a search is proposed for, if it is not the verdict's
 
 
@@ -84,14 +86,29 @@ def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_fo
 
 def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> NextStep | None:
     """Return the command that tries remedies of the verdict, or those of another finding; None if tune can try none."""
-    if verdict is not None and (safety := _needed(verdict)) is not None:
-        return NextStep(text="try the proposed changes and keep those that help", command=_tune(safety, launch))
+    found = _searched(diagnosis, verdict)
+    safety = _needed(found) if found is not None else None
+    if found is None or safety is None:
+        return None
+    none = "" if verdict is None else f", because tune can try no change for {verdict.name}"
+    of_other = f"try the changes proposed for {found.name}{none}"
+    text = "try the proposed changes and keep those that help" if found is verdict else of_other
+    return NextStep(text=text, command=_tune(safety, launch))
+
+
+def _searched(diagnosis: Diagnosis, verdict: Finding | None) -> Finding | None:
+    """Return the finding whose remedies a search tries first: the verdict, or the first other one that is worth it."""
+    if verdict is not None and _needed(verdict) is not None:
+        return verdict
     of_machine = verdict is not None and verdict.code in OF_THE_MACHINE
-    for other in diagnosis.findings:
-        if _is_worth_a_search(other, unsure=of_machine) and (safety := _needed(other)) is not None:
-            none = "" if verdict is None else f", because tune can try no change for {verdict.name}"
-            return NextStep(text=f"try the changes proposed for {other.name}{none}", command=_tune(safety, launch))
-    return None
+    return next((one for one in diagnosis.findings if _is_worth_a_search(one, unsure=of_machine)), None)
+
+
+def named_remedy(diagnosis: Diagnosis) -> str | None:
+    """Return the id of the remedy that a run proposes first and ``tune`` can try; None if there is none."""
+    verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
+    found = _searched(diagnosis, verdict)
+    return next((r.id for r in found.remedies if _can_be_tried(r)), None) if found is not None else None
 
 
 def _tune(safety: Safety, launch: Launch) -> str:
@@ -146,7 +163,13 @@ def after_comparison(comparison: Comparison) -> NextStep:
 def _patch(launch: Launch) -> NextStep:
     recipe = shlex.quote(launch.recipe or "")
     command = f"paceline tune --diff --from {recipe} {as_typed(launch.command)}"
-    return NextStep(text="write the recipe into the source", command=command)
+    unproven = "; paceline tune did not prove its gain" if is_unproven(launch.recipe or "") else ""
+    return NextStep(text=f"write the recipe into the source{unproven}", command=command)
+
+
+def is_unproven(recipe: str) -> bool:
+    """Say whether a file has the name that ``tune`` gives to recipes without a proven gain."""
+    return PurePath(recipe).stem.startswith(UNPROVEN)
 
 
 def as_typed(command: Sequence[str]) -> str:

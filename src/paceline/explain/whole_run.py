@@ -41,7 +41,7 @@ class WholeRun:
 
 def whole_run(run: Run) -> WholeRun | None:
     """Return the times of a run; None if it did not succeed, was restarted, or its record does not say."""
-    succeeded = run.finished and all(launch.exit_code == 0 for launch in run.launches)
+    succeeded = run.finished and all(launch.exit_code == 0 and launch.asked_to_end is None for launch in run.launches)
     walls = [launch.wall_s for launch in run.launches if launch.wall_s is not None]
     if not succeeded or not walls or not run.ranks or run.earlier:
         return None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from paceline.core.safety import Safety
 from paceline.core.statistics import Interval
+from paceline.explain.next_step import named_remedy
 from paceline.improve.baseline import watch_baseline
 from paceline.improve.batch import BatchStudy
 from paceline.improve.batch_study import candidate_of, study
@@ -232,7 +233,8 @@ class Search:
             self._tried += [self._trial(c, status="skipped", reason=too_long(self._prepares_s(c))) for c in worthy]
             return []
         quick = [i for i in timely if self._prepares_s(worthy[i]) <= _OF_THE_REST * self._left_s()]
-        place = (quick or timely)[0]
+        named = [i for i in quick if worthy[i].remedy == _named(self._now, self._tried)]
+        place = (named or quick or timely)[0]
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
     def _small_ones(self, done: Collection[str]) -> list[Candidate]:
@@ -385,3 +387,9 @@ def _could_gain(candidate: Candidate, goal: Goal) -> bool:
 def _at_this_pace(candidate: Candidate, start_s: float) -> Candidate:
     """Return a candidate with the time that it takes to begin where the program starts in so many seconds."""
     return replace(candidate, begins_s=min(candidate.begins_s, _STARTS * start_s))
+
+
+def _named(now: Situation, tried: Sequence[Trial]) -> str | None:
+    """Return the remedy that `paceline run` proposes in a situation; None if it was tried already."""
+    remedy = named_remedy(now.diagnosis)
+    return None if any(trial.remedy == remedy and trial.status != "skipped" for trial in tried) else remedy

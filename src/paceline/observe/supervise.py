@@ -27,6 +27,7 @@ INJECT = Path(__file__).parent / "inject"
 _PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PASSED_ON = tuple(signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
+_TO_END = ("SIGINT", "SIGTERM", "SIGHUP")  # a program may answer these with exit code 0
 _SI_KERNEL = 0x80
 _POLL_S = 0.1
 
@@ -39,6 +40,7 @@ class Ending:
     signal: str | None
     wall_s: float
     oom_kills: int | None  # kills by the kernel for lack of memory meanwhile; None: not counted here
+    asked_to_end: str | None = None  # name of the first signal to end that came while the command ran
     ended_ranks: int = 0  # ranks that a killed launcher had left behind
 
 
@@ -73,26 +75,33 @@ def supervise(
             tell(pid)
             started(pid)
 
-        code, ended_ranks = _run(command, environment, running)
+        code, asked, ended_ranks = _run(command, environment, running)
     oom_after = oom_kills()
     return Ending(
         exit_code=code if code >= 0 else 128 - code,
         signal=signal.Signals(-code).name if code < 0 else None,
         wall_s=time.monotonic() - begun,
         oom_kills=None if oom_before is None or oom_after is None else oom_after - oom_before,
+        asked_to_end=asked,
         ended_ranks=ended_ranks,
     )
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None]) -> tuple[int, int]:
-    """Run the command with signals passed on. Returns its code, negative for a signal, and how many ranks it left."""
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None]
+) -> tuple[int, str | None, int]:
+    """Run the command with signals passed on.
+
+    Returns:
+        Its exit code, negative for a signal; the first signal to end that came; and how many ranks it left.
+    """
     relayed = {*_PASSED_ON, signal.SIGCHLD}
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
     try:
         process = _spawn(command, environment, previous)
         started(process.pid)
-        code = _wait(process, relayed)
-        return code, _end_ranks(environment) if code < 0 else 0
+        code, asked = _wait(process, relayed)
+        return code, asked, _end_ranks(environment) if code < 0 else 0
     finally:
         _drop_pending(relayed)
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
@@ -189,20 +198,23 @@ def _end_ranks(environment: Mapping[str, str]) -> int:
     return left
 
 
-def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> int:
-    """Wait for the end of the process and pass signals on until then.
+def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tuple[int, str | None]:
+    """Wait for the end of the process and pass signals on until then; also return the first of them that says "end".
 
     Signals are taken where some are pending, and never waited for: interrupted by a stop, `sigtimedwait` waits on, and
     returns what nobody has sent once its time is up (CPython up to 3.14).
     """
+    asked: str | None = None
     with _ended_file(process.pid) as ended:
         while (code := process.poll()) is None:
             while signal.sigpending() & relayed:
                 info = signal.sigtimedwait(relayed, 0)
+                if info is not None and signal.Signals(info.si_signo).name in _TO_END:
+                    asked = asked or signal.Signals(info.si_signo).name
                 if info is not None and info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
                     process.send_signal(info.si_signo)
             select.select(ended, [], [], _POLL_S)
-    return code
+    return code, asked
 
 
 @contextmanager

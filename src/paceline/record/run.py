@@ -33,6 +33,7 @@ class Launch:
     target_loss: float | None = None
     exit_code: int | None = None  # None: the program still runs, or paceline itself was killed
     signal: str | None = None  # name of the signal that ended the program
+    asked_to_end: str | None = None  # name of a signal to end that was passed on to the program
     wall_s: float | None = None
     oom_kills: int | None = None  # kills by the kernel for memory, seen during the run
 

@@ -40,7 +40,7 @@ def render(tuned: Tuned, *, recipe_file: str | None, steps: Sequence[NextStep], 
         print_trials(tuned, console)
     else:
         _say(console, *(f"trial: {_line(trial, tuned)}" for trial in tuned.trials))
-    _say(console, *_end(tuned), *_written(tuned, recipe_file), *map(_next, steps))
+    _say(console, *_end(tuned), *_written(tuned, recipe_file), *_next(steps))
 
 
 def _written(tuned: Tuned, recipe_file: str | None) -> list[str]:
@@ -53,9 +53,9 @@ def _say(console: Console, *lines: str) -> None:
         console.print(Text(PREFIX + encodable(printable(line), console=console)), soft_wrap=True)
 
 
-def _next(step: NextStep) -> str:
-    """Return a line that can be copied: in a shell the reason is a comment."""
-    return f"next: {step.command}  # {step.text}" if step.command is not None else f"next: {step.text}"
+def _next(steps: Sequence[NextStep]) -> list[str]:
+    """Return a line for each step: the first is what to do next, the others may be done instead."""
+    return [f"{'or' if place else 'next'}: {step.line}" for place, step in enumerate(steps)]
 
 
 def _line(trial: Trial, tuned: Tuned) -> str:

@@ -20,6 +20,7 @@ options.add_argument("--times")
 options.add_argument("--workers", type=int, default=0)
 options.add_argument("--ranks", action="store_true", help="train with DDP")
 options.add_argument("--saves", action="store_true", help="take SIGTERM as a wish to save and leave")
+options.add_argument("--code", type=int, default=5, help="of leaving by SIGTERM")
 options.add_argument("--memory", choices=["limited", "eaten"], help="run out of memory after some steps")
 options.add_argument("--steps", type=int, default=200_000)
 options.add_argument("--then", default="", help="what to do after so many steps")
@@ -36,7 +37,7 @@ if given.saves:
 
     def save(*_):
         print("saved", flush=True)
-        sys.exit(5)
+        sys.exit(given.code)
 
     signal.signal(signal.SIGTERM, save)
 rank = os.environ.get("RANK", "0")

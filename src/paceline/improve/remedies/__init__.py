@@ -10,7 +10,7 @@ from importlib import import_module
 
 from paceline.core.remedies import RemedyInfo, remedy_info
 from paceline.core.safety import Safety
-from paceline.explain.model import Gain
+from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.improve.model import Candidate
 from paceline.improve.situation import Situation
 
@@ -75,6 +75,11 @@ def switch(
         return [Candidate(remedy=remedy, recipe=recipe, safety=safety, predicted=predicted, why=why)]
 
     return propose
+
+
+def without_workers(loader: LoaderBreakdown) -> dict[str, int]:
+    """Return the setting that takes the workers of a loader away; empty if it has none."""
+    return {"num_workers": 0} if loader.workers else {}
 
 
 def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _Propose:

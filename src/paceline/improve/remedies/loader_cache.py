@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline.explain.model import Gain
 from paceline.explain.supply import Supply
 from paceline.improve.model import Candidate
-from paceline.improve.remedies import Remedy
+from paceline.improve.remedies import Remedy, without_workers
 from paceline.improve.situation import Situation
 
 _ALONE = 5.0  # largest speed-up of computing without workers beside it
@@ -30,7 +30,7 @@ anything differs, Paceline forgets all cached samples and stops caching.
 
 ## What it sets
 
-This remedy sets `loader.cache = true` and `loader.num_workers = 0`.
+This remedy sets `loader.cache = true` and, if the loader has workers, `loader.num_workers = 0`.
 
 ## How it is confirmed
 
@@ -55,7 +55,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     return [
         Candidate(
             remedy="loader.cache",
-            recipe={"loader": {"num_workers": 0, "cache": True}},
+            recipe={"loader": {**without_workers(loader), "cache": True}},
             safety="exact",
             predicted=_predicted(situation.supply),
             why="loading a sample draws no random numbers, so samples can be kept in memory",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.improve.model import Candidate
-from paceline.improve.remedies import Remedy
+from paceline.improve.remedies import Remedy, without_workers
 from paceline.improve.situation import Situation
 
 _SPARE = 2.5  # threads per worker of the predicted best number
@@ -45,7 +45,7 @@ thread gets differ from run to run.
 
 ## What it sets
 
-This remedy sets `loader.threads` and `loader.num_workers = 0`.
+This remedy sets `loader.threads` and, if the loader has workers, `loader.num_workers = 0`.
 
 ## How it is confirmed
 
@@ -67,7 +67,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     return [
         Candidate(
             remedy="loader.threads",
-            recipe={"loader": {"num_workers": 0, "threads": threads}},
+            recipe={"loader": {**without_workers(loader), "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
             predicted=_predicted(situation, loader, threads),
             why="with threads, batches are not copied between processes",
