@@ -18,36 +18,36 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from fit import ROWS, family
+from fit import ROWS, family, fit
 
-from paceline.plan import engine, pipeline
-from paceline.plan.catalogue import Limits, offers
-from paceline.plan.constants import Fitted, fitted
-from paceline.plan.convention import model_flops
-from paceline.plan.described import machines
-from paceline.plan.fit import fit
-from paceline.plan.grid import grid_of
-from paceline.plan.named import named
-from paceline.plan.report import validate
-from paceline.plan.rows import Row, read_rows
-from paceline.plan.search import Wish, search
-from paceline.plan.setting import parse_layout
+from paceline.plan.cost import pipeline
+from paceline.plan.cost.case import parse_layout
+from paceline.plan.cost.constants import Fitted, fitted
+from paceline.plan.cost.flops import model_flops
+from paceline.plan.cost.machines import machines
+from paceline.plan.models.lookup import named
+from paceline.plan.search.grid import engine_refusal, grid_of
+from paceline.plan.search.offers import OfferLimits, offers
+from paceline.plan.search.search import search
+from paceline.plan.search.wish import Wish
+from paceline.plan.validate.accuracy import validate
+from paceline.plan.validate.published_rows import PublishedRow, read_rows
 
-_CACHED = (grid_of, engine.refusal, pipeline.kept, pipeline._orders, pipeline._turns)
+_CACHED = (grid_of, engine_refusal, pipeline.micro_batches_kept, pipeline._task_orders, pipeline._scheduled_tasks)
 
 
-def kind(row: Row) -> tuple[str, str]:
+def kind(row: PublishedRow) -> tuple[str, str]:
     case = row.timed[0]
     return case.cluster.gpu.architecture, case.training.precision
 
 
-def mfu(row: Row) -> float:
+def mfu(row: PublishedRow) -> float:
     case = row.timed[0]
     peak = case.cluster.gpu.peak_flops.get(case.training.precision, 989e12)
     return model_flops(case) / row.step_s / case.cluster.count / peak
 
 
-def floor_errors(seen: list[Row], unseen: list[Row]) -> dict[str, list[float]]:
+def floor_errors(seen: list[PublishedRow], unseen: list[PublishedRow]) -> dict[str, list[float]]:
     """By source, errors of a constant MFU; a kind of card that no row showed takes the median of all."""
     shares = defaultdict(list)
     for row in seen:
@@ -98,7 +98,7 @@ def speed() -> dict[str, float]:
         wish = Wish(model=model, cluster=cluster, global_batch=max(512, count))
         found[f"one cluster of {count} GPUs"] = cpu_seconds(lambda wish=wish: search(wish, fitted()))
     wish = Wish(model=named("Llama-3-8B"), cluster=small, global_batch=512)
-    found["the catalogue"] = cpu_seconds(lambda: offers(wish, 1000, Limits(), fitted()))
+    found["the catalogue"] = cpu_seconds(lambda: offers(wish, 1000, OfferLimits(), fitted()))
     return found
 
 

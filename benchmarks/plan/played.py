@@ -15,11 +15,11 @@ import numpy as np
 from fit import ROWS
 
 from paceline.core.errors import UsageError
-from paceline.plan.constants import fitted
-from paceline.plan.played import closer
-from paceline.plan.predict import chosen, predict, prepare
-from paceline.plan.rows import Row, read_rows
-from paceline.plan.setting import Case
+from paceline.plan.cost.case import Case
+from paceline.plan.cost.constants import fitted
+from paceline.plan.cost.pipeline import simulate_case
+from paceline.plan.validate.prediction import chosen, predict, prepare
+from paceline.plan.validate.published_rows import PublishedRow, read_rows
 
 
 def even(case: Case) -> bool:
@@ -27,7 +27,7 @@ def even(case: Case) -> bool:
     return case.layout.pp > 1 and case.model.layers % stages == 0
 
 
-def pipelines(rows: list[Row]) -> list[tuple[Row, Case]]:
+def pipelines(rows: list[PublishedRow]) -> list[tuple[PublishedRow, Case]]:
     """Rows with a measured step and the candidate of each that is predicted."""
     prepared = prepare(rows)
     picked = chosen(prepared, fitted().constants)
@@ -47,7 +47,7 @@ def errors() -> dict[str, list[tuple[float, float]]]:
     found = defaultdict(list)
     for row, case in pipelines(rows):
         try:
-            seconds = closer(case, fitted().constants).step.total[0]
+            seconds = simulate_case(case, fitted().constants).step.total[0]
         except UsageError:
             continue
         found[row.source].append((abs(closed[id(row)] / row.step_s - 1), abs(seconds / row.step_s - 1)))

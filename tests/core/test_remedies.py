@@ -106,7 +106,7 @@ def test_suggestions_and_number_formats_use_ids_of_the_table():
 
 
 def test_plan_knows_the_remedy_of_every_number_format_that_it_offers():
-    from paceline.plan.advice import _NARROWER
+    from paceline.plan.search.advice import _NARROWER
 
     assert {name for narrower in _NARROWER.values() for name in narrower} <= set(PRECISION_REMEDIES)
 

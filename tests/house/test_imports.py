@@ -17,7 +17,16 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 PACKAGE = SRC / "paceline"
 
-TORCH_ROOMS = ("data", "endure", "improve", "observe/probe", "plan/calibrate", "plan/capture", "train")
+TORCH_ROOMS = (
+    "data",
+    "endure",
+    "improve",
+    "observe/probe",
+    "plan/calibrate/benchmark_models",
+    "plan/calibrate/measure",
+    "plan/models/factory",
+    "train",
+)
 PROBE_MAY_IMPORT = ("paceline.observe.probe", "paceline.record.layout", "torch")
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.hardware.catalogue import find_gpu
-from paceline.plan.columns import columns_of
-from paceline.plan.constants import fitted
-from paceline.plan.memory import Memory, memory
-from paceline.plan.named import named
-from paceline.plan.setting import Case, Cluster, Layout, Training
-from paceline.plan.step import Step, step
+from paceline.plan.cost.case import Case, Cluster, Layout, Training
+from paceline.plan.cost.columns import columns_of
+from paceline.plan.cost.constants import fitted
+from paceline.plan.cost.memory import PeakMemory, memory
+from paceline.plan.cost.step_time import StepTime, step
+from paceline.plan.models.lookup import named
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "plan" / "published.csv"
 
@@ -28,9 +28,9 @@ def case(name: str = "Llama-3-8B", gpu: str = "H100-SXM", count: int = 8, *, seq
     return Case(model=replace(model, seq=seq), layout=layout, training=training, cluster=cluster)
 
 
-def step_of(*cases: Case) -> Step:
+def step_of(*cases: Case) -> StepTime:
     return step(columns_of(cases), fitted().constants)
 
 
-def memory_of(*cases: Case) -> Memory:
+def memory_of(*cases: Case) -> PeakMemory:
     return memory(columns_of(cases), fitted().constants)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import date
 
 from paceline.hardware.host import this_host
-from paceline.plan.profile import SCHEMA, Block, Figure, Made, Message, Place, Point, Profile
+from paceline.plan.calibrate.profile import (
+    SCHEMA,
+    BlockProfile,
+    Figure,
+    MachineDescription,
+    Message,
+    Point,
+    Profile,
+    RankProfile,
+)
 
 CALL_S, FAR_BYTE_S, FRESH_BYTE_S = 5e-6, 2e-10, 4e-10
 BESIDE = 0.6
@@ -28,7 +37,7 @@ def moving(name: str, size: float) -> Point:
     return Point(family=f"each.{name}.float32", sizes=(size,), work=size, time=figure(1e-6 + size / BYTES_PER_S))
 
 
-def block(ranks: int, number: int) -> Block:
+def block(ranks: int, number: int) -> BlockProfile:
     operators, calls, far, live = 0.01 * number, 400 * number, 1e8 * number**2, 5e7 * number
     fresh = 5e7 * (number % 3)
     exchanged = 1e6 * number if ranks > 1 else 0.0
@@ -36,7 +45,7 @@ def block(ranks: int, number: int) -> Block:
     if exchanged > 2**20:
         messages += LATENCY_S
     step = operators + calls * CALL_S + far * FAR_BYTE_S + fresh * FRESH_BYTE_S + messages
-    return Block(
+    return BlockProfile(
         name=f"block {number}",
         kind="transformer",
         step=figure(step),
@@ -53,17 +62,19 @@ def block(ranks: int, number: int) -> Block:
     )
 
 
-def place(ranks: int) -> Place:
+def place(ranks: int) -> RankProfile:
     sizes = (64, 256, 1024, 4096)
     points = [product(m, n, k, how) for how in ("nn", "nt", "tn") for m in sizes for n in sizes for k in sizes]
     points += [moving(name, 4.0**power) for name in ("add.Tensor", "gelu.default") for power in range(4, 14)]
     blocks = tuple(block(ranks, number) for number in range(1, 6))
-    return Place(ranks=ranks, threads=2 // ranks, reference=figure(REFERENCE_S), points=tuple(points), blocks=blocks)
+    return RankProfile(
+        ranks=ranks, threads=2 // ranks, reference=figure(REFERENCE_S), points=tuple(points), blocks=blocks
+    )
 
 
 def profile(day: date = date(2026, 11, 20), others_cores: float = 0.0, cpu_model: str | None = None) -> Profile:
     host = this_host()
-    made = Made(
+    made = MachineDescription(
         host="there",
         cpu_model=host.cpu_model if cpu_model is None else cpu_model,
         cores=host.allowed_cores,

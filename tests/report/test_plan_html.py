@@ -15,12 +15,12 @@ from tests.report.sample import HOSTILE
 from tests.report.test_html import LOADING, section
 
 from paceline.core.units import seconds, size
-from paceline.plan.advice import Advice, Target, advise
-from paceline.plan.catalogue import Limits, offers
-from paceline.plan.constants import fitted
-from paceline.plan.described import machines
-from paceline.plan.named import named
-from paceline.plan.search import Wish
+from paceline.plan.cost.constants import fitted
+from paceline.plan.cost.machines import machines
+from paceline.plan.models.lookup import named
+from paceline.plan.search.advice import Advice, Target, advise
+from paceline.plan.search.offers import OfferLimits, offers
+from paceline.plan.search.wish import Wish
 from paceline.report.page.shell import asset
 from paceline.report.plan_html import offers_to_html, to_html
 
@@ -38,7 +38,7 @@ def offers_page() -> str:
     model = named("llama-3-8b")
     assert model is not None
     wish = Wish(model=model, cluster=machines("8xH100-SXM", None, None).cluster, global_batch=512)
-    found = offers(wish, 1000, Limits(region="us-east-1", nodes=(1, 4)), fitted())
+    found = offers(wish, 1000, OfferLimits(region="us-east-1", nodes=(1, 4)), fitted())
     return offers_to_html(wish, found, 1000, TODAY)
 
 

@@ -47,8 +47,8 @@ def command(out: Path | None, quick: bool, storage: Path | None) -> int:
     messages between two ranks, and storage. It needs torch. Other programs disturb the measurement; the result says how
     many cores they used.
     """
+    from paceline.plan.calibrate.profile import default_path, write_profile
     from paceline.plan.calibrate.run import FULL, QUICK, calibrate
-    from paceline.plan.profile import default_path, write_profile
     from paceline.report import profile_terminal
 
     path = out or default_path(os.environ)

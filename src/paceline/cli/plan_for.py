@@ -17,11 +17,11 @@ from paceline.core.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.hardware.catalogue import Instance
-    from paceline.plan.advice import Target
-    from paceline.plan.model import Model
-    from paceline.plan.program import Trained
-    from paceline.plan.search import Wish
-    from paceline.plan.setting import Adapted
+    from paceline.plan.models.adapters import Adapted
+    from paceline.plan.models.architecture import Model
+    from paceline.plan.models.captured_program import Trained
+    from paceline.plan.search.advice import Target
+    from paceline.plan.search.wish import Wish
 
 _NUMBERS = (
     *("params", "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq"),
@@ -197,7 +197,7 @@ def _check_together(options: dict[str, Any]) -> None:
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Trained:
     """Return the model that was named, or what a program was caught at."""
     from paceline.observe.catch import catch
-    from paceline.plan.program import trained
+    from paceline.plan.models.captured_program import trained
 
     program = program_of(ctx, options)
     if not ctx.meta["program"]:
@@ -216,10 +216,10 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
 
 def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     from paceline.cli.plan_next import after_plan
-    from paceline.plan.advice import advise
-    from paceline.plan.constants import fitted
-    from paceline.plan.described import machines
-    from paceline.plan.written import to_toml
+    from paceline.plan.cost.constants import fitted
+    from paceline.plan.cost.machines import machines
+    from paceline.plan.cost.plan import to_toml
+    from paceline.plan.search.advice import advise
     from paceline.report import plan_html, plan_json, plan_terminal
 
     found = machines(options["gpus"], options["per_node"], options["network"], _prices(options))
@@ -243,9 +243,9 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
 
 def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
     from paceline.cli.plan_next import after_offers
-    from paceline.plan.catalogue import Limits, offers
-    from paceline.plan.constants import fitted
-    from paceline.plan.described import machines
+    from paceline.plan.cost.constants import fitted
+    from paceline.plan.cost.machines import machines
+    from paceline.plan.search.offers import OfferLimits, offers
     from paceline.report import plan_html, plan_json, plan_terminal
 
     wish = _wish(subject, machines("8xH100-SXM", None, None).cluster, options)
@@ -255,7 +255,7 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
             "--catalogue compares the cost of the whole training, so it needs the length of the training; give "
             "--target-tokens N or --target-samples N"
         )
-    limits = Limits(
+    limits = OfferLimits(
         usd_per_hour=options["max_price"],
         hours=options["deadline"],
         region=options["region"],
@@ -272,10 +272,10 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
 
 
 def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) -> Wish:
-    from paceline.plan.described import amount, model_of
-    from paceline.plan.program import Trained
-    from paceline.plan.search import Wish
-    from paceline.plan.setting import parse_layout
+    from paceline.plan.cost.case import parse_layout
+    from paceline.plan.models.captured_program import Trained
+    from paceline.plan.models.lookup import amount, model_of
+    from paceline.plan.search.wish import Wish
 
     numbers = {name: options[name] for name in _NUMBERS}
     numbers["params"] = None if options["params"] is None else amount(options["params"])
@@ -304,8 +304,7 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
 
 
 def _adapted(model: Model, options: dict[str, Any]) -> Adapted:
-    from paceline.plan.adapters import low_rank
-    from paceline.plan.setting import Adapted
+    from paceline.plan.models.adapters import Adapted, low_rank
 
     if options["lora"] is None:
         return Adapted()
@@ -320,18 +319,17 @@ def _usual_format(cluster: Any) -> str:
 
 def _kept(caught: Trained | None, name: str | None) -> dict[str, Any]:
     """Return the optimizer, and what it keeps: as it was asked for, as the program has it, or the usual one."""
-    from paceline.plan.optimizers import BYTES
-    from paceline.plan.search import Wish
+    from paceline.plan.search.wish import OPTIMIZER_BYTES, Wish
 
     weight, gradient, optimizer = caught.states if caught else Wish.states
     if name is not None:
-        return {"optimizer": name, "states": (weight, gradient, BYTES[name])}
+        return {"optimizer": name, "states": (weight, gradient, OPTIMIZER_BYTES[name])}
     return {"optimizer": caught.optimizer if caught else Wish.optimizer, "states": (weight, gradient, optimizer)}
 
 
 def _target(options: dict[str, Any]) -> Target:
-    from paceline.plan.advice import Target
-    from paceline.plan.described import amount
+    from paceline.plan.models.lookup import amount
+    from paceline.plan.search.advice import Target
 
     tokens, samples = (options[name] and amount(options[name]) for name in ("target_tokens", "target_samples"))
     source = "" if options["price"] is None else "given with --price"
@@ -348,7 +346,7 @@ def _prices(options: dict[str, Any]) -> tuple[Instance, ...] | None:
 
 def _usual_batch(model: Model, count: int) -> int:
     """About 4 million tokens; 128 pictures on each GPU."""
-    from paceline.plan.model import Transformer
+    from paceline.plan.models.architecture import Transformer
 
     return max(count, 2 ** round(22 - _log2(model.seq))) if isinstance(model, Transformer) else 128 * count
 

@@ -47,9 +47,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     is trained. The predicted times come from the machine's profile, scaled to the machine's current speed.
     """
     from paceline.observe.catch import catch
+    from paceline.plan.calibrate.local_prediction import predicted
+    from paceline.plan.calibrate.profile import default_path, doubts, is_of_here, read_profile
     from paceline.plan.calibrate.run import speed_now
-    from paceline.plan.here import predicted
-    from paceline.plan.profile import default_path, doubts, is_of_here, read_profile
     from paceline.report import here_json, here_terminal
 
     check_writable(options["json_file"])

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.report.page.next_step import Then
 
 if TYPE_CHECKING:
-    from paceline.plan.advice import Advice
-    from paceline.plan.catalogue import Offers
+    from paceline.plan.search.advice import Advice
+    from paceline.plan.search.offers import Offers
 
 _OF_CLUSTER = ("--gpus", "--recipe", "--price", "--per-node", "--network")
 _OUTPUTS = ("--html", "--json")
@@ -42,7 +42,7 @@ def after_offers(found: Offers) -> Then:
 
 
 def _catalogue(advice: Advice) -> str:
-    from paceline.plan.model import Transformer
+    from paceline.plan.models.architecture import Transformer
 
     transformer = isinstance(advice.wish.model, Transformer)
     target = ["--target-tokens", "10b"] if transformer else ["--target-samples", "100m"]

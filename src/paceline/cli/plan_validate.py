@@ -24,9 +24,9 @@ def command(rows_file: Path, json_file: Path | None) -> int:
     The predictions never use the measured columns. docs/how-to/plan.md describes the columns; each may be empty. If a
     row contradicts itself, the error message names the row and the reason.
     """
-    from paceline.plan.constants import fitted
-    from paceline.plan.report import validate
-    from paceline.plan.rows import read_rows
+    from paceline.plan.cost.constants import fitted
+    from paceline.plan.validate.accuracy import validate
+    from paceline.plan.validate.published_rows import read_rows
     from paceline.report import plan_errors
 
     check_writable(json_file)

@@ -1,5 +1,6 @@
-"""What will training take: which memory, which time, which money? Predicted from numbers, before anything is rented.
+"""Predictions of the memory, time and money that a training takes, before any machine is rented.
 
-`model` says what is trained, `setting` how and on what; `columns` puts many such cases side by side, and `memory` and
-`step` predict them by formula. `rows` reads published measurements and `report` holds the predictions against them.
+`models` describes what is trained. `cost` predicts memory, time and money by formula, many configurations at once.
+`search` finds the best configuration and machines. `calibrate` measures a machine and predicts a program on it.
+`validate` compares predictions with published measurements.
 """

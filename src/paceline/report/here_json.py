@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from paceline.plan.here import Predicted
-from paceline.plan.profile import Profile
+from paceline.plan.calibrate.local_prediction import Predicted
+from paceline.plan.calibrate.profile import Profile
 
 SCHEMA = "paceline.plan-here/1"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.core.units import count, percent, seconds, size
-from paceline.plan.here import Predicted
-from paceline.plan.profile import Figure, Profile
+from paceline.plan.calibrate.local_prediction import Predicted
+from paceline.plan.calibrate.profile import Figure, Profile
 
 _NAMES = {
     "matrix": "matrix products",

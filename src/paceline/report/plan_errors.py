@@ -8,14 +8,14 @@ from typing import Any
 
 from paceline import __version__
 from paceline.core.units import count, percent
-from paceline.plan.report import Errors, Report
-from paceline.plan.rows import Row
+from paceline.plan.validate.accuracy import PredictionErrors, Validation
+from paceline.plan.validate.published_rows import PublishedRow
 
 SCHEMA = "paceline.plan-validate/1"
 _HEAD = ("rows", "predicted", "time, median", "time, p90", "memory, median", "order")
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: Validation) -> dict[str, Any]:
     """Return the report as a record; errors are fractions, what cannot be told is null."""
     return {
         "schema": SCHEMA,
@@ -29,7 +29,7 @@ def to_json(report: Report) -> dict[str, Any]:
     }
 
 
-def markdown_table(groups: Iterable[tuple[str, Errors]], name: str) -> list[str]:
+def markdown_table(groups: Iterable[tuple[str, PredictionErrors]], name: str) -> list[str]:
     """Return a table in Markdown; it reads well in a terminal too."""
     body = [(group, *_cells(errors)) for group, errors in groups]
     rows = [(name, *_HEAD), *body]
@@ -48,7 +48,7 @@ def markdown_table(groups: Iterable[tuple[str, Errors]], name: str) -> list[str]
     return [lines[0], rule, *lines[1:]]
 
 
-def lines_of(report: Report) -> list[str]:
+def lines_of(report: Validation) -> list[str]:
     """Return the whole report: by source, by regime, fits, and what was refused."""
     refused: dict[str, int] = {}
     for row in report.rows:
@@ -81,16 +81,16 @@ def _padded(cell: str, width: int, column: int) -> str:
     return cell.rjust(width) if column else cell.ljust(width)
 
 
-def _cells(errors: Errors) -> tuple[str, ...]:
+def _cells(errors: PredictionErrors) -> tuple[str, ...]:
     shares = (errors.time_mdape, errors.time_p90, errors.memory_mdape, errors.order)
     return str(errors.rows), str(errors.predicted), *(percent(share) for share in shares)
 
 
-def _fields(errors: Errors) -> dict[str, Any]:
+def _fields(errors: PredictionErrors) -> dict[str, Any]:
     return asdict(errors)
 
 
-def _row(row: Row, index: int, report: Report) -> dict[str, Any]:
+def _row(row: PublishedRow, index: int, report: Validation) -> dict[str, Any]:
     found = report.predictions[index]
     return {
         "id": row.identity,

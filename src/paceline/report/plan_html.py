@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from paceline.plan.advice import Advice
-from paceline.plan.catalogue import Offers
-from paceline.plan.search import Wish
+from paceline.plan.search.advice import Advice
+from paceline.plan.search.offers import Offers
+from paceline.plan.search.wish import Wish
 from paceline.report.page.closing import page_footer
 from paceline.report.page.markup import Markup, element
 from paceline.report.page.next_step import Then, next_section

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline import __version__
-from paceline.plan.advice import Advice, exposed
-from paceline.plan.catalogue import Offer, Offers
-from paceline.plan.convention import flops_of
-from paceline.plan.search import Plan, Wish
+from paceline.plan.cost.flops import flops_of
+from paceline.plan.cost.plan import Plan
+from paceline.plan.search.advice import Advice, exposed
+from paceline.plan.search.offers import MachineOffer, Offers
+from paceline.plan.search.wish import Wish
 
 SCHEMA = "paceline.plan/1"
 
@@ -57,7 +58,7 @@ def offers_to_json(found: Offers) -> dict[str, Any]:
     }
 
 
-def _offer(offer: Offer) -> dict[str, Any]:
+def _offer(offer: MachineOffer) -> dict[str, Any]:
     return {
         "usd": offer.usd,
         "usd_low": offer.ends(offer.usd)[0],

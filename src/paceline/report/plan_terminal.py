@@ -7,11 +7,11 @@ from datetime import date
 
 from paceline.core.remedies import PRECISION_REMEDIES
 from paceline.core.units import money, percent, rate, seconds, size
-from paceline.plan.advice import Advice
-from paceline.plan.catalogue import Offer, Offers
-from paceline.plan.model import Model, Transformer
-from paceline.plan.money import Cost, age_days
-from paceline.plan.search import Plan
+from paceline.plan.cost.money import TrainingCost, age_days
+from paceline.plan.cost.plan import Plan
+from paceline.plan.models.architecture import Model, Transformer
+from paceline.plan.search.advice import Advice
+from paceline.plan.search.offers import MachineOffer, Offers
 from paceline.report.plan_words import (
     TIME_WORDS,
     adapted,
@@ -95,7 +95,7 @@ def _spot_lines(found: Offers) -> Iterator[str]:
         yield f"  {cheapest.spot.source}"
 
 
-def cost_lines(cost: Cost) -> Iterator[str]:
+def cost_lines(cost: TrainingCost) -> Iterator[str]:
     """Return what a number of steps takes."""
     yield (
         f"{cost.steps:,} steps take {hours(cost.hours)} ({hours(cost.hours_low)} to {hours(cost.hours_high)}; "
@@ -232,5 +232,5 @@ def _none_fits(advice: Advice) -> Iterator[str]:
     yield "use more GPUs, GPUs with more memory, or a smaller batch (--batch)"
 
 
-def _region(offer: Offer) -> str:
+def _region(offer: MachineOffer) -> str:
     return offer.machines.instance.region if offer.machines.instance else "n/a"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from paceline.core.units import money, percent, seconds
 from paceline.hardware.catalogue import Gpu
-from paceline.plan.convention import flops_of
-from paceline.plan.model import Model, Transformer
-from paceline.plan.money import OLD_DAYS, Cost
-from paceline.plan.search import Plan
-from paceline.plan.setting import Adapted, Layout
+from paceline.plan.cost.case import Layout
+from paceline.plan.cost.flops import flops_of
+from paceline.plan.cost.money import OLD_DAYS, TrainingCost
+from paceline.plan.cost.plan import Plan
+from paceline.plan.models.adapters import Adapted
+from paceline.plan.models.architecture import Model, Transformer
 
 TIME_WORDS = {
     "matrix": "matrix products",
@@ -49,7 +50,7 @@ def dollars(value: float | None) -> str:
     return f"{float(f'{value:.3g}'):,.0f} USD"
 
 
-def energy(cost: Cost, gpu: Gpu) -> tuple[str, str]:
+def energy(cost: TrainingCost, gpu: Gpu) -> tuple[str, str]:
     """Say what the GPUs take at most, and what that rests on."""
     unsure = "" if gpu.verified == "repo" else ", not checked against the data sheet of the GPU"
     most = float(f"{cost.most_energy_kwh:.3g}")

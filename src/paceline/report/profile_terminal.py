@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.core.units import count, percent, seconds, significant, size
-from paceline.plan.here import messages_of, rates_of
-from paceline.plan.profile import Figure, Moved, Place, Profile
+from paceline.plan.calibrate.local_prediction import messages_of, rates_of
+from paceline.plan.calibrate.profile import Figure, Moved, Profile, RankProfile
 
 _REFERENCE_FLOPS = 2 * 512**3
 _NOISY = 0.1  # of a figure: half the distance between its quartiles
@@ -31,7 +31,7 @@ def lines_of(profile: Profile) -> Iterator[str]:
     yield f"calibration took {seconds(profile.took_s)}; meanwhile, other processes used {others}"
 
 
-def _place(place: Place, profile: Profile) -> Iterator[str]:
+def _place(place: RankProfile, profile: Profile) -> Iterator[str]:
     who = f"{place.ranks} rank{'s' * (place.ranks > 1)} with {place.threads} thread{'s' * (place.threads > 1)}"
     reference = place.reference
     speed = significant(_REFERENCE_FLOPS / reference.seconds / 1e9)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.observe.probe.tally import Tally
-from paceline.plan.here import live_bytes
+from paceline.plan.calibrate.local_prediction import live_bytes
 
 torch = pytest.importorskip("torch")
 

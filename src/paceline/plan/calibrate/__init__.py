@@ -1,1 +1,1 @@
-"""What can this machine do? Micro-benchmarks in processes of their own, and the profile that they make."""
+"""The calibration of a machine: its measurement, its profile, and predictions from the profile."""

@@ -1,7 +1,8 @@
-"""How is a machine calibrated? Task by task, each in processes of its own, in a folder that goes in the end.
+"""The calibration of a machine, task by task, each in processes of its own, in a temporary folder.
 
-Alone: one rank with all cores, as a single run has. Together: two ranks that share the cores (or have a GPU each), both
-measuring at once, as replicas do. Nothing is written before all is measured: an interruption leaves nothing behind.
+Alone: one rank with all cores, as a single run has. Together: two ranks that share the cores (or have a GPU each)
+measure at once, as replicas do. The profile is written only after all measurements, so an interruption leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -24,10 +25,28 @@ from typing import Any
 from paceline.core.errors import EnvironmentFault
 from paceline.hardware.busy import host_busy_s
 from paceline.hardware.host import this_host
-from paceline.plan.calibrate.zoo import BLOCKS, GRID, LARGE, LARGE_BLOCKS, SMALL, SMALL_BLOCKS, Animal
-from paceline.plan.here import Surfaces, counted
-from paceline.plan.operators import kind_of
-from paceline.plan.profile import SCHEMA, Block, Figure, Message, Moved, Place, Point, Profile, made_here
+from paceline.plan.calibrate.benchmark_models import (
+    BLOCKS,
+    GRID,
+    LARGE,
+    LARGE_BLOCKS,
+    SMALL,
+    SMALL_BLOCKS,
+    BenchmarkModel,
+)
+from paceline.plan.calibrate.local_prediction import Surfaces, counted
+from paceline.plan.calibrate.operators import kind_of
+from paceline.plan.calibrate.profile import (
+    SCHEMA,
+    BlockProfile,
+    Figure,
+    Message,
+    Moved,
+    Point,
+    Profile,
+    RankProfile,
+    describe_machine,
+)
 
 Tell = Callable[[float, str], None]  # share of the work that is done, and what is measured next
 _TASK_LIMIT_S = 300.0
@@ -47,8 +66,8 @@ class Effort:
         pair: Whether two ranks are measured too.
     """
 
-    animals: Sequence[Animal]
-    blocks: Sequence[Animal]
+    animals: Sequence[BenchmarkModel]
+    blocks: Sequence[BenchmarkModel]
     spend_s: float
     grid_limit_s: float
     steps: int
@@ -110,7 +129,7 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
     took_s = time.monotonic() - begun
     return Profile(
         schema=SCHEMA,
-        made=made_here(machine["described"], today),
+        made=describe_machine(machine["described"], today),
         others_cores=max(0.0, (host_busy_s() - busy - (_own_cpu_s() - own)) / took_s),
         took_s=took_s,
         places=tuple(_corrected(place) for place in places),
@@ -139,7 +158,7 @@ class _Stages:
         self._tell(min(1.0, self._done_s / self._total_s), f"measuring {text}")
 
 
-def speed_now(place: Place) -> Figure:
+def speed_now(place: RankProfile) -> Figure:
     """Measure the reference of a place as it is now, with as many ranks at work.
 
     It is measured some times; the first that is near the profile's counts, else the fastest: what is slow for a moment
@@ -188,7 +207,7 @@ def _machine(effort: Effort, folder: Path, cores: int) -> dict[str, Any]:
 
 def _place(
     effort: Effort, scratch: Path, ranks: int, threads: int, stages: _Stages
-) -> tuple[Place, list[dict[str, Any]]]:
+) -> tuple[RankProfile, list[dict[str, Any]]]:
     step = 1 if ranks == 1 else 2  # the middle of the sizes does for several
     stages.begin(
         _START_S + effort.grid_limit_s,
@@ -209,22 +228,22 @@ def _place(
         done = _done([{**task, **meet, "rank": rank} for rank in range(ranks)], threads)[0]
         blocks.append({**done, "animal": animal, "ranks": ranks})
     references = [*found["reference_s"], *(each for block in blocks for each in block["reference_s"])]
-    place = Place(ranks=ranks, threads=threads, reference=_of_samples(references), points=points, blocks=())
+    place = RankProfile(ranks=ranks, threads=threads, reference=_of_samples(references), points=points, blocks=())
     return place, blocks
 
 
-def _thinned(animals: Sequence[Animal], step: int) -> list[Animal]:
+def _thinned(animals: Sequence[BenchmarkModel], step: int) -> list[BenchmarkModel]:
     """Return every so many of each kind, by turns as before."""
     kept = {kind: [each for each in animals if each.kind == kind][::step] for kind in ("transformer", "convolution")}
     return [each for each in animals if each in kept[each.kind]]
 
 
-def _corrected(found: tuple[Place, list[dict[str, Any]]]) -> Place:
+def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
     """Add the blocks, each held against what the points say of its operators, at the speed of the points."""
     place, blocks = found
     surfaces = Surfaces(place.points)
     usual = place.reference.seconds
-    return Place(
+    return RankProfile(
         ranks=place.ranks,
         threads=place.threads,
         reference=place.reference,
@@ -233,10 +252,10 @@ def _corrected(found: tuple[Place, list[dict[str, Any]]]) -> Place:
     )
 
 
-def _block(found: Mapping[str, Any], surfaces: Surfaces, usual_s: float) -> Block:
+def _block(found: Mapping[str, Any], surfaces: Surfaces, usual_s: float) -> BlockProfile:
     counts = counted(found["counted"], surfaces)
     pace = usual_s / median(found["reference_s"])
-    return Block(
+    return BlockProfile(
         name=str(found["animal"]),
         kind=found["animal"].kind,
         step=_of_samples([each * pace for each in found["step_s"]]),
@@ -342,7 +361,7 @@ def _give(child: subprocess.Popen[str], task: Mapping[str, Any]) -> None:
 def _child(rank: int, threads: int) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "paceline.plan.calibrate.child"],
+        [sys.executable, "-m", "paceline.plan.calibrate.measure"],
         env={**kept, "OMP_NUM_THREADS": str(threads), "LOCAL_RANK": str(rank)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

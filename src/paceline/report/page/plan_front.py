@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.core import units
-from paceline.plan.advice import Advice
-from paceline.plan.search import Plan
+from paceline.plan.cost.plan import Plan
+from paceline.plan.search.advice import Advice
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, line, meter, note, plot, upright
 from paceline.report.page.markup import Markup, element, section, table

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import units
-from paceline.plan.advice import Advice
-from paceline.plan.catalogue import Offer
-from paceline.plan.search import Plan, Wish
+from paceline.plan.cost.plan import Plan
+from paceline.plan.search.advice import Advice
+from paceline.plan.search.offers import MachineOffer
+from paceline.plan.search.wish import Wish
 from paceline.report.page.markup import Markup, element, sentence
 from paceline.report.page.next_step import Then, first_step
 from paceline.report.page.verdict import Fact, facts
@@ -78,7 +79,7 @@ def _cost(advice: Advice) -> list[Fact]:
     return [took, ("Cost", dollars(cost.usd), f"{dollars(cost.usd_low)} to {dollars(cost.usd_high)}")]
 
 
-def offers_headline(found: Sequence[Offer]) -> str:
+def offers_headline(found: Sequence[MachineOffer]) -> str:
     """Say in one sentence what the cheapest and the fastest machines come to."""
     cheap, fast = found[0], found[-1]
     if cheap is fast:
@@ -88,11 +89,11 @@ def offers_headline(found: Sequence[Offer]) -> str:
     )
 
 
-def _offered(name: str, offer: Offer) -> Fact:
+def _offered(name: str, offer: MachineOffer) -> Fact:
     return name, f"{dollars(offer.usd)}, {hours(offer.hours)}", offer.machines.name
 
 
-def offers_header(wish: Wish, found: Sequence[Offer], steps: int, then: Then | None) -> Markup:
+def offers_header(wish: Wish, found: Sequence[MachineOffer], steps: int, then: Then | None) -> Markup:
     """Make the top of the page on a catalogue."""
     return element(
         "header",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 
 from paceline.core import units
-from paceline.plan.advice import Advice
-from paceline.plan.catalogue import Offer, Offers
-from paceline.plan.money import Cost, age_days
+from paceline.plan.cost.money import TrainingCost, age_days
+from paceline.plan.search.advice import Advice
+from paceline.plan.search.offers import MachineOffer, Offers
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
 from paceline.report.page.markup import Markup, element, section, table
@@ -43,7 +43,7 @@ def cost(advice: Advice) -> Markup | None:
     )
 
 
-def _costs(found: Cost, usd: float) -> list[list[str | Markup]]:
+def _costs(found: TrainingCost, usd: float) -> list[list[str | Markup]]:
     spot = found.spot
     most = max(usd, spot.usd if spot else 0.0)
     between = f"{dollars(found.usd_low)} to {dollars(found.usd_high)}"
@@ -56,7 +56,7 @@ def _costs(found: Cost, usd: float) -> list[list[str | Markup]]:
     return rows
 
 
-def _sources(found: Cost) -> str:
+def _sources(found: TrainingCost) -> str:
     """Say where the prices are from."""
     age = "" if found.given else aged(found.age_days)
     spot = f" Spot: {found.spot.source}." if found.spot is not None else ""
@@ -67,7 +67,7 @@ def _times(value: float, end: float | None, middle: float) -> float:
     return value * (end or middle) / middle
 
 
-def _interruptions(found: Cost) -> str:
+def _interruptions(found: TrainingCost) -> str:
     spot = found.spot
     if spot is None:
         return ""
@@ -105,7 +105,7 @@ def offers(found: Offers, today: date) -> Markup:
     )
 
 
-def _drawing(best: Sequence[Offer], beaten: Sequence[Offer]) -> Markup:
+def _drawing(best: Sequence[MachineOffer], beaten: Sequence[MachineOffer]) -> Markup:
     times, prices = [offer.hours * 3600 for offer in best], [offer.usd for offer in best]
     near = [offer for offer in beaten if offer.usd <= _FAR * prices[-1] and offer.hours * 3600 <= _FAR * times[0]]
     others = [offer.hours * 3600 for offer in near], [offer.usd for offer in near]
@@ -121,7 +121,7 @@ def _drawing(best: Sequence[Offer], beaten: Sequence[Offer]) -> Markup:
     )
 
 
-def _offer(offer: Offer) -> list[str | Markup]:
+def _offer(offer: MachineOffer) -> list[str | Markup]:
     instance = offer.machines.instance
     price = f" {instance.region}, {units.money(offer.machines.usd_per_hour)} an hour" if instance else ""
     region = element("small", price)

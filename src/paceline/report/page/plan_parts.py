@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.core import units
-from paceline.plan.advice import Advice
-from paceline.plan.search import Plan
+from paceline.plan.cost.plan import Plan
+from paceline.plan.search.advice import Advice
 from paceline.report.page.chart import legend, meter, stacked, swatch
 from paceline.report.page.markup import Markup, element, join, section, table
 from paceline.report.plan_words import TIME_WORDS, utilisation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.plan.model import Model, Transformer
-from paceline.plan.search import Wish
+from paceline.plan.models.architecture import Model, Transformer
+from paceline.plan.search.wish import Wish
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.plan_words import adapted, weights
 

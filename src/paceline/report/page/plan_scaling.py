@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.plan.advice import Advice, Scaled
+from paceline.plan.search.advice import Advice, Scaled
 from paceline.report.page.axis import axis
 from paceline.report.page.chart import Frame, dots, legend, line, meter, plot
 from paceline.report.page.markup import Markup, element, section, table

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.plan.advice import Advice
-from paceline.plan.pipeline import Span, Spans, spans
-from paceline.plan.played import Stages
+from paceline.plan.cost.pipeline import PipelineStages, Span, Spans, spans
+from paceline.plan.search.advice import Advice
 from paceline.report.page.chart import HEIGHT, WIDTH, legend
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.plan_words import turns
@@ -67,7 +66,7 @@ def _lane(own: tuple[Span, ...], whole: float) -> Markup:
     return element("svg", *paths, **box)
 
 
-def _ranks(found: Stages, available: float) -> Markup:
+def _ranks(found: PipelineStages, available: float) -> Markup:
     pipe = found.run.pipe
     rows = (
         [

@@ -1,0 +1,359 @@
+"""The predicted step time and memory of a program on this machine, from its operators and the profile.
+
+    step   = sum of operators, interpolated between measured sizes                  (interpolation.py)
+           + calls x seconds per call + bytes read from memory x seconds per byte   (rates fitted to whole models)
+           + fresh bytes x seconds per byte: the kernel maps buffers of large convolutions anew, page by page
+           + batches that no worker prepares in time + messages that do not overlap with compute
+    memory = the process before its first step + first use + share x the peak of live tensors
+
+The three rates and the two of memory are fitted to models that were trained when the profile was made, so that each
+part is corrected by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.core.units import seconds
+from paceline.plan.calibrate.interpolation import CostSurface, MessageTime, line, rates, surface
+from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
+from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
+
+_FAR = 23  # a power of two: what was touched 4 MiB ago or more has left the caches that a core has for itself
+_COPIED = "each.add.Tensor.float32"  # stands for operators that were not measured
+_BUCKET = 25 * 2**20  # bytes of gradients that go in one message (DistributedDataParallel)
+_FIRST_BUCKET = 2**20
+_ALMOST = 0.99
+_USUAL = 0.02  # scatter of a block's steps that says nothing against it
+_TOLD = 0.01  # share of a step from which operators that were not measured are named
+_ANOTHER = 1.25  # times faster or slower than when the profile was made: told, since more than clocks has changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCounts:
+    """What a step does.
+
+    Attributes:
+        seconds: Of its operators by part, at the surfaces.
+        fresh_bytes: Of the tensors of convolutions that take as much as the largest tensor there is, or more. Their
+            own buffers, as large again, lie at the top of the heap, which glibc gives back once twice its largest
+            piece is free there.
+        unknown: Seconds of operators that were not measured, as if they were copies.
+    """
+
+    seconds: Mapping[str, float]
+    calls: int
+    far_bytes: float
+    fresh_bytes: float
+    live_bytes: int
+    unknown: Mapping[str, float]
+
+    @property
+    def total_s(self) -> float:
+        """All operators."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What blocks take beside their operators.
+
+    Attributes:
+        beside: Seconds that a step takes longer for a second of CPU time that threads beside it have.
+        scatter: How far off blocks are, as a share of their steps; root of the mean square.
+        memory: Of each kind of block: bytes of first use, and bytes that are held for one in use.
+    """
+
+    call_s: float
+    far_byte_s: float
+    fresh_byte_s: float
+    beside: float
+    scatter: float
+    memory: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """A step of one rank, and what its process holds at most.
+
+    Attributes:
+        step_s: Seconds, and within what four in five steps' medians should lie.
+        reference: Of the profile: how long its product of two matrices took while it was made.
+        now: The same as it is now, which is the speed that times are for; None where that is the profile's.
+    """
+
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    step_parts_s: Mapping[str, float]
+    memory_bytes: float
+    memory_parts_bytes: Mapping[str, float]
+    reference: Figure
+    now: Figure | None
+    told: tuple[str, ...]
+
+    @property
+    def pace(self) -> float:
+        """What times of the profile are multiplied by: above 1 the machine is slower now."""
+        return self.now.seconds / self.reference.seconds if self.now else 1.0
+
+
+class Surfaces:
+    """The surfaces of a place, by family."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
+        for point in points:
+            families.setdefault(point.family, []).append((point.sizes, point.time.seconds, point.work))
+        self._families: dict[str, CostSurface] = {name: surface(found) for name, found in families.items()}
+
+    def seconds(self, kind: OperatorKind) -> float | None:
+        """Return the time of an operator; None where none of its family was measured."""
+        found = self._families.get(kind.family)
+        return None if found is None else found.seconds(kind.sizes, kind.work)
+
+    def copied(self, kind: OperatorKind) -> float:
+        """Return how long a sum that moves as much takes, or nothing where even that was not measured."""
+        found = self._families.get(_COPIED)
+        size = max(kind.operand_bytes, 4.0)
+        return 0.0 if found is None else found.seconds((size,), size)
+
+
+def counted(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
+    """Add up a step as `observe.probe.tally` has counted it."""
+    took_s: dict[str, float] = {}
+    unknown: dict[str, float] = {}
+    calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
+    for operator in step["operators"]:
+        kind, count = kind_of(operator), int(operator["count"])
+        calls += count
+        if kind.family == FREE:
+            continue
+        took = surfaces.seconds(kind)
+        if took is None:
+            took = surfaces.copied(kind)
+            unknown[operator["op"]] = unknown.get(operator["op"], 0.0) + count * took
+        part = "optimizer" if operator["part"] == "optimizer" else kind.part
+        took_s[part] = took_s.get(part, 0.0) + count * took
+        if kind.part == "convolution":
+            fresh += count * kind.operand_bytes * (kind.operand_bytes >= _ALMOST * largest)
+        far += sum(size for power, size in operator["reads"].items() if not 0 <= int(power) < _FAR)
+    return StepCounts(
+        seconds=took_s,
+        calls=calls,
+        far_bytes=far,
+        fresh_bytes=fresh,
+        live_bytes=live_bytes(step),
+        unknown=unknown,
+    )
+
+
+def live_bytes(step: Mapping[str, Any]) -> int:
+    """Return the most that tensors take at a time."""
+    live = sum(step["sizes"][number] for number, _ in step["held"])
+    most = live
+    for event in step["memory"]:
+        size = step["sizes"][abs(event) - 1]
+        live += size if event > 0 else -size
+        most = max(most, live)
+    return int(most)
+
+
+def rates_of(place: RankProfile, profile: Profile) -> Rates:
+    """Fit what blocks take beside their operators.
+
+    Raises:
+        UsageError: The profile has no blocks of this place.
+    """
+    if not place.blocks:
+        raise UsageError(
+            "the profile of this machine has no measurements of whole models; make a new profile: "
+            "paceline plan --calibrate"
+        )
+    rests = [
+        each.step.seconds - each.operators - exchange_s(profile, place.ranks, each.exchanged_bytes)
+        for each in place.blocks
+    ]
+    parts = [[float(each.calls), each.far_bytes, each.fresh_bytes] for each in place.blocks]
+    found = rates(parts, rests, [each.step.seconds * (_USUAL + _scatter(each)) for each in place.blocks])
+    missed = [
+        (rest - sum(a * b for a, b in zip(part, found, strict=True))) / each.step.seconds
+        for each, part, rest in zip(place.blocks, parts, rests, strict=True)
+    ]
+    call, far, fresh = found
+    weights = [1 / (_USUAL + _scatter(each)) ** 2 for each in place.blocks]
+    return Rates(
+        call_s=call,
+        far_byte_s=far,
+        fresh_byte_s=fresh,
+        beside=_beside(place),
+        scatter=math.sqrt(sum(w * each**2 for w, each in zip(weights, missed, strict=True)) / sum(weights)),
+        memory={kind: _memory(place, kind) for kind in ("transformer", "convolution")},
+    )
+
+
+def _scatter(block: BlockProfile) -> float:
+    """Return half the distance between the quartiles of a block's steps, as a share: how much it can tell."""
+    return (block.step.high - block.step.low) / 2 / block.step.seconds
+
+
+def _beside(place: RankProfile) -> float:
+    """Return what a second of a thread beside costs: no more than it has, for each of the threads that wait for it."""
+    longer = [(each.beside.seconds - each.step.seconds) / each.beside_cpu_s for each in place.blocks]
+    return min(float(place.ranks * place.threads), max(0.0, median(longer)))
+
+
+def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
+    """Fit what a process holds beside what it held before: first use, and the allocator's share of what is in use."""
+    own = [each for each in place.blocks if each.kind == kind] or list(place.blocks)
+    grown = [float(each.peak_bytes - each.held_bytes) for each in own]
+    if len(own) == 1:
+        return max(0.0, grown[0] - own[0].live_bytes), 1.0
+    first, share = rates([[1.0, float(each.live_bytes)] for each in own], grown, [float(e.peak_bytes) for e in own])
+    return first, share
+
+
+def messages_of(profile: Profile, name: str, ranks: int) -> MessageTime | None:
+    """Return latency and bandwidth of a collective; None where it was not measured."""
+    points = [(e.sent_bytes, e.time.seconds) for e in profile.messages if e.name == name and e.ranks == ranks]
+    return line(points) if len({sent for sent, _ in points}) > 1 else None
+
+
+def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
+    """Return how long replicas take to average gradients, bucket by bucket.
+
+    Raises:
+        UsageError: Messages among so many ranks were not measured.
+    """
+    if ranks == 1 or not gradient_bytes:
+        return 0.0
+    sent = messages_of(profile, "all_reduce", ranks)
+    if sent is None:
+        raise UsageError(
+            f"the profile of this machine has no measurements of communication between {ranks} ranks; make a new "
+            f"profile: paceline plan --calibrate"
+        )
+    first = min(gradient_bytes, _FIRST_BUCKET)
+    buckets = 1 + math.ceil((gradient_bytes - first) / _BUCKET)
+    return buckets * sent.latency_s + gradient_bytes / sent.bytes_per_s
+
+
+def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None) -> Predicted:
+    """Predict the program of a note of `observe.probe.catch`, with its step counted, on one or more ranks (replicas).
+
+    Args:
+        note: What was caught.
+        profile: Of the machine.
+        ranks: Each with the batch that was seen.
+        now: The reference of the profile's place as it is now; None predicts at the profile's speed.
+
+    Raises:
+        UsageError: Its step was not counted, or the profile does not know so many ranks.
+    """
+    if "step" not in note:
+        raise UsageError(f"two steps of {note['model']['class']} could not be traced without real weights: {_REASON}")
+    place = profile.place(ranks)
+    rate, counts = rates_of(place, profile), counted(note["step"], Surfaces(place.points))
+    parts = {
+        **dict(counts.seconds),
+        "host": counts.calls * rate.call_s,
+        "caches": counts.far_bytes * rate.far_byte_s,
+        "buffers": counts.fresh_bytes * rate.fresh_byte_s,
+    }
+    gradients = float(note["trained"] * note["model"]["weight_bytes"]) if ranks > 1 else 0.0
+    parts["communication"] = exchange_s(profile, ranks, gradients)
+    pace = now.seconds / place.reference.seconds if now else 1.0
+    parts = {name: took_s * pace for name, took_s in parts.items()}
+    parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))  # measured now
+    step_s = sum(parts.values())
+    off = 1.28 * math.hypot(rate.scatter, _spread(place.reference))
+    memory = _held(counts, rate, _before(note, place, profile), gradients)
+    return Predicted(
+        step_s=step_s,
+        step_low_s=step_s / (1 + off),
+        step_high_s=step_s * (1 + off),
+        step_parts_s=parts,
+        memory_bytes=sum(memory.values()),
+        memory_parts_bytes=memory,
+        reference=place.reference,
+        now=now,
+        told=(*_told(note, counts), *_another_speed(pace)),
+    )
+
+
+_REASON = "the program reads values of tensors, or its optimizer does not run on the meta device"
+
+
+def _spread(reference: Figure) -> float:
+    """Return how far the machine's speed wandered meanwhile, as a share."""
+    return (reference.high - reference.low) / 2 / reference.seconds
+
+
+def _another_speed(pace: float) -> Iterator[str]:
+    if not 1 / _ANOTHER < pace < _ANOTHER:
+        than = f"{pace:.2f} times slower" if pace > 1 else f"{1 / pace:.2f} times faster"
+        yield (
+            f"the machine is {than} now than when its profile was measured: another process uses it, or its clock "
+            "changed. If the difference persists, measure the machine again: paceline plan --calibrate"
+        )
+
+
+def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:
+    """Return what making batches adds to a step.
+
+    What it added to some work beside it, where it could keep up with that. Else: a loader within the training's own
+    thread adds all of it; threads or processes beside take their share of cores that the training computes on too, and
+    show beyond that only where they cannot keep up.
+    """
+    if not batches or not batches["wall_s"]:
+        return 0.0
+    wall_s, cpu_s = median(batches["wall_s"]), float(batches["cpu_s"] or 0.0)
+    if batches["beside_s"] is not None and wall_s < batches["work_s"]:
+        return float(max(0.0, batches["beside_s"], wall_s - compute_s))
+    beside = batches["workers"] or cpu_s > 1.2 * wall_s
+    if not beside:
+        return float(wall_s)
+    return float(max(share * cpu_s, wall_s - compute_s))
+
+
+def _held(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
+    """Return what is held by part, in bytes; replicas keep their gradients."""
+    convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
+    first, share = rate.memory["convolution" if convolves else "transformer"]
+    live = counts.live_bytes + gradient_bytes
+    return {"process": before, "first_use": first, "tensors": live, "allocator": (share - 1) * live}
+
+
+def _before(note: Mapping[str, Any], place: RankProfile, profile: Profile) -> float:
+    """Return what is held before the first step: of a GPU its context; of a process, with threads that send."""
+    if profile.made.device != "cpu":
+        return float(profile.made.context_bytes or 0)
+    own, alone = (median(each.held_bytes for each in one.blocks) for one in (place, profile.places[0]))
+    return float(note["step"]["resident"]["now"] or 0) + max(0.0, own - alone)
+
+
+def _told(note: Mapping[str, Any], counts: StepCounts) -> list[str]:
+    found = []
+    if sum(counts.unknown.values()) > _TOLD * counts.total_s:
+        names = ", ".join(f"{name.removeprefix('aten.')} ({seconds(took)})" for name, took in counts.unknown.items())
+        found.append(f"operators that the profile does not contain, estimated as copies of the same size: {names}")
+    if note["autocast"]:
+        found.append(
+            f"autocast to {note['autocast']} is ignored: the prediction assumes that operators run in "
+            f"{note['model']['dtype']}"
+        )
+    if note["compiled"]:
+        found.append(
+            "the program compiles its model, but the prediction assumes that operators run without compilation"
+        )
+    if note["step"]["batches"] is None:
+        found.append(
+            "the program uses no DataLoader or paceline.data.Loader, so the predicted step time does not "
+            "include loading batches"
+        )
+    return found

@@ -1,0 +1,256 @@
+"""The profile of a machine, as `paceline plan --calibrate` writes it: measured times in a JSON file.
+
+Each figure is in seconds with its quartiles and its count. Nothing in the file is fitted: derived figures are computed
+on use (`local_prediction.rates_of`), so that a later version of Paceline can improve them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from paceline import __version__
+from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.hardware.host import this_host
+
+SCHEMA = "paceline.profile/1"
+OLD = timedelta(days=90)
+AGAIN = "make a profile on that machine: paceline plan --calibrate --out FILE"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured time: median and quartiles in seconds, and how many repetitions counted."""
+
+    seconds: float
+    low: float
+    high: float
+    count: int
+    disturbed: float = 0.0  # share of repetitions in which another process had a core of ours
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator at some sizes, as in `operators.OperatorKind`."""
+
+    family: str
+    sizes: tuple[float, ...]
+    work: float
+    time: Figure
+
+
+class BlockProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole model that was trained for some steps.
+
+    Attributes:
+        beside: Its step while a thread of the same process was at work.
+        beside_cpu_s: What that thread had of the cores in a step.
+        operators: Seconds that its operators take by the points, when measured one by one.
+        calls: Operators of a step, views too.
+        far_bytes: That operators read and a cache did not hold any more.
+        fresh_bytes: As in `local_prediction.StepCounts`.
+        exchanged_bytes: Of gradients that replicas exchange.
+        held_bytes: Of the process before the first step, without weights.
+        live_bytes: The most that tensors took at a time.
+        peak_bytes: Of the process.
+    """
+
+    name: str
+    kind: Literal["transformer", "convolution"]
+    step: Figure
+    beside: Figure
+    beside_cpu_s: float
+    operators: float
+    calls: int
+    far_bytes: float
+    fresh_bytes: float
+    exchanged_bytes: float
+    held_bytes: int
+    live_bytes: int
+    peak_bytes: int
+
+
+class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of some ranks does when all of them are at work."""
+
+    ranks: int
+    threads: int
+    reference: Figure  # a product of two fp32 matrices of 512 x 512: how fast the machine was meanwhile
+    points: tuple[Point, ...]
+    blocks: tuple[BlockProfile, ...]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective on a tensor of `sent_bytes` in all."""
+
+    name: str
+    ranks: int
+    sent_bytes: float
+    time: Figure
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that were copied or read, and how long that took."""
+
+    moved_bytes: float
+    time: Figure
+
+
+class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine, and with what it was measured."""
+
+    host: str
+    cpu_model: str | None
+    cores: float
+    memory_bytes: int | None
+    device: str
+    devices: int
+    device_memory_bytes: int | None
+    context_bytes: int | None
+    torch: str
+    python: str
+    paceline: str
+    day: date
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was measured.
+
+    Attributes:
+        others_cores: Cores that other processes used meanwhile, in the mean.
+        took_s: Of the whole calibration.
+    """
+
+    schema: str
+    made: MachineDescription
+    others_cores: float
+    took_s: float
+    places: tuple[RankProfile, ...]
+    messages: tuple[Message, ...]
+    copies: tuple[Moved, ...]
+    host_copies: tuple[Moved, ...]
+    storage: tuple[Moved, ...]
+    launch: Figure
+
+    def place(self, ranks: int) -> RankProfile:
+        """Return what was measured with so many ranks at work.
+
+        Raises:
+            UsageError: Nothing was.
+        """
+        for each in self.places:
+            if each.ranks == ranks:
+                return each
+        known = ", ".join(str(each.ranks) for each in self.places)
+        raise UsageError(
+            f"the profile of {self.made.host} contains measurements of {known} ranks, not of {ranks}; {AGAIN}"
+        )
+
+
+def describe_machine(described: Mapping[str, object], day: date) -> MachineDescription:
+    """Describe this machine; what torch says of it is given."""
+    host = this_host()
+    told = {name: described[name] for name in ("torch", "device", "devices", "device_memory_bytes", "context_bytes")}
+    return MachineDescription(
+        host=host.name or socket.gethostname(),
+        cpu_model=host.cpu_model,
+        cores=host.allowed_cores,
+        memory_bytes=host.memory_limit_bytes,
+        python=platform.python_version(),
+        paceline=__version__,
+        day=day,
+        **told,  # type: ignore[arg-type]  # a child of ours has told them
+    )
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """Return where the profile of this machine is kept: ``$XDG_STATE_HOME/paceline/profile-<host>.json``."""
+    state, home = Path(environment.get("XDG_STATE_HOME", "")), Path(environment.get("HOME", ""))
+    if not state.is_absolute():  # the XDG specification has relative ones ignored
+        state = home / ".local" / "state"
+    return state / "paceline" / f"profile-{platform.node() or 'localhost'}.json"
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        UsageError: It is not there, is damaged, or is something else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"there is no machine profile at {path} ({error.strerror}); {AGAIN}") from None
+    try:
+        schema = msgspec.json.decode(data, type=_Schema).schema
+        if schema != SCHEMA:
+            raise UsageError(f"{path} has schema {schema!r}, and Paceline {__version__} reads {SCHEMA!r}; {AGAIN}")
+        return msgspec.json.decode(data, type=Profile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a machine profile, or is damaged ({error}); {AGAIN}") from None
+
+
+class _Schema(msgspec.Struct):
+    schema: str
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write it whole or not at all.
+
+    Raises:
+        EnvironmentFault: It cannot be written.
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise EnvironmentFault(
+            f"cannot write {path}: {error.strerror or error}; give another file with --out"
+        ) from error
+
+
+def is_of_here(made: MachineDescription) -> bool:
+    """Say whether a profile is of this machine, as far as its name, its processor and our share of it tell."""
+    host = this_host()
+    name = host.name or socket.gethostname()
+    return (made.host, made.cpu_model, made.cores) == (name, host.cpu_model, host.allowed_cores)
+
+
+def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
+    """Return why its predictions may be off, a line each.
+
+    Args:
+        profile: That is used.
+        today: The day of the prediction.
+        here: Whether it is meant to be of this machine.
+    """
+    made, found = profile.made, []
+    if here:
+        host = this_host()
+        if (made.cpu_model, made.cores) != (host.cpu_model, host.allowed_cores):
+            found.append(
+                f"the profile is of another machine ({made.host}: {made.cpu_model}, {made.cores:g} cores; this one: "
+                f"{host.cpu_model}, {host.allowed_cores:g}), so the prediction is for that machine"
+            )
+    age = (today - made.day).days
+    if age > OLD.days:
+        found.append(f"the profile is {age} days old (made on {made.day}); measure again: paceline plan --calibrate")
+    if profile.others_cores > _BUSY * made.cores:
+        found.append(
+            f"other processes used {profile.others_cores:.1f} of {made.cores:g} cores during calibration, so the "
+            f"measured times are too long or noisy; calibrate again when the machine is idle"
+        )
+    return found
+
+
+_BUSY = 0.1  # share of the cores

@@ -1,0 +1,1 @@
+"""What a training configuration costs, by formula: memory, time per step, FLOPs and money."""

@@ -1,0 +1,140 @@
+"""One case to predict: the model, the layout of the ranks, the choices of the training loop, and the cluster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from paceline.core.errors import UsageError
+from paceline.hardware.catalogue import Gpu
+from paceline.plan.models.adapters import Adapters
+from paceline.plan.models.architecture import Kernels, Model
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+CHUNKED = ("interleaved", "zero-bubble")  # those with several stages of a rank
+
+
+AXES = ("dp", "shard", "tp", "pp", "cp", "ep")
+
+Sharded = Literal["nothing", "optimizer", "parameters"]
+Recompute = Literal["none", "cheap", "attention", "operators", "half", "full"]
+Attention = Literal["plain", "early", "flash", "tuned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Ranks over the axes. `ep` lies within `dp·shard·cp` (and `tp`): it takes no ranks of its own."""
+
+    dp: int = 1
+    shard: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        for axis in AXES:
+            if getattr(self, axis) < 1:
+                raise UsageError(f"axis {axis} is {getattr(self, axis)}; give a number of 1 or more")
+
+    @property
+    def ranks(self) -> int:
+        """Ranks in all."""
+        return self.dp * self.shard * self.tp * self.pp * self.cp
+
+    def __str__(self) -> str:
+        return ",".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "dp=1"
+
+
+def parse_layout(text: str) -> Layout:
+    """Read ``dp=2,shard=4,tp=2,pp=2``.
+
+    Raises:
+        UsageError: An axis is unknown, is given twice or is no whole number above zero.
+    """
+    given: dict[str, int] = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        axis, _, number = part.partition("=")
+        if axis not in AXES or axis in given or not number.isdigit():
+            raise UsageError(
+                f"{part!r} is not a layout axis with a size; write each of {', '.join(AXES)} at most once, such as tp=2"
+            )
+        given[axis] = int(number)
+    return Layout(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Choices of the training loop."""
+
+    micro_batch: float  # samples in one forward pass of one rank; a fraction where sequences are packed
+    micro_steps: int = 1  # forward passes of a rank in one step
+    precision: str = "bf16"  # a format of `machines.FORMATS`
+    recompute: Recompute = "none"  # cheap: norms and activation functions; operators: every second product too;
+    # half: every second block
+    recomputed_share: float = 1.0  # of the blocks that `recompute` holds for
+    sharded: Sharded = "nothing"  # over dp·shard·cp: "parameters" is FSDP and ZeRO-3, "optimizer" ZeRO-1
+    schedule: Schedule = "1f1b"  # of a pipeline; with chunks it is interleaved
+    chunks: int = 1  # virtual pipeline stages of a rank
+    balanced: bool = False  # stages cost alike, the output layer counted (`partition`); else as many blocks each
+    kernels: Kernels = "fused"
+    attention: Attention = "flash"  # plain: scores pass through memory; early: before FlashAttention-2
+    overlap_reduce: bool = True  # gradients are reduced while the backward pass goes on
+    piecewise: bool = False  # sharded weights are gathered tensor by tensor, as DeepSpeed did at first
+    overlap_tensor: bool = False  # tensor-parallel messages hide behind matrix products
+    sequence_parallel: bool = True
+    trainable: int = 0  # weights that are trained where most are frozen; 0: all are
+    adapters: Adapters = ""  # what is trained beside frozen weights
+    frozen_bits: float = 16.0  # of a frozen weight
+    adapted_share: float = 1.0  # as of `Adapted`
+    loss_in_place: bool = False  # the gradient of the logits takes their place
+    weight_bytes: float = 2.0  # of a weight that is trained, as it is kept between steps
+    gradient_bytes: float = 4.0
+    optimizer_bytes: float = 12.0  # Adam with an fp32 copy of the weights: 4 + 4 + 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """GPUs of one kind and what joins them."""
+
+    gpu: Gpu
+    count: int
+    per_node: int
+    network_bytes_per_s: float | None = None  # of a node, one way; None: what such nodes usually have
+    memory_gib: float | None = None  # of one GPU, where it differs from its namesake's
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.per_node < 1:
+            raise UsageError(f"{self.count} GPUs with {self.per_node} per node; both must be 1 or more")
+
+    @property
+    def nodes(self) -> int:
+        """Machines in all, the last one perhaps partly used."""
+        return math.ceil(self.count / self.per_node)
+
+    @property
+    def memory_bytes(self) -> float:
+        """What one GPU has."""
+        return (self.memory_gib or self.gpu.memory_gb) * 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One configuration to predict."""
+
+    model: Model
+    layout: Layout
+    training: Training
+    cluster: Cluster
+
+    @property
+    def replicas(self) -> int:
+        """Groups of ranks that see different samples."""
+        return self.layout.dp * self.layout.shard
+
+    @property
+    def global_batch(self) -> float:
+        """Samples in one step."""
+        return self.training.micro_batch * self.training.micro_steps * self.replicas

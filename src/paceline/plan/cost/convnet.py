@@ -1,0 +1,115 @@
+"""The step time and peak memory of a convolutional network.
+
+Convolutions run at a share of the reachable FLOP/s, grouped ones at a far lower one. Normalisation, activation and
+feature maps run at memory bandwidth. Gradients go over the links, and images arrive no faster than the node decodes
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.plan.cost.case import Case
+from paceline.plan.cost.constants import Constants
+from paceline.plan.cost.machines import ceiling, link_bytes_per_s, network_bytes_per_s
+from paceline.plan.models.architecture import ConvNet
+
+_LAUNCHES = 12.0  # kernels of a convolution with what follows it, both passes
+_PLAIN_FP32 = 1.5  # fp32 without tensor cores comes nearer to its ceiling than formats with them
+_MAP_BYTES = {"fp32": 4.0, "tf32": 4.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvStep:
+    """Seconds of a step by part."""
+
+    matrix: float
+    bandwidth: float
+    launch: float
+    reduce: float
+    data: float  # what waiting for pictures adds
+    optimizer: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        """The step."""
+        return self.matrix + self.bandwidth + self.launch + self.reduce + self.data + self.optimizer + self.rest
+
+
+def conv_step(case: Case, k: Constants) -> ConvStep:
+    """Predict the step of a convolutional network.
+
+    Raises:
+        TypeError: The model is none.
+    """
+    model, how, gpu = case.model, case.training, case.cluster.gpu
+    if not isinstance(model, ConvNet):
+        raise TypeError(f"{model.name} is not a convolutional network")
+    samples = how.micro_batch * how.micro_steps
+    speed = ceiling(gpu, how.precision)
+    share = k.conv_share * (k.conv_tf32 if how.precision == "tf32" else _PLAIN_FP32 if how.precision == "fp32" else 1.0)
+    matrix = 3 * samples * (model.flops - model.narrow_flops) / (share * speed)
+    width = _MAP_BYTES.get(how.precision, 2.0)
+    narrow = 3 * samples * model.narrow_flops / (k.conv_narrow * speed)
+    passes = k.conv_passes_volta if gpu.architecture in ("Volta", "Pascal") else k.conv_passes
+    passes *= k.conv_swish if model.gated else 1.0
+    bandwidth = samples * model.outputs * width * passes / gpu.memory_bytes_per_s
+    busy = matrix + narrow + bandwidth
+    host = how.micro_steps * model.layers * _LAUNCHES * k.kernel_eager_s
+    launch = (busy**4 + host**4) ** 0.25 - busy
+    reduce = _reduce_s(case, k, model.params * 4.0, busy)
+    optimizer = model.params * 20.0 / gpu.memory_bytes_per_s
+    compute = busy + launch + reduce + optimizer
+    feeding = samples * case.cluster.count / case.cluster.nodes / _decoded(case, k)
+    data = (compute**4 + feeding**4) ** 0.25 - compute
+    return ConvStep(
+        matrix=matrix + narrow,
+        bandwidth=bandwidth,
+        launch=launch,
+        reduce=reduce,
+        data=data,
+        optimizer=optimizer,
+        rest=k.step_s / 5,
+    )
+
+
+def held_by_replica(case: Case, k: Constants) -> dict[str, float]:
+    """Predict the parts of the peak in bytes, as nvidia-smi shows it."""
+    parts = conv_parts(case, k)
+    return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}
+
+
+def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> float:
+    count = case.cluster.count
+    if count == 1:
+        return 0.0
+    speed = k.link_share * link_bytes_per_s(case.cluster.gpu)
+    if case.cluster.nodes > 1:
+        speed = min(speed, k.network_share * network_bytes_per_s(case.cluster) * case.cluster.per_node)
+    sent = 2 * gradient_bytes * (count - 1) / count / speed
+    return k.reduce_exposed * min(sent, busy) + max(0.0, sent - busy)
+
+
+def _decoded(case: Case, k: Constants) -> float:
+    """Pictures that the processors of one node decode in a second; nodes of that card's time."""
+    return k.images_volta if case.cluster.gpu.architecture == "Volta" else k.images_ampere
+
+
+def conv_parts(case: Case, k: Constants) -> dict[str, float]:
+    """Predict its parts in bytes; autocast to 16 bits keeps a copy of the weights for its passes.
+
+    Raises:
+        TypeError: The model is none.
+    """
+    model, how = case.model, case.training
+    if not isinstance(model, ConvNet):
+        raise TypeError(f"{model.name} is not a convolutional network")
+    width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
+    return {
+        "weights": model.params * (how.weight_bytes + (width if width < how.weight_bytes else 0.0)),
+        "gradients": model.params * how.gradient_bytes,
+        "optimizer": model.params * how.optimizer_bytes,
+        "activations": k.activation * how.micro_batch * (model.kept * width + model.kept_bytes),
+        "workspace": k.workspace,
+    }

@@ -1,0 +1,87 @@
+"""The FLOPs of a step and the share of the peak (MFU, HFU), by the conventions in use.
+
+Model FLOPs are three forward passes of all products (SC21 eq. 3 without its fourth). Frozen weights need no gradient:
+then it is two passes of products, three of attention, and three of low-rank adapters. Published figures count full
+attention, as Megatron and MosaicML do (4·L·s·heads·d per token), or its causal half. MFU relates them to the dense peak
+of the data sheet; HFU adds what is recomputed in the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.plan.cost.case import Case
+from paceline.plan.models.architecture import ConvNet, Transformer
+
+_AGAIN = {"full": 1.0, "half": 0.5, "operators": 0.5}  # of the products of a block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Of one step on all GPUs; shares are of `peak`, None where the data sheet of the card is not known.
+
+    Attributes:
+        full: Model FLOPs with full attention.
+        causal: With what a causal model needs of it; the same for others.
+        hardware: `full`, and what is computed again.
+        peak: FLOP/s of all GPUs in the format of the products.
+    """
+
+    full: float
+    causal: float
+    hardware: float
+    peak: float | None
+    mfu_full: float | None
+    mfu_causal: float | None
+    hfu_full: float | None
+
+
+def flops_of(case: Case, step_s: float) -> Flops:
+    """Count a step that takes so long."""
+    full, causal, hardware = model_flops(case), model_flops(case, causal=True), model_flops(case) + _recomputed(case)
+    each = case.cluster.gpu.peak_flops.get(case.training.precision)
+    peak = None if each is None else each * case.cluster.count
+    mfu_full, mfu_causal, hfu_full = (
+        None if peak is None else count / step_s / peak for count in (full, causal, hardware)
+    )
+    return Flops(
+        full=full,
+        causal=causal,
+        hardware=hardware,
+        peak=peak,
+        mfu_full=mfu_full,
+        mfu_causal=mfu_causal,
+        hfu_full=hfu_full,
+    )
+
+
+def model_flops(case: Case, *, causal: bool = False) -> float:
+    """Return the model FLOPs of a step, with full attention or the causal half of it."""
+    model = case.model
+    if isinstance(model, ConvNet):
+        return 3 * model.flops * case.global_batch
+    scores = _scores(model) * (0.5 if causal and model.causal else 1.0)
+    products = 2 * (_active(model) + model.vocab * model.hidden * model.head_share)
+    how = case.training
+    beside = 2 * how.trainable if how.adapters.startswith("lora") else 0
+    return ((2 if how.adapters else 3) * products + 3 * (scores + beside)) * model.seq * case.global_batch
+
+
+def _active(model: Transformer) -> float:
+    """Weights of the blocks that a token passes."""
+    return model.block_params - model.expert_params * (1 - model.top_k / model.experts if model.experts else 0)
+
+
+def _scores(model: Transformer) -> float:
+    """FLOPs of one token's attention to a whole sample, forward."""
+    return 4.0 * model.layers * model.seq * model.span * model.heads * model.head_dim
+
+
+def _recomputed(case: Case) -> float:
+    model, how = case.model, case.training
+    if isinstance(model, ConvNet):
+        return 0.0
+    tokens = model.seq * case.global_batch * how.recomputed_share
+    if how.recompute == "attention":
+        return _scores(model) * tokens
+    return _AGAIN.get(how.recompute, 0.0) * (2 * _active(model) + _scores(model)) * tokens

@@ -1,0 +1,223 @@
+"""GPUs and clusters: reachable FLOP/s, links, and the machines that a user names.
+
+The reachable FLOP/s are measured matrix products if they are published, else the datasheet's peak times the median
+ratio of measured to peak of the same maker. A GPU without a known peak takes the value of its architecture at its
+power: clocks follow the square root of power in the relevant range (P ~ f·V², V nearly proportional to f).
+
+Users name GPUs (``64xH100-SXM``) or cloud instances (``8xp5.48xlarge``), and a network speed per node (``400gbps``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from paceline.core.errors import UsageError
+from paceline.hardware.catalogue import Gpu, Instance, find_gpu, find_instance, gpus, instances
+from paceline.plan.cost.case import Cluster
+
+# One number format of matrix products per word that configurations use.
+FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+SIXTEEN = ("fp16", "bf16")
+
+# Usual adapters of a training node, per GPU and one way, in bytes/s: DGX-1 4 x 100 Gb/s for 8 (but p3dn 100 for 8),
+# DGX A100 8 x 200, DGX H100 and B200 8 x 400, B300 8 x 800. Cards without NVLink: one 100 Gb/s adapter for 8.
+_NETWORK = {"Volta": 6.25e9, "Ampere": 25e9, "Hopper": 50e9, "Blackwell": 50e9, "Blackwell Ultra": 100e9}
+_SINGLE_ADAPTER = 12.5e9 / 8
+_PCIE = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}  # bytes/s one way that x16 reaches
+_RACK_SCALE = {"GB200": 72, "GB300": 72}  # GPUs that one NVLink network joins
+
+_NAMES = {gpu.name.lower() for gpu in gpus()}
+_USUAL_FORMS = {"gh200": "gh200-96gb", "gb200": "gb200", "gb300": "gb300", "a6000": "rtx-a6000"}
+
+
+def ceiling(gpu: Gpu, number_format: str) -> float:
+    """Return the fastest matrix product of a format, in FLOP/s.
+
+    Raises:
+        UsageError: The card has no such format, or nothing is known about it.
+    """
+    measured = {"bf16": gpu.measured_bf16_flops, "fp16": gpu.measured_bf16_flops, "fp8": gpu.measured_fp8_flops}
+    known = measured.get(number_format)
+    if known is not None:
+        return known
+    if not gpu.peak_flops:
+        return _by_power(gpu, number_format)
+    peak = gpu.peak_flops.get(number_format)
+    if peak is None:
+        raise UsageError(f"{gpu.name} does not support {number_format}; it supports {', '.join(gpu.peak_flops)}")
+    return peak * (1.0 if number_format == "fp32" else _usual_share(gpu))
+
+
+def _usual_share(gpu: Gpu) -> float:
+    maker = gpu.architecture.startswith("CDNA")
+    shares = [
+        each.measured_bf16_flops / each.peak_flops["bf16"]
+        for each in gpus()
+        if each.measured_bf16_flops and "bf16" in each.peak_flops and each.architecture.startswith("CDNA") == maker
+    ]
+    return median(shares)
+
+
+def _by_power(gpu: Gpu, number_format: str) -> float:
+    kin = [each for each in gpus() if each.architecture == gpu.architecture and each.peak_flops]
+    if not kin:
+        raise UsageError(
+            f"the peak FLOP/s of {gpu.name} are unknown, and so are those of its architecture {gpu.architecture}"
+        )
+    nearest = max(kin, key=lambda each: (each.measured_fp8_flops is not None, -abs(each.power_w - gpu.power_w)))
+    return ceiling(nearest, number_format) * min(1.0, math.sqrt(gpu.power_w / nearest.power_w))
+
+
+def domain(cluster: Cluster) -> int:
+    """GPUs that the fast links join: those of a node, or of a rack where NVLink spans it."""
+    return max(cluster.per_node, _RACK_SCALE.get(cluster.gpu.name, 1))
+
+
+def link_bytes_per_s(gpu: Gpu) -> float:
+    """What one GPU sends to its neighbours inside the domain, one way."""
+    return gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else _PCIE[gpu.pcie_generation]
+
+
+def network_bytes_per_s(cluster: Cluster) -> float:
+    """What one GPU's share of the node's adapters sends, one way."""
+    if cluster.network_bytes_per_s is not None:
+        return cluster.network_bytes_per_s / cluster.per_node
+    return (
+        _NETWORK.get(cluster.gpu.architecture, _SINGLE_ADAPTER) if cluster.gpu.nvlink_bytes_per_s else _SINGLE_ADAPTER
+    )
+
+
+def card(name: str, memory_gb: float | None = None) -> Gpu:
+    """Return the card that a name means: ``V100-SXM2`` of 16 GB, ``A100``, ``H100 80GB``, ``GB200 NVL72``.
+
+    Raises:
+        UsageError: None is called so.
+    """
+    plain = name.lower().removeprefix("nvidia ").removeprefix("amd ").replace(" ", "-")
+    kind = re.match(r"(v100|a100|h100|h200|h800|gh200|gb200|gb300|b200|b300|a6000)(?![0-9])", plain)
+    if kind is None or plain in _NAMES:
+        return find_gpu(plain)
+    form = "pcie" if "pcie" in plain else "sxm"
+    said = re.search(r"(\d+)gb", plain)
+    size = float(said[1]) if said else memory_gb
+    if kind[1] == "v100":
+        return find_gpu(f"v100-{16 if size == 16 else 32}gb-{'pcie' if form == 'pcie' else 'sxm2'}")
+    if kind[1] == "a100":
+        return find_gpu(f"a100-{40 if size == 40 else 80}gb-{form}")
+    if kind[1] == "h100":
+        return find_gpu("h100-pcie" if form == "pcie" else "h100-96gb-hbm2e-500w" if "hbm2e" in plain else "h100-sxm")
+    return find_gpu(_USUAL_FORMS.get(kind[1], f"{kind[1]}-sxm"))
+
+
+# What clouds call a card, by the memory they give in GiB (within a tenth); what is not here is not planned for.
+_CLOUD_NAMES = {
+    ("V100", 16): "V100-16GB-SXM2",
+    ("V100", 32): "V100-32GB-SXM2",
+    ("T4", 16): "T4",
+    ("A10", 24): "A10",
+    ("A10G", 22): "A10G",
+    ("L4", 22): "L4",
+    ("L40S", 45): "L40S",
+    ("L40S", 48): "L40S",
+    ("A6000", 48): "RTX-A6000",
+    ("A100", 40): "A100-40GB-SXM",
+    ("A100", 80): "A100-80GB-SXM",
+    ("A100-80GB", 80): "A100-80GB-SXM",
+    ("H100", 80): "H100-SXM",
+    ("H200", 141): "H200-SXM",
+    ("B200", 179): "B200-SXM",
+    ("B200", 180): "B200-SXM",
+    ("B300", 269): "B300-SXM",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """A cluster and the instances that it is made of, where it is rented."""
+
+    cluster: Cluster
+    instance: Instance | None = None
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """On-demand price of all of it; None where it is not known."""
+        if self.instance is None or self.instance.on_demand_usd_h is None:
+            return None
+        return self.instance.on_demand_usd_h * self.cluster.nodes
+
+    @property
+    def name(self) -> str:
+        """What it is, in a few words."""
+        if self.instance is None:
+            return f"{self.cluster.count} x {self.cluster.gpu.name}"
+        return f"{self.cluster.nodes} x {self.instance.provider}/{self.instance.instance_type}"
+
+
+def machines(text: str, per_node: int | None, network: str | None, table: Sequence[Instance] | None = None) -> Machines:
+    """Read ``64xH100-SXM`` or ``8xp5.48xlarge``, an instance of a price table (None: the one that is shipped).
+
+    Raises:
+        UsageError: Neither a card nor an instance is called so, or a number makes no sense.
+    """
+    found = re.fullmatch(r"(\d+)\s*[x*]\s*(.+)", text.strip())
+    count, name = (int(found[1]), found[2]) if found else (1, text.strip())
+    if count < 1:
+        raise UsageError(f"{text!r} is not a number of GPUs with a GPU name; write it like 8xH100-SXM")
+    speed = None if network is None else parse_network(network)
+    known = instances() if table is None else table
+    if name.lower().rpartition("/")[2] in {each.instance_type.lower() for each in known}:
+        return of_instance(find_instance(name, known), count, speed)
+    gpu = card(name)
+    return Machines(
+        cluster=Cluster(gpu=gpu, count=count, per_node=min(per_node or 8, count), network_bytes_per_s=speed)
+    )
+
+
+def of_instance(instance: Instance, count: int, network: float | None = None) -> Machines:
+    """Return so many instances.
+
+    Raises:
+        UsageError: Nothing is known about its card, or it has a share of one only.
+    """
+    gpu = card_of(instance)
+    if gpu is None or instance.gpu_count < 1:
+        raise UsageError(
+            f"the price table has no technical data for {instance.gpu_count:g} x {instance.gpu} of "
+            f"{instance.instance_type}"
+        )
+    each = int(instance.gpu_count)
+    cluster = Cluster(
+        gpu=gpu,
+        count=count * each,
+        per_node=each,
+        network_bytes_per_s=network,
+        memory_gib=instance.gpu_memory_bytes / 2**30,
+    )
+    return Machines(cluster=cluster, instance=instance)
+
+
+def card_of(instance: Instance) -> Gpu | None:
+    """Return the card of an instance; None when it is not in the table."""
+    gib = instance.gpu_memory_bytes / 2**30
+    if instance.gpu.lower() in {each.name.lower() for each in gpus()}:
+        return find_gpu(instance.gpu)
+    for (name, memory), row in _CLOUD_NAMES.items():
+        if name == instance.gpu and abs(gib - memory) < 0.1 * memory:
+            return find_gpu(row)
+    return None
+
+
+def parse_network(text: str) -> float:
+    """Read ``400gbps`` of a node, as bytes/s one way.
+
+    Raises:
+        UsageError: It is no speed above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(g|t)b(?:ps|/s|it/s)", text.strip().lower())
+    if found is None or float(found[1]) <= 0:
+        raise UsageError(f"{text!r} is not a network speed; write it like 400gbps")
+    return float(found[1]) * (1e9 if found[2] == "g" else 1e12) / 8

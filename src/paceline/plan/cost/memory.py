@@ -1,0 +1,159 @@
+"""The peak memory of one device: weights, gradients, optimizer, activations in flight, logits, buffers.
+
+Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16 bits,
+counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the micro-batches that its
+schedule starts before the first one ends (`partition`). Allocated is what tensors take, reserved what the allocator
+holds for them; nvidia-smi adds the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from paceline.plan.cost.columns import Columns, Floats, sparse_share, tokens
+from paceline.plan.cost.constants import Constants
+from paceline.plan.cost.partition import PipelineRank, end_places, weights_of
+
+# Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
+# ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
+_ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
+# Adapters on more products, of which nothing was published: what autograd keeps of a Llama of Hugging Face with PEFT's
+# layers, whose norms are in fp32, as is each input of an adapter after dropout, which also keeps what it dropped.
+_NORMS, _ADAPTED_INPUT = 8.0, 5.0
+_WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
+_IN_PLACE = 4.0  # bytes of a logit whose gradient takes its place
+_QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """Bytes of the fullest device by part, each of shape (cases,)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    logits: Floats
+    buffers: Floats  # of sharding and communication
+    workspace: Floats
+    fragmentation: Floats  # reserved beyond allocated
+    context: Floats
+
+    @property
+    def allocated(self) -> Floats:
+        """What tensors take."""
+        return self.reserved - self.fragmentation
+
+    @property
+    def reserved(self) -> Floats:
+        """What the allocator holds."""
+        return self.total - self.context
+
+    @property
+    def total(self) -> Floats:
+        """What nvidia-smi shows."""
+        parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
+        return sum(parts[1:], start=parts[0])
+
+
+def memory(c: Columns, k: Constants) -> PeakMemory:
+    """Predict the peak of every case: of the stage that waits longest, or of the last one with the logits."""
+    places = end_places(c)
+    first, last = (memory_at(c, k, place) for place in places)
+    at_head = (c.pp == 1) | (last.total > first.total)
+    names = [field.name for field in fields(PeakMemory)]
+    return PeakMemory(**{name: np.where(at_head, getattr(last, name), getattr(first, name)) for name in names})
+
+
+def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
+    """Predict the peak of one rank of a pipeline.
+
+    Adapters beside sharded weights are saved with the model, which is gathered for it: that may be the peak instead.
+    """
+    w = weights_of(c, place)
+    frozen = c.adapters > 0
+    embeddings = c.embedding_params / c.tp
+    kept = np.where(c.frozen_bits < 16, c.element_bytes, c.frozen_bits / 8)  # of an embedding: never quantised
+    held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * kept, 0.0)
+    own = w.split(w.sharers, w.expert_sharers)
+    stepped = np.where(c.shard_parameters > 0, own, w.split(w.replicas, w.expert_replicas))
+    stepped = np.where(c.shard_optimizer > 0, stepped, w.device)
+    activations, logits = _activations(c, k, place), _logits(c, k, place)
+    saved = np.where(frozen & (c.shard_parameters > 0), held, 0.0)
+    passing = activations + logits
+    activations, logits = (np.where(saved > passing, 0.0, part) for part in (activations, logits))
+    parts = {
+        "weights": np.where(frozen, held / w.sharers + c.trainable * c.weight_bytes, own * c.weight_bytes),
+        "gradients": np.where(frozen, c.trainable, own) * c.gradient_bytes,
+        "optimizer": np.where(frozen, c.trainable, stepped) * c.optimizer_bytes,
+        "activations": activations,
+        "logits": logits,
+        "buffers": np.where(saved > passing, saved + 2 * embeddings, _buffers(c)),
+        "workspace": k.workspace + 0.0 * held,
+    }
+    allocated = sum(parts.values(), start=0.0 * held)
+    return PeakMemory(**parts, fragmentation=(k.reserved - 1) * allocated, context=k.context + 0.0 * held)
+
+
+def kept_bytes(c: Columns) -> Floats:
+    """What one block keeps of one micro-batch for its backward pass."""
+    t, along = tokens(c), np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    everything = t * _block_bytes(c, along)
+    scores = np.where(c.plain_attention > 0, 5 * t * c.heads * c.seq * c.span / c.tp, 0.0)
+    scores = scores * (1 - np.minimum(1.0, c.recompute_attention))
+    inputs = t * 2 * c.hidden / along
+    some = inputs + 0.3 * everything  # attention's output and those of every second product
+    whole = (everything + scores) * c.element_bytes / 2
+    kept = (1 - c.recompute_operators) * whole + c.recompute_operators * some
+    held: Floats = (1 - c.recompute_full) * kept + c.recompute_full * inputs
+    return held
+
+
+def _block_bytes(c: Columns, along: Floats) -> Floats:
+    """Bytes per token of a block whose tensors have 16 bits, without attention scores."""
+    outer, pairs = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
+    queries = (2 * outer + 2 * pairs) / c.tp
+    masks = np.where(c.plain_attention > 0, 2.0, 0.0)
+    sparse = sparse_share(c)
+    wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
+    inner = np.where(c.gated > 0, 6.0 + 2.0 * (1 - c.fused), 4.0) * wide / c.tp
+    routed = sparse * 4 * c.top_k * c.hidden / along
+    saved = c.recompute_cheap * (4 * c.hidden / along + 2 * wide / c.tp)
+    saved = saved + c.low_bits * (2 * c.hidden / along + (outer + wide) / c.tp)  # products keep 8-bit inputs
+    trained = (8 + masks) * c.hidden / along + queries + 2 * outer / c.tp + inner + routed - saved
+    adapted = np.where(
+        c.deep_adapters > 1, _ADAPTED["adapter_v2"], np.where(c.deep_adapters > 0, _ADAPTED["lora"], 0.0)
+    )
+    inputs = (2 + c.matrices) * c.hidden / along + (outer + wide) / c.tp
+    inputs = c.wide_adapters * _ADAPTED_INPUT * inputs / c.hidden
+    # all in fp32 already, where a block's own tensors are; they are counted twice as long then
+    inputs = np.where(c.wide > 0, inputs / 2, _NORMS + inputs)
+    adapted = np.where(c.wide_adapters > 0, inputs, adapted)
+    own = 4.0 + adapted + np.where(c.frozen_bits < 16, _QUANTISED_INPUTS, 0.0)
+    frozen = own * c.hidden + queries + (2.0 + 4.0 * c.gated) * wide / c.tp
+    return np.where(c.adapters > 0, frozen, trained)
+
+
+def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
+    """Those of the micro-batches in flight, and those of the block whose forward pass runs again."""
+    again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
+    working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
+    return k.activation * (place.blocks * place.kept * kept_bytes(c) + working)
+
+
+def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:
+    """Those that the loss is at work on, and what is kept of those that wait."""
+    each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
+    bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
+    return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
+
+
+def _buffers(c: Columns) -> Floats:
+    """Two gathered blocks and the gradients of one; the embeddings gathered as a whole."""
+    block = (c.block_params + c.expert_params) / c.layers / c.tp
+    ends = c.embedding_params / c.tp / c.pp
+    gathered = 2 * ((2 - c.piecewise) * block + ends) + 2 * np.maximum(block, ends)
+    buffers: Floats = c.shard_parameters * gathered
+    return buffers

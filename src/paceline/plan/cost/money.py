@@ -1,0 +1,137 @@
+"""The price of a training: hours times price, with the cost of interruptions on spot machines.
+
+A cluster of n instances, each interrupted λ times an hour, stops every 1/(nλ) hours. With checkpoints every τ that take
+C, and restarts that take R, the training takes 1 + C/τ + (τ/2 + R)/MTBF times as long, least at τ = sqrt(2·C·MTBF)
+(Young 1974, Daly 2006).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import date
+
+from paceline.plan.cost.machines import Machines
+from paceline.plan.cost.plan import Plan
+
+# Middle of the spot advisor's bands, as the share of instances interrupted in a month.
+_BANDS = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175, ">20%": 0.25}
+_MONTH_H = 730.0
+_SAVED_BYTES = 12.0  # of a weight: fp32 with two moments
+_STORAGE_BYTES_PER_S = 2e9  # that a node writes to shared storage: an assumption, named in the output
+_RESTART_S = 600.0  # a new machine, the container, the data, the checkpoint: an assumption
+OLD_DAYS = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class Risk:
+    """Spot machines, and what their interruptions add.
+
+    Attributes:
+        usd: For all the training, restarts included.
+        checkpoint_every_s: The best interval.
+        interruptions: To be expected.
+    """
+
+    usd: float
+    hours: float
+    checkpoint_every_s: float
+    interruptions: float
+    monthly_interruption: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """Hours and money for a number of steps; the interval is where four in five measurements lay.
+
+    Attributes:
+        usd_per_hour: On demand; None where no price is known.
+        source: Where the price is from, with its date.
+        given: Whether the user gave it.
+        age_days: Of the price; None where its source names no day.
+        most_energy_kwh: What the GPUs take where they draw their limit all the time; hosts and cooling left out.
+    """
+
+    steps: int
+    hours: float
+    hours_low: float
+    hours_high: float
+    usd_per_hour: float | None
+    usd: float | None
+    usd_low: float | None
+    usd_high: float | None
+    source: str
+    given: bool
+    age_days: int | None
+    most_energy_kwh: float
+    spot: Risk | None
+
+
+def cost(
+    plan: Plan, machines: Machines, steps: int, spread: float, price: tuple[float | None, str, date]
+) -> TrainingCost:
+    """Return what so many steps of a plan take and cost.
+
+    Args:
+        plan: What runs.
+        machines: On what.
+        steps: Of training.
+        spread: Share of the step time within which four in five predictions lay.
+        price: US dollars per hour of all machines where they were given, their source, and today.
+    """
+    given, said, today = price
+    hours = plan.step_s * steps / 3600
+    rate = machines.usd_per_hour if given is None else given
+    source = said or (machines.instance.price_source if machines.instance else "")
+    low, high = hours / (1 + spread), hours * (1 + spread)
+    return TrainingCost(
+        steps=steps,
+        hours=hours,
+        hours_low=low,
+        hours_high=high,
+        usd_per_hour=rate,
+        usd=_times(rate, hours),
+        usd_low=_times(rate, low),
+        usd_high=_times(rate, high),
+        source=source,
+        given=given is not None,
+        age_days=age_days(source, today),
+        most_energy_kwh=high * machines.cluster.count * machines.cluster.gpu.power_w / 1000,
+        spot=risk(plan, machines, hours),
+    )
+
+
+def age_days(source: str, today: date) -> int | None:
+    """Return how old a price is by the date that its source names; None where it names no day."""
+    found = re.search(r"(\d{4})-(\d{2})-(\d{2})", source)
+    try:
+        return (today - date(int(found[1]), int(found[2]), int(found[3]))).days if found else None
+    except ValueError:
+        return None
+
+
+def risk(plan: Plan, machines: Machines, hours: float) -> Risk | None:
+    """Return what so many hours of a plan become on spot machines; None where their price or risk is not known."""
+    instance = machines.instance
+    if instance is None or instance.spot_usd_h is None or instance.interruption_band not in _BANDS:
+        return None
+    monthly = _BANDS[instance.interruption_band]
+    per_hour = -math.log(1 - monthly) / _MONTH_H * machines.cluster.nodes
+    between_s = 3600 / per_hour
+    saving_s = plan.case.model.params * _SAVED_BYTES / (_STORAGE_BYTES_PER_S * machines.cluster.nodes)
+    every_s = math.sqrt(2 * saving_s * between_s)
+    longer = 1 + saving_s / every_s + (every_s / 2 + _RESTART_S) / between_s
+    return Risk(
+        usd=instance.spot_usd_h * machines.cluster.nodes * hours * longer,
+        hours=hours * longer,
+        checkpoint_every_s=every_s,
+        interruptions=hours * longer * per_hour,
+        monthly_interruption=monthly,
+        source=f"{instance.spot_source}; interruptions: spot advisor 2025-06, {instance.interruption_band} a month",
+    )
+
+
+def _times(rate: float | None, hours: float) -> float | None:
+    return None if rate is None else rate * hours

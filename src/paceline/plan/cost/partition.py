@@ -1,0 +1,126 @@
+"""The share of a model that one rank holds: the blocks of its pipeline stages, and its parameters.
+
+The slowest stage sets the pace of a pipeline. L blocks and an output layer that costs h blocks are cut into S stages so
+that the slowest stage is as fast as possible: n whole blocks, or the output layer with j blocks. `paceline.train` uses
+the same rule. The embedding only looks up rows and takes no time; its weights are counted where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.plan.cost.columns import Columns, Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRank:
+    """What one rank of a pipeline has, each of shape (cases,).
+
+    Attributes:
+        blocks: On all its stages.
+        kept: Micro-batches whose activations it keeps at its peak.
+        logits: Micro-batches whose logits it keeps.
+        ends: Share of the weights of the embedding and the output layer.
+    """
+
+    blocks: Floats
+    kept: Floats
+    logits: Floats
+    ends: Floats
+
+
+def spread(layers: int, head: float, stages: int) -> tuple[int, ...]:
+    """Return the blocks of each stage, the output layer after the last one.
+
+    Args:
+        layers: Blocks in all, at least as many as stages.
+        head: What the output layer costs, in blocks.
+        stages: At least one.
+    """
+    last = int(_last(np.array(float(layers)), np.array(head), np.array(float(stages))))
+    if stages == 1:
+        return (layers,)
+    each, over = divmod(layers - last, stages - 1)
+    return (*[each] * (stages - 1 - over), *[each + 1] * over, last)
+
+
+def _last(layers: Floats, head: Floats, stages: Floats) -> Floats:
+    """Blocks of the last stage, beside the output layer."""
+    whole = np.maximum(np.ceil((layers + np.ceil(head)) / stages), np.ceil(head))  # the dearest has whole blocks only
+    beside = np.maximum(0.0, np.ceil((layers - (stages - 1) * np.floor(head)) / stages))  # or the output layer
+    best: Floats = np.where(whole <= head + beside, np.floor(whole - head), beside)
+    return np.minimum(best, layers)
+
+
+def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
+    """Blocks of the fullest rank without the output layer, and of the one with it."""
+    stages = c.pp * c.chunks
+    last = _last(c.layers, c.head_blocks, stages)
+    each, over = np.divmod(c.layers - last, np.maximum(stages - 1, 1.0))
+    others = c.chunks * each + np.ceil(over / c.pp)
+    ends = (c.chunks - 1) * (each + (over > 0)) + last
+    even = np.mod(c.layers, c.pp) == 0
+    usual = np.minimum(np.where(even, c.layers / c.pp, np.ceil((c.layers + 2) / c.pp)), c.layers)
+    balanced = c.balanced > 0
+    return np.where(balanced, np.where(c.pp > 1, others, last), usual), np.where(balanced, ends, usual)
+
+
+def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
+    """Return the rank that waits longest for its backward passes, as full as any, and the one with the logits."""
+    balanced = c.balanced > 0
+    others, ends = fullest_blocks(c)
+    even = np.ceil(c.layers / c.pp)
+    weights = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
+    m = np.maximum(c.micro_steps, 1.0)
+    chunked = np.where((c.chunks > 1) & (c.zero_bubble == 0), (c.pp - 1) / c.chunks, 0.0)
+    first = np.where(c.gpipe > 0, m, np.minimum(c.pp, m) + chunked)
+    last = np.where(c.gpipe > 0, m, np.where(c.zero_bubble > 0, np.minimum(c.pp, m), 1.0))
+    later = np.where(balanced & (c.chunks > 1) & (c.zero_bubble == 0), ((c.chunks - 1) * c.pp + 1) / c.chunks, last)
+    return (
+        PipelineRank(blocks=np.where(balanced, others, even), kept=first, logits=0 * m, ends=weights),
+        PipelineRank(blocks=np.where(balanced, ends, even), kept=later, logits=last, ends=weights),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankWeights:
+    """Weights of a stage on one device before replicas share them, and how many ranks share each kind.
+
+    Experts are spread over `ep` ranks and so have fewer replicas; nothing is split finer than its replicas.
+    """
+
+    rest: Floats
+    experts: Floats
+    sharers: Floats  # of the rest, where parameters are sharded
+    expert_sharers: Floats
+    replicas: Floats
+    expert_replicas: Floats
+
+    @property
+    def device(self) -> Floats:
+        """Both kinds."""
+        return self.rest + self.experts
+
+    def split(self, rest: Floats, experts: Floats) -> Floats:
+        """Return what one rank has where each kind is shared by so many."""
+        return self.rest / rest + self.experts / experts
+
+
+def weights_of(c: Columns, place: PipelineRank | None = None) -> RankWeights:
+    """Count the weights of a place, or of the fullest one."""
+    share = np.where(c.balanced > 0, fullest_blocks(c)[0] / c.layers, 1 / c.pp)
+    ends = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
+    if place is not None:
+        share, ends = np.where(c.balanced > 0, place.blocks / c.layers, 1 / c.pp), place.ends
+    replicas = c.dp * c.shard * c.cp
+    sharers = np.where(c.shard_parameters > 0, c.shard * c.cp, 1.0)
+    return RankWeights(
+        rest=c.block_params * share / c.tp + ends * c.embedding_params / c.tp,
+        experts=c.expert_params * share / c.ep,
+        sharers=sharers,
+        expert_sharers=np.maximum(1.0, sharers * c.tp / c.ep),
+        replicas=replicas,
+        expert_replicas=np.maximum(1.0, replicas * c.tp / c.ep),
+    )

@@ -1,0 +1,394 @@
+"""The time of a training step: compute per block, messages, pipeline, optimizer.
+
+Compute. A product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time to read
+and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times that backward;
+unfused attention also moves its scores through memory. Everything else is bound by memory bandwidth. Nothing is faster
+than its kernels can be launched.
+
+Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered with `tp` fastest,
+then `cp`, replicas, `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in one domain of fast
+links; traffic between domains uses only the adapters of these members, because every other rank of the domain sends for
+a group of its own at the same time. Messages that can overlap with compute are exposed by a fitted share, and in full
+where they take longer than the compute.
+
+A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage, plus (p - 1) / v to fill
+and drain; the best plans are simulated instead (`pipeline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from paceline.plan.cost.columns import Columns, Floats, sparse_share, tokens
+from paceline.plan.cost.constants import Constants
+from paceline.plan.cost.partition import fullest_blocks, weights_of
+
+
+def rate(c: Columns, k: Constants, size: Floats, stride: Floats) -> Floats:
+    """Bytes/s at which one copy of a tensor goes round a group."""
+    inside = np.clip(c.domain / stride, 1.0, size)
+    fast = k.link_share * c.link
+    return np.where(size * stride <= c.domain, fast, np.minimum(fast, k.network_share * c.network * inside))
+
+
+def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride: Floats) -> Floats:
+    """An all-gather, or a reduce-scatter, of a tensor of `whole_bytes` over a group; an all-reduce is two of them."""
+    inside = np.clip(c.domain / stride, 1.0, size)
+    between = np.log2(np.maximum(size / inside, 1.0))
+    latency = k.message_s * (np.minimum(inside, 8.0) - 1.0) + k.hop_s * between
+    return np.where(size > 1, whole_bytes * (size - 1) / size / rate(c, k, size, stride) + latency, 0.0)
+
+
+def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, stride: Floats) -> Floats:
+    """An all-to-all in which every rank sends `sent_bytes` in all; each member has an adapter of its own."""
+    inside = np.clip(c.domain / stride, 1.0, size)
+    fast = sent_bytes * (inside - 1) / size / (k.link_share * c.link)
+    slow = sent_bytes * (size - inside) / size / (k.network_share * c.network)
+    latency = k.message_s + k.hop_s * (size > inside)
+    return np.where(size > 1, np.maximum(fast, slow) + latency, 0.0)
+
+
+def hand_over_s(c: Columns, k: Constants, sent_bytes: Floats, stride: Floats) -> Floats:
+    """One message to the rank `stride` further on."""
+    outside = stride * 2 > c.domain
+    speed = np.where(outside, k.network_share * c.network, k.link_share * c.link)
+    return sent_bytes / speed + np.where(outside, k.hop_s, k.message_s)
+
+
+_HIDDEN_PASSES = 14.0  # of the hidden width forward: two norms, two residual sums, rotary, copies
+_BACKWARD_PASSES = 1.7  # what the backward pass moves against the forward one
+# Kernels of a block forward, and what its kinds add.
+_LAUNCHES = {
+    "fused": 26.0,
+    "eager": 44.0,
+    "expert": 40.0,
+    "sharded": 60.0,
+    "adapter": 24.0,
+    "quantised": 35.0,
+    "relative": 60.0,
+}
+_BACKWARD_LAUNCHES = 1.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeParts:
+    """Seconds by part, each of shape (cases,)."""
+
+    matrix: Floats
+    attention: Floats
+    bandwidth: Floats
+    launch: Floats  # what launching adds
+
+    @property
+    def total(self) -> Floats:
+        """Their sum."""
+        return self.matrix + self.attention + self.bandwidth + self.launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTime:
+    """One block of a micro-batch on one device: both passes, recomputation in the backward one."""
+
+    forward: TimeParts
+    backward: TimeParts
+
+
+def block_time(c: Columns, k: Constants) -> BlockTime:
+    """Return the mean block of a model."""
+    matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
+    again = c.recompute_full
+    beside = _beside_s(c, k)
+    forward = _floored(c, k, matrix + beside, scores[0], moved, 1.0 + 0.0 * matrix)
+    weights = np.where(c.adapters > 0, 1.0, 2.0)  # frozen weights want no gradient of their own
+    backward = _floored(
+        c,
+        k,
+        (weights + again + 0.5 * c.recompute_operators) * matrix + (2.0 + again) * beside,
+        scores[1] + np.minimum(1.0, again + c.recompute_attention) * scores[0],
+        (_BACKWARD_PASSES + again + 0.8 * c.recompute_operators + 0.6 * c.recompute_cheap) * moved,
+        _BACKWARD_LAUNCHES + again,
+    )
+    return BlockTime(forward=forward, backward=backward)
+
+
+def head_s(c: Columns, k: Constants) -> Floats:
+    """The output layer and the loss, forward and backward, on the rank that has them."""
+    t = tokens(c) * c.head_share
+    share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
+    products = 3 * _product_s(
+        c, k, (t, c.vocab / c.tp, c.hidden), c.ceiling_wide * share, np.maximum(2.0, c.element_bytes)
+    )
+    return products + k.loss_passes * t * c.vocab / c.tp * c.element_bytes / c.memory_bandwidth
+
+
+def _matrix_s(c: Columns, k: Constants) -> Floats:
+    t, low = tokens(c), c.low_bits > 0
+    share = _by_family(c, k) * np.where(low, k.matrix_fp8, 1.0) * np.where(c.four_bits > 0, k.matrix_fp4, 1.0)
+    speed = c.ceiling * share * np.where(c.wide > 0, k.matrix_wide, 1.0)
+    width = np.where(low, 1.0, c.element_bytes)
+    outer = c.heads * c.head_dim
+    usual = 2 * c.hidden * c.head_dim * (c.heads + c.kv_heads)
+    into = _product_s(c, k, (t, (outer + 2 * c.kv_heads * c.head_dim) / c.tp, c.hidden), speed, width)
+    back = _product_s(c, k, (t, c.hidden, outer / c.tp), speed, width)
+    attention = (into + back) * c.attention_params / usual
+    dense = _feed_forward_s(c, k, t, c.ffn / c.tp, speed, width)
+    sparse = sparse_share(c)
+    return attention + (1 - sparse) * dense + sparse * _experts_s(c, k, speed, width)
+
+
+def _beside_s(c: Columns, k: Constants) -> Floats:
+    """Low-rank products beside frozen ones, which are of 16 bits or more."""
+    share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
+    flops = 2 * tokens(c) * c.trainable / c.layers / c.tp
+    return np.where(c.deep_adapters == 1, flops / (c.ceiling_wide * share), 0.0)
+
+
+def _feed_forward_s(c: Columns, k: Constants, t: Floats, wide: Floats, speed: Floats, width: Floats) -> Floats:
+    up = (c.matrices - 1) * wide
+    return _product_s(c, k, (t, up, c.hidden), speed, width) + _product_s(c, k, (t, c.hidden, wide), speed, width)
+
+
+def _experts_s(c: Columns, k: Constants, speed: Floats, width: Floats) -> Floats:
+    """The experts of one rank, each on its share of the tokens that reach it, and those that every token passes."""
+    t = tokens(c) / c.tp
+    experts = np.maximum(c.experts, 1.0)
+    local = np.maximum(experts / c.ep, 1.0)
+    each = np.maximum(t * c.top_k * c.ep / experts, 1.0)
+    slower = speed * np.where(c.low_bits > 0, k.grouped_low, k.grouped)
+    routed = local * _feed_forward_s(c, k, each, np.maximum(c.expert_ffn, 1.0), slower, width)
+    shared = _feed_forward_s(c, k, t, c.shared_ffn, speed, width)
+    return routed + np.where(c.shared_ffn > 0, shared, 0.0)
+
+
+def _product_s(c: Columns, k: Constants, shape: tuple[Floats, Floats, Floats], speed: Floats, width: Floats) -> Floats:
+    m, n, inner = shape
+    moved = width * (m * n + n * inner + m * inner)
+    return 2 * m * n * inner / speed + k.small_products * moved / c.memory_bandwidth
+
+
+def _by_family(c: Columns, k: Constants) -> Floats:
+    shares = [k.matrix_volta, k.matrix_ampere, k.matrix_ampere, k.matrix_hopper, k.matrix_blackwell, k.matrix_ampere]
+    return np.array(shares)[c.family]
+
+
+def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
+    """Forward and backward, without projections."""
+    t = tokens(c)
+    full = 4 * t * c.seq * c.span * c.heads * c.head_dim / c.tp
+    flash = [k.flash_ampere] * 3 + [k.flash_hopper, k.tuned_blackwell, k.flash_ampere]
+    tuned = [k.flash_ampere] * 3 + [k.tuned_hopper, k.tuned_blackwell, k.flash_ampere]
+    early = [k.early_ampere] * 3 + [k.early_hopper, k.early_hopper, k.early_ampere]
+    share = np.where(c.tuned_attention > 0, np.array(tuned)[c.family], np.array(flash)[c.family])
+    share = np.where(c.early_attention > 0, np.array(early)[c.family], share)
+    fused = np.where(c.causal > 0, full / 2, full) / (share * c.ceiling_wide)
+    scores = t * c.seq * c.span * c.heads / c.tp * c.element_bytes
+    passes = np.where(c.fused > 0, k.plain_passes, k.plain_passes_eager)
+    moved = passes / 3 * scores / c.memory_bandwidth
+    wide = np.where(c.wide > 0, k.matrix_wide, 1.0)
+    plain = full / (c.ceiling_wide * wide * _by_family(c, k)) + moved
+    is_plain = c.plain_attention > 0
+    return np.where(is_plain, plain, fused), np.where(is_plain, 2 * plain, 2.5 * fused)
+
+
+def _moved_s(c: Columns, k: Constants) -> Floats:
+    """Activations that element-wise work of a block moves forward."""
+    along = np.where(c.sequence_parallel > 0, c.tp, 1.0)
+    sparse = sparse_share(c)
+    wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
+    per_token = _HIDDEN_PASSES * c.hidden / along + (2.0 + c.gated) * wide / c.tp
+    quantised = c.low_bits * (3 * c.hidden + wide) / c.tp
+    routed = k.expert_passes * sparse * c.top_k * c.hidden / c.tp
+    passes = np.where(c.fused > 0, k.passes_fused, k.passes_eager)
+    elements = passes * (per_token + quantised) + routed
+    frozen = np.where(c.frozen_bits < 16, 3.0 * c.block_params / c.layers / c.tp, 0.0)
+    return (tokens(c) * elements * c.element_bytes + frozen) / c.memory_bandwidth
+
+
+def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
+    """Parts of one pass, with what waiting for launches adds: a smooth maximum of the device's and the host's time."""
+    kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
+    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # against those on queries and values
+    kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
+    kernels = kernels + (c.span > 1) * _LAUNCHES["relative"]
+    kernels = kernels + c.shard_parameters * _LAUNCHES["sharded"] + (c.frozen_bits < 16) * _LAUNCHES["quantised"]
+    host = kernels * launches * np.where(c.fused > 0, k.kernel_fused_s, k.kernel_eager_s)
+    busy = matrix + scores + moved
+    return TimeParts(matrix=matrix, attention=scores, bandwidth=moved, launch=(busy**4 + host**4) ** 0.25 - busy)
+
+
+_OPTIMIZER_BYTES = 30.0  # that Adam reads and writes per weight: gradient, two moments, the weight, its copy
+_ROUNDING = 1e-9  # share of a sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of a step by part, each of shape (cases,)."""
+
+    matrix: Floats
+    attention: Floats
+    bandwidth: Floats
+    launch: Floats
+    head: Floats
+    tensor: Floats  # exposed messages, by axis
+    expert: Floats
+    shard: Floats
+    stages: Floats
+    reduce: Floats
+    bubble: Floats
+    optimizer: Floats
+    rest: Floats  # what every step has, and waiting for the slowest
+
+    @property
+    def total(self) -> Floats:
+        """The step."""
+        parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
+        return sum(parts[1:], start=parts[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelinePace:
+    """The rank that sets the pace of a pipeline, and how long micro-batches take in all.
+
+    Attributes:
+        blocks: It has so many.
+        has_head: And the output layer, 1.0 or 0.0.
+        pipeline_s: From the first forward pass to the last backward one.
+    """
+
+    blocks: Floats
+    has_head: Floats
+    pipeline_s: Floats
+
+
+def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTime:
+    """Predict the step of every case; of pipelines that were played, the pace is known, else it is a closed form."""
+    each = block_time(c, k)
+    tensor, expert = sum(tensor_s(c, k)), sum(expert_s(c, k))
+    compute = each.forward.total + each.backward.total
+    pace = _pace(c, k, each, compute + tensor + expert) if played is None else played
+    m, blocks = c.micro_steps, c.micro_steps * pace.blocks
+    parts = {
+        name: blocks * (getattr(each.forward, name) + getattr(each.backward, name))
+        for name in ("matrix", "attention", "bandwidth", "launch")
+    } | {
+        "head": m * pace.has_head * head_s(c, k),
+        "tensor": blocks * tensor,
+        "expert": blocks * expert,
+        "shard": m * sum(shard_s(c, k, each, pace.blocks)),
+        "stages": m * _hand_s(c, k),
+    }
+    reduce, optimizer = _reduce_s(c, k, pace.blocks * compute), _optimizer_s(c)
+    total = pace.pipeline_s + reduce + optimizer
+    return StepTime(
+        **parts,
+        reduce=reduce,
+        bubble=_rest(pace.pipeline_s, sum(parts.values(), start=0.0 * m)),
+        optimizer=optimizer,
+        rest=k.step_s + k.imbalance * np.log2(np.maximum(c.nodes, 1.0)) * total,
+    )
+
+
+def _rest(whole: Floats, parts: Floats) -> Floats:
+    """Return what parts leave of a whole, where that is more than their sum's rounding."""
+    return np.where(np.abs(whole - parts) > _ROUNDING * whole, whole - parts, 0.0)
+
+
+def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> PipelinePace:
+    """Return the slowest stage: m of its periods, and (p - 1) / v of the others' to fill and drain.
+
+    Where stages are not balanced, blocks that do not divide leave room for the embedding and the output layer, which
+    then count as blocks. A zero-bubble schedule computes gradients of weights, that nobody waits for, in the bubble.
+    """
+    others, ends = fullest_blocks(c)
+    head, balanced = head_s(c, k), c.balanced > 0
+    at_end = (c.pp == 1) | (ends * each_s + head >= others * each_s)
+    blocks = np.where(balanced & at_end, ends, others)
+    has_head = np.where(np.where(balanced, at_end, np.mod(c.layers, c.pp) == 0), 1.0, 0.0)
+    hand = _hand_s(c, k)
+    period = blocks * each_s + has_head * head + sum(shard_s(c, k, each, blocks)) + hand
+    late = 2 * c.zero_bubble * others * each.forward.matrix
+    fill = (c.pp - 1) / c.chunks * (others * each_s + sum(shard_s(c, k, each, others)) + hand - late)
+    return PipelinePace(blocks=blocks, has_head=has_head, pipeline_s=c.micro_steps * period + fill)
+
+
+def _hand_s(c: Columns, k: Constants) -> Floats:
+    """What a rank waits for messages between stages in one micro-batch: one on and one back for each chunk."""
+    return 2 * c.chunks * sent_s(c, k) * k.stage_exposed
+
+
+def sent_s(c: Columns, k: Constants) -> Floats:
+    """One message between neighbours in a pipeline."""
+    return np.where(c.pp > 1, hand_over_s(c, k, _stage_bytes(c), _stride(c)), 0.0)
+
+
+def _stride(c: Columns) -> Floats:
+    """Ranks between neighbours in a pipeline."""
+    return c.gpus / c.pp
+
+
+def _stage_bytes(c: Columns) -> Floats:
+    return tokens(c) * c.hidden * c.element_bytes / c.tp
+
+
+def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
+    """Messages of tensor and context parallelism in one block, forward and backward.
+
+    Two all-reduces in each pass, or what equals them; keys and values go round once forward and twice backward.
+    """
+    one = 2 * gather_s(c, k, tokens(c) * c.hidden * c.element_bytes, c.tp, 0 * c.tp + 1)
+    exposed = np.where(c.overlap_tensor > 0, k.tensor_exposed, 1.0)
+    pairs = 2 * c.kv_heads * c.head_dim / c.tp * c.element_bytes * c.micro_batch * c.seq
+    ring = gather_s(c, k, pairs, c.cp, c.tp) * k.tensor_exposed
+    return 2 * exposed * one + ring, (2 + 2 * c.recompute_full) * exposed * one + 2 * ring
+
+
+def expert_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
+    """Tokens to their experts and back, forward and backward."""
+    sent = tokens(c) / c.tp * c.top_k * c.hidden * c.element_bytes
+    once = sparse_share(c) * 2 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
+    return once, once
+
+
+def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[Floats, Floats]:
+    """Gathering sharded weights in each pass and scattering their gradients in the backward one, as far as it shows."""
+    size = c.shard * c.cp * c.shard_parameters
+    weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
+    trained = np.where(c.adapters > 0, 0.0, 1.0)
+    half = np.minimum(np.minimum(c.element_bytes, 2.0), c.frozen_bits / 8)
+    slower = np.where(c.piecewise > 0, k.piecewise, 1.0)
+    once = gather_s(c, k, weights * half, np.maximum(size, 1.0), c.tp) / slower
+    forward = _shows(once, blocks * each.forward.total, k)
+    return forward, _shows(once + trained * once, blocks * each.backward.total, k)
+
+
+def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:
+    """Gradients of a step over replicas, and weights back where the optimizer is sharded.
+
+    Behind them go the last backward pass and, for the weights, the next forward one. Replicas of sharded weights
+    reduce what each holds of them.
+    """
+    w = weights_of(c)
+    sharded = c.shard_parameters > 0
+    half = np.minimum(c.element_bytes, 2.0)
+    back = np.where((c.shard_optimizer > 0) & ~sharded, half, c.gradient_bytes)
+    rest = np.where(c.adapters > 0, c.trainable, w.rest) / w.sharers
+    experts = np.where(c.adapters > 0, 0.0, w.experts) / w.expert_sharers
+    alike = np.where(sharded, c.dp, w.replicas)
+    stride = np.where(sharded, c.tp * c.cp * c.shard, c.tp)
+    sent = gather_s(c, k, rest * (c.gradient_bytes + back), alike, stride)
+    alike = np.where(sharded, c.dp, w.expert_replicas)
+    sent = sent + gather_s(c, k, experts * (c.gradient_bytes + back), alike, np.maximum(stride, c.ep))
+    return np.where(c.overlap_reduce > 0, _shows(sent, compute, k), sent)
+
+
+def _shows(sent: Floats, behind: Floats, k: Constants) -> Floats:
+    return k.reduce_exposed * np.minimum(sent, behind) + np.maximum(0.0, sent - behind)
+
+
+def _optimizer_s(c: Columns) -> Floats:
+    w = weights_of(c)
+    own = np.where(c.shard_optimizer > 0, w.split(w.replicas, w.expert_replicas), w.device)
+    own = np.where(c.shard_parameters > 0, w.split(w.sharers, w.expert_sharers), own)
+    return np.where(c.adapters > 0, c.trainable, own) * _OPTIMIZER_BYTES / c.memory_bandwidth

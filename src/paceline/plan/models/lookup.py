@@ -1,0 +1,267 @@
+"""The model that a user means: a published name, numbers, a ``config.json`` or a ``module:factory``.
+
+``data/models.csv`` lists published architectures as their configuration files give them. Cross and relative attention
+are written as `attention_weights`, the mean over the blocks of encoder and decoder, an adaptive softmax as
+`head_share`.
+
+Numbers that are not given are filled in with the usual proportions. If weights, depth and width are all given, the
+feed-forward width follows: f = rest / (L·m·h) with m matrices. Numbers that contradict each other are refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.plan.models.architecture import ConvNet, Model, Transformer
+from paceline.plan.models.convnets import convnet
+from paceline.plan.models.huggingface_config import from_config
+
+_FLAGS = ("gated", "tied", "causal")
+_USUAL_ASPECT = 128  # hidden / layers of GPT-like models, from 0.1 to 1,000 billion weights
+_VOCABULARY = {"gpt": 51200, "bert": 30528, "llama": 32000, "llama-gqa": 128256}
+
+
+def named(name: str) -> Transformer | None:
+    """Return the published model that a name means; None when it is not certain.
+
+    ``LLAMA3_70B``, ``Llama-3.1-70B`` and ``DeepSeekV3 (w/o MTP)`` are all understood.
+    """
+    plain = re.sub(r"\(.*?\)", "", name).strip().lower()
+    plain = re.sub(r"[ _/]+", "-", plain).removeprefix("meta-").replace("llama--", "llama-")
+    for pattern, model in _table():
+        if re.match(rf"(.*-)?{pattern}(?![0-9.])", plain):
+            return model
+    return None
+
+
+def from_numbers(
+    name: str,
+    *,
+    arch: str = "gpt",
+    params: float | None = None,
+    seq: int,
+    given: dict[str, int] | None = None,
+) -> Transformer:
+    """Work out a decoder from the numbers that are given; the usual proportions fill what is not.
+
+    Args:
+        name: How it is called in messages.
+        arch: ``gpt`` (plain feed-forward of 4h, tied), ``llama`` (gated, untied) or ``llama-gqa`` (8 key-value heads).
+        params: Weights in all; fills the depth and width, or the feed-forward of a gated model.
+        seq: Tokens of a sample.
+        given: Fields of `Transformer` that are known.
+
+    Raises:
+        UsageError: Neither the size nor the width is given.
+    """
+    known = {key: value for key, value in (given or {}).items() if value}
+    gated = arch.startswith("llama")
+    if "layers" not in known or "hidden" not in known:
+        known = _by_aspect(name, params, known)
+    hidden, layers = known["hidden"], known["layers"]
+    heads = known.get("heads") or max(1, hidden // 128)
+    kv_heads = known.get("kv_heads") or (8 if arch == "llama-gqa" and heads % 8 == 0 else heads)
+    vocab = known.get("vocab") or _VOCABULARY.get(arch, 51200)
+    ffn = known.get("ffn") or (_gated_ffn(params, layers, hidden, kv_heads / heads, vocab) if gated else 4 * hidden)
+    return Transformer(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=known.get("head_dim") or hidden // heads,
+        ffn=ffn,
+        vocab=vocab,
+        seq=seq,
+        gated=gated,
+        tied=not gated,
+        causal=arch != "bert",
+        head_share=0.16 if arch == "bert" else 1.0,
+    )
+
+
+def _by_aspect(name: str, params: float | None, known: dict[str, int]) -> dict[str, int]:
+    """Depth and width of 12·l·h² = params with the usual h / l, in multiples of 128."""
+    if params is None:
+        raise UsageError(
+            f"neither the layers and width nor the number of weights of {name} are given; give --layers --hidden"
+        )
+    hidden = known.get("hidden")
+    if hidden is None:
+        layers = known.get("layers")
+        exact = (params / 12 / layers) ** 0.5 if layers else (params * _USUAL_ASPECT / 12) ** (1 / 3)
+        unit = 1024 if exact > 4096 else 128
+        hidden = max(unit, round(exact / unit) * unit)
+    return {**known, "hidden": hidden, "layers": known.get("layers") or 4 * max(1, round(params / 48 / hidden**2))}
+
+
+def _gated_ffn(params: float | None, layers: int, hidden: int, kv_share: float, vocab: int) -> int:
+    usual = round(8 * hidden / 3 / 256 + 0.499) * 256
+    if params is None:
+        return usual
+    rest = (params - 2 * vocab * hidden) / layers - 2 * hidden**2 * (1 + kv_share)
+    solved = round(rest / 3 / hidden / 64) * 64
+    return solved if 2 * hidden <= solved <= 5 * hidden else usual
+
+
+@cache
+def _table() -> tuple[tuple[str, Transformer], ...]:
+    text = resources.files("paceline.plan").joinpath("data", "models.csv").read_text(encoding="utf-8")
+    return tuple((row.pop("match"), _row(row)) for row in csv.DictReader(text.splitlines()))
+
+
+def _row(row: dict[str, str]) -> Transformer:
+    name, share, span = row.pop("name"), float(row.pop("head_share")), float(row.pop("span"))
+    numbers = {key: int(value) for key, value in row.items() if value}
+    flags = {key: bool(numbers.pop(key)) for key in _FLAGS}
+    fields: dict[str, Any] = {**numbers, **flags}
+    return Transformer(name=name, head_share=share, span=span, **fields)
+
+
+_APART = 0.1  # share by which the weights may differ from what was said
+_NARROWEST, _WIDEST = 0.5, 8.0  # feed-forward over width
+_USUAL_TOP_K = 2
+
+
+def transformer_from(given: Mapping[str, Any], params: float | None, seq: int) -> Transformer:
+    """Return the decoder that numbers mean.
+
+    Args:
+        given: Fields of `Transformer`; only what was given.
+        params: Weights in all.
+        seq: Tokens of a sample.
+
+    Raises:
+        UsageError: Too little is given, or numbers that do not agree.
+    """
+    dense = {name: value for name, value in given.items() if name not in ("experts", "top_k", "expert_ffn", "gated")}
+    arch = "llama-gqa" if given.get("kv_heads") else "llama" if given.get("gated") else "gpt"
+    both = "layers" in given and "hidden" in given
+    base = from_numbers("the model", arch=arch, params=None if both else params, seq=seq, given=dense)
+    found = checked(_with_experts(base, given))
+    return _of_size(found, given, params) if params and both else found
+
+
+def checked(model: Transformer) -> Transformer:
+    """Return a model whose heads divide.
+
+    Raises:
+        UsageError: They do not.
+    """
+    if model.heads % model.kv_heads:
+        raise UsageError(
+            f"{model.kv_heads} key/value heads do not divide the {model.heads} attention heads of {model.name} "
+            f"evenly; change --kv-heads or --heads"
+        )
+    if model.experts and not 1 <= model.top_k <= model.experts:
+        raise UsageError(f"a token cannot use {model.top_k} of {model.experts} experts; change --top-k or --experts")
+    return model
+
+
+def _with_experts(base: Transformer, given: Mapping[str, Any]) -> Transformer:
+    if "heads" in given and base.hidden % base.heads:
+        raise UsageError(
+            f"the hidden size {base.hidden} is not a multiple of the number of heads, {base.heads}; change --heads "
+            f"or --hidden"
+        )
+    experts = given.get("experts")
+    if experts is None:
+        beside = [name for name in ("top_k", "expert_ffn") if name in given]
+        if beside:
+            raise UsageError(f"--{beside[0].replace('_', '-')} needs --experts")
+        return base
+    top_k = given.get("top_k", min(_USUAL_TOP_K, experts))
+    return replace(base, experts=experts, top_k=top_k, expert_ffn=given.get("expert_ffn", base.ffn))
+
+
+def _shortly(weights: float) -> str:
+    return f"{weights / 1e9:.3g} billion" if weights >= 1e9 else f"{weights / 1e6:.3g} million"
+
+
+def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Transformer:
+    """Widen the feed-forward, or that of the experts, until the weights are as many as was said."""
+
+    def wide(width: int) -> Transformer:
+        return replace(found, expert_ffn=width) if found.experts else replace(found, ffn=width)
+
+    if ("expert_ffn" if found.experts else "ffn") not in given:
+        width = round((params - wide(0).params) / max(1, wide(1).params - wide(0).params))
+        if width >= 1 and (found.experts or _NARROWEST <= width / found.hidden <= _WIDEST):
+            found = wide(width)
+    if abs(found.params / params - 1) > _APART:
+        raise UsageError(
+            f"{found.layers} blocks of width {found.hidden} have {_shortly(found.params)} weights in total, not "
+            f"{_shortly(params)}; leave out --params or one of --layers and --hidden, or give --ffn and --vocab"
+        )
+    return found
+
+
+_USUAL_SEQ = 2048
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+
+def amount(text: str) -> float:
+    """Read ``8b``, ``70.6B``, ``300m`` or ``15t``.
+
+    Raises:
+        UsageError: It is no such number above zero.
+    """
+    found = re.fullmatch(r"([\d.]+)\s*([kmbt]?)", text.strip().lower())
+    try:
+        value = float(found[1]) * _SCALES[found[2]] if found else 0.0
+    except ValueError:
+        value = 0.0
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a number; write the number like 8b, 350m or 15t")
+    return value
+
+
+def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None = None) -> Model:
+    """Return the model that a path, a published name or numbers mean; numbers change what a name gives.
+
+    Args:
+        subject: A ``config.json``, a published name such as ``llama-3-8b``, a ``module:factory``, or None.
+        numbers: Fields of `Transformer`, and ``params``; None where not given.
+        image: Pixels on a side of a picture, of a convolutional ``module:factory``.
+
+    Raises:
+        UsageError: It is none of these, or too little is given.
+    """
+    given = {name: value for name, value in numbers.items() if value is not None}
+    params = given.pop("params", None)
+    if subject is None:
+        return transformer_from(given, params, given.pop("seq", _USUAL_SEQ))
+    if params is not None:
+        raise UsageError(
+            f"the number of weights of {subject} is already known; leave out --params, or leave out {subject}"
+        )
+    found = _model_named(subject, given, image)
+    return checked(replace(found, **given)) if isinstance(found, Transformer) else found
+
+
+def _model_named(subject: str, given: dict[str, Any], image: int | None) -> Model:
+    if ":" in subject:
+        from paceline.plan.models.factory import from_factory
+
+        return from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
+    if subject.endswith(".json"):
+        return from_config(Path(subject))
+    return named(subject) or _convnet_named(subject)
+
+
+def _convnet_named(name: str) -> ConvNet:
+    try:
+        return convnet(name)
+    except UsageError:
+        raise UsageError(
+            f"{name!r} is neither a config.json nor a known model (such as llama-3-8b or resnet-50); "
+            "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
+        ) from None

@@ -1,0 +1,225 @@
+"""All configurations of a model on a cluster: layouts that divide, with their batches, recomputation and schedules.
+
+Tensor parallelism stays within the fast links and divides the heads, expert parallelism divides the replicas, and each
+pipeline stage has at least one block. GPipe needs more memory than 1F1B and takes as long, so it is tried only on
+request. Torch does not run zero-bubble schedules with compiled stages, so they are tried on request or without fused
+kernels. With `by_engine`, the rules of `paceline.train` decide which layouts are allowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from itertools import product
+
+from paceline.core.errors import UsageError
+from paceline.plan.cost.case import CHUNKED, Layout, Recompute, Schedule, Sharded, Training
+from paceline.plan.cost.columns import Columns, configurations
+from paceline.plan.models.adapters import Adapted
+from paceline.plan.models.architecture import Kernels, Transformer
+from paceline.train.layout import parse
+from paceline.train.parallel.pp import Pipeline
+
+
+@cache
+def engine_refusal(layout: Layout) -> str:
+    """Return why the engine does not take a layout, in its words; nothing where it does."""
+    try:
+        parse(str(layout))
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@cache
+def engine_chunks(schedule: Schedule) -> int:
+    """Return the stages that a rank has by a schedule of the engine."""
+    return Pipeline(schedule=schedule).stages_each
+
+
+def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
+    """Return why frozen weights cannot be laid out so; nothing where they can."""
+    inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
+    if adapted.frozen_bits >= 16 or not inner:
+        return ""
+    return (
+        f"frozen weights with fewer than 16 bits are supported only with the layout axes dp and shard, not with "
+        f"{', '.join(inner)}"
+    )
+
+
+_MOST_STAGES = 64
+_MORE_CHUNKS = 4  # stages of a rank, beside those that the engine has
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridQuery:
+    """What the configurations of a wish depend on; clusters alike in size and links have the same ones."""
+
+    model: Transformer
+    count: int
+    fast: int
+    batch: int
+    precision: str
+    layout: Layout | None
+    micro_batch: int | None
+    ways: tuple[Recompute, ...]
+    by_engine: bool
+    kernels: Kernels
+    schedule: Schedule | None
+    states: tuple[float, float, float]
+    adapted: Adapted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """All configurations of a question, as columns without machines; and how many were none, by reason."""
+
+    choices: tuple[tuple[Layout, Training], ...]
+    columns: Columns | None
+    refused: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=64)
+def grid_of(question: GridQuery) -> Grid:
+    """Return all configurations.
+
+    Raises:
+        UsageError: A layout was given that takes another number of GPUs, or has an axis that does not divide the model.
+    """
+    if question.layout:
+        _check_divides(question.model, question.layout)
+    refused: Counter[str] = Counter()
+    choices: list[tuple[Layout, Training]] = []
+    for layout in [question.layout] if question.layout else layouts(question.model, question.count, question.fast):
+        if layout.ranks != question.count:
+            raise UsageError(f"layout {layout} needs {layout.ranks} GPUs, and there are {question.count}")
+        replicas = layout.dp * layout.shard
+        if question.by_engine and engine_refusal(layout):
+            refused[engine_refusal(layout) if question.layout else "paceline.train does not support the layout"] += 1
+            continue
+        if why := adapters_refusal(question.adapted, layout):
+            if question.layout:
+                raise UsageError(f"layout {layout}: {why}")
+            refused["frozen weights with fewer than 16 bits are supported only with the layout axes dp and shard"] += 1
+            continue
+        if question.batch % replicas:
+            refused["the batch cannot be split evenly over the replicas"] += 1
+            continue
+        found = [(layout, training) for training in _trainings(question, layout, question.batch // replicas)]
+        if not found:
+            refused[_why_none(question, layout, question.batch // replicas)] += 1
+        choices += found
+    columns = configurations(question.model, choices) if choices else None
+    return Grid(choices=tuple(choices), columns=columns, refused=tuple(refused.items()))
+
+
+def _check_divides(model: Transformer, layout: Layout) -> None:
+    """Refuse a layout that was given and cannot be."""
+    wholes = (
+        ("tp", model.heads, "attention heads"),
+        ("cp", model.seq, "tokens per sample"),
+        ("ep", model.experts or 1, "experts"),
+        ("ep", layout.dp * layout.shard * layout.cp * layout.tp, "ranks of dp, shard, cp and tp together"),
+    )
+    for axis, whole, of_what in wholes:
+        size = getattr(layout, axis)
+        if whole % size:
+            fit = [each for each in _divisors(whole) if each <= 64]
+            raise UsageError(
+                f"{axis}={size} does not divide the {whole} {of_what} of {model.name}; allowed: "
+                f"{', '.join(map(str, fit))}"
+            )
+    if layout.pp > model.layers:
+        raise UsageError(
+            f"pp={layout.pp} is larger than the number of blocks of {model.name} ({model.layers}); give a smaller pp"
+        )
+
+
+def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
+    """Go through the layouts of so many GPUs that a model allows; `fast` of them are joined by fast links."""
+    for tp, pp, cp in product(_divisors(count), repeat=3):
+        if tp > fast or tp > model.kv_heads * 8 or model.heads % tp or pp > min(model.layers, _MOST_STAGES):
+            continue
+        if count % (tp * pp * cp) or cp > max(1, model.seq // 4096):
+            continue
+        replicas = count // (tp * pp * cp)
+        for ep in _expert_axes(model, replicas * cp * tp):
+            yield from _replicated(replicas, fast, {"tp": tp, "pp": pp, "cp": cp, "ep": ep})
+
+
+def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
+    """All replicas alike, weights sharded over all of them, or over those near by."""
+    near = max(1, fast // axes["tp"] // axes["cp"])
+    for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
+        yield Layout(dp=replicas // shard, shard=shard, **axes)
+
+
+def _expert_axes(model: Transformer, room: int) -> list[int]:
+    if not model.experts:
+        return [1]
+    return [ep for ep in _divisors(model.experts) if room % ep == 0 and ep <= room]
+
+
+def _trainings(question: GridQuery, layout: Layout, per_replica: int) -> Iterator[Training]:
+    sizes = [size for size in _divisors(per_replica) if size & (size - 1) == 0]
+    sharded: Sharded = "parameters" if layout.shard > 1 else "nothing"
+    for size, way in product([question.micro_batch] if question.micro_batch else sizes, question.ways):
+        if per_replica % size:
+            continue
+        for schedule, chunks in _turns(question, layout, per_replica // size, way):
+            yield Training(
+                micro_batch=float(size),
+                micro_steps=per_replica // size,
+                precision=question.precision,
+                recompute=way,
+                sharded=sharded,
+                schedule=schedule,
+                chunks=chunks,
+                balanced=True,
+                kernels=question.kernels,
+                attention="tuned",
+                weight_bytes=question.states[0],
+                gradient_bytes=question.states[1],
+                optimizer_bytes=question.states[2],
+                **asdict(question.adapted),
+            )
+
+
+def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
+    if question.micro_batch and per_replica % question.micro_batch:
+        return f"{per_replica} samples per replica are not a multiple of the micro-batch {question.micro_batch}"
+    if layout.pp > question.model.layers:
+        return "the pipeline has more stages than the model has blocks"
+    return (
+        "a replica has fewer micro-batches than pipeline stages, or (interleaved schedule) its micro-batches are "
+        "not a multiple of its stages"
+    )
+
+
+def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
+    """Schedules, with stages of a rank, that so many micro-batches and blocks allow."""
+    if layout.pp == 1:
+        yield "1f1b", 1
+        return
+    for schedule in [question.schedule] if question.schedule else _usual(question.kernels):
+        chunked = schedule in CHUNKED
+        if micro_steps < layout.pp or (chunked and micro_steps % layout.pp):
+            continue
+        if schedule == "zero-bubble" and way != "none":  # a backward pass in two would recompute in both
+            continue
+        own = engine_chunks(schedule)
+        for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:
+            if layout.pp * chunks <= question.model.layers:
+                yield schedule, chunks
+
+
+def _usual(kernels: Kernels) -> tuple[Schedule, ...]:
+    return ("1f1b", "interleaved", "zero-bubble") if kernels == "eager" else ("1f1b", "interleaved")
+
+
+def _divisors(number: int) -> list[int]:
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})

@@ -1,0 +1,167 @@
+"""The best machines: every instance of the price table, in clusters of several sizes, each with its best layout.
+
+Machines are compared by closed forms. For those that no others beat in both time and money, pipelines are simulated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.core.errors import UsageError
+from paceline.hardware.catalogue import Instance, instances
+from paceline.plan.cost.constants import Fitted, spread_of
+from paceline.plan.cost.machines import Machines, card_of, of_instance
+from paceline.plan.cost.money import Risk, risk
+from paceline.plan.cost.plan import Plan
+from paceline.plan.search.search import search
+from paceline.plan.search.wish import SearchResult, Wish
+
+_NODES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOffer:
+    """Machines, the fastest plan on them, and what all steps take there, on demand and as spot machines."""
+
+    machines: Machines
+    plan: Plan
+    hours: float
+    usd: float
+    spot: Risk | None
+    spread: float  # of hours and money: share within which four in five predictions lay
+
+    def ends(self, value: float) -> tuple[float, float]:
+        """Return the interval about a number of hours or dollars of this offer."""
+        return value / (1 + self.spread), value * (1 + self.spread)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferLimits:
+    """What an offer must keep to; None: no limit."""
+
+    usd_per_hour: float | None = None
+    hours: float | None = None
+    region: str | None = None
+    nodes: tuple[int, ...] = _NODES
+    table: tuple[Instance, ...] | None = None  # of prices; None: the one that is shipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What a table of machines has to offer within the limits.
+
+    Attributes:
+        best: Those that no other beats in both time and money, cheapest first.
+        beaten: The others, cheapest first.
+        refused: Why the rest are none, with counts.
+    """
+
+    best: tuple[MachineOffer, ...]
+    beaten: tuple[MachineOffer, ...]
+    refused: dict[str, int]
+
+    @property
+    def cheapest_spot(self) -> MachineOffer | None:
+        """That which costs least on spot machines, whatever it costs on demand; None where no spot price is known."""
+        priced = [(offer.spot.usd, offer) for offer in (*self.best, *self.beaten) if offer.spot]
+        return min(priced, key=lambda each: each[0], default=(0.0, None))[1]
+
+
+def offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> Offers:
+    """Plan for every instance of the table.
+
+    Raises:
+        UsageError: Nothing is left.
+    """
+    found, refused = [], Counter[str]()
+    for instance in _distinct(instances() if limits.table is None else limits.table):
+        if limits.region is not None and instance.region != limits.region:
+            continue
+        for nodes in limits.nodes:
+            offer = _offer(wish, (instance, nodes), steps, fitted)
+            if isinstance(offer, str):
+                refused[offer] += 1
+            elif _within(offer, limits):
+                found.append(offer)
+            else:
+                refused["over a limit"] += 1
+    found.sort(key=lambda each: (each.usd, each.hours))
+    best = _unbeaten(found)
+    closer = [_closer(each, wish, steps, fitted) for each in best]
+    kept = tuple(each for each in closer if _within(each, limits))
+    refused["over a limit"] += len(closer) - len(kept)
+    if not kept:
+        raise UsageError(
+            f"no instance in the table qualifies: {_in_words(refused)}; change --max-price, --deadline or --region"
+        )
+    return Offers(
+        best=kept,
+        beaten=tuple(each for each in found if each not in best),
+        refused={why: count for why, count in refused.items() if count},
+    )
+
+
+def _in_words(refused: Counter[str]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
+
+
+def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> MachineOffer | str:
+    """Plan by closed forms, which are enough to compare machines."""
+    instance, nodes = rented
+    if instance.on_demand_usd_h is None:
+        return "no price"
+    card = card_of(instance)
+    if instance.gpu_count < 1 or card is None:
+        return "unknown GPU"
+    if card.peak_flops and wish.precision not in card.peak_flops:
+        return f"GPU without {wish.precision}"
+    machines = of_instance(instance, nodes)
+    try:
+        found = search(replace(wish, cluster=machines.cluster), fitted, most_tasks=0)
+    except UsageError:
+        return "does not fit"
+    return _priced(machines, found, steps, fitted) if found.plans else "does not fit"
+
+
+def _closer(offer: MachineOffer, wish: Wish, steps: int, fitted: Fitted) -> MachineOffer:
+    """Plan once more, with pipelines played."""
+    return _priced(offer.machines, search(replace(wish, cluster=offer.machines.cluster), fitted), steps, fitted)
+
+
+def _priced(machines: Machines, found: SearchResult, steps: int, fitted: Fitted) -> MachineOffer:
+    plan = found.plans[0]
+    hours = plan.step_s * steps / 3600
+    usd = hours * (machines.usd_per_hour or 0.0)
+    spread = spread_of(plan.case, fitted)
+    return MachineOffer(
+        machines=machines, plan=plan, hours=hours, usd=usd, spot=risk(plan, machines, hours), spread=spread
+    )
+
+
+def _within(offer: MachineOffer, limits: OfferLimits) -> bool:
+    rate = offer.machines.usd_per_hour or 0.0
+    return (limits.usd_per_hour is None or rate <= limits.usd_per_hour) and (
+        limits.hours is None or offer.hours <= limits.hours
+    )
+
+
+def _unbeaten(found: Sequence[MachineOffer]) -> list[MachineOffer]:
+    """Of offers in the order of their price."""
+    kept: list[MachineOffer] = []
+    for offer in found:
+        if not kept or offer.hours < kept[-1].hours:
+            kept.append(offer)
+    return kept
+
+
+def _distinct(table: Sequence[Instance]) -> list[Instance]:
+    """Of instances alike but for processors and memory of the host, the cheapest."""
+    best: dict[tuple[str, str, str, float], Instance] = {}
+    for each in table:
+        key = (each.provider, each.region, each.gpu, each.gpu_count)
+        price = each.on_demand_usd_h
+        if key not in best or (price is not None and price < (best[key].on_demand_usd_h or float("inf"))):
+            best[key] = each
+    return list(best.values())

@@ -1,0 +1,183 @@
+"""The search for the best layout: the fastest of all configurations that fit with enough certainty.
+
+All configurations are predicted by closed forms. Of the fastest, those with a pipeline are then simulated, until every
+configuration on the front is simulated or has no pipeline. Configurations that do not fit are counted by reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import UsageError
+from paceline.plan.cost.case import Case, Layout, Training
+from paceline.plan.cost.columns import Floats, columns_of, on
+from paceline.plan.cost.constants import SURE, Fitted, probabilities, probability
+from paceline.plan.cost.convnet import held_by_replica
+from paceline.plan.cost.machines import domain
+from paceline.plan.cost.memory import PeakMemory, memory
+from paceline.plan.cost.pipeline import SimulatedCase, pipe_of, ranks_memory, simulate_case, tasks_of
+from paceline.plan.cost.plan import Plan
+from paceline.plan.cost.step_time import StepTime, step
+from paceline.plan.models.architecture import ConvNet, Transformer
+from paceline.plan.search.convnet_search import search_convnet
+from paceline.plan.search.grid import GridQuery, grid_of
+from paceline.plan.search.wish import SearchResult, Wish
+
+_MOST_TASKS = 100_000  # of pipelines that are played for one search
+_ROOM = 0.85  # of what closed forms say a pipeline needs, some need: the first stage has fewer blocks than the fullest
+
+
+def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchResult:
+    """Look at all configurations of a wish.
+
+    Args:
+        wish: What is to be trained on what.
+        fitted: Constants of the formulas.
+        most_tasks: Of pipelines that are played; 0: closed forms only.
+
+    Raises:
+        UsageError: None divides the cluster, the batch and the model.
+    """
+    if isinstance(wish.model, ConvNet):
+        return search_convnet(wish, wish.model, fitted)
+    grid = grid_of(_grid_query(wish, wish.model))
+    refused = Counter(dict(grid.refused))
+    if grid.columns is None:
+        raise UsageError(
+            f"no parallel layout splits {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} "
+            f"heads and a "
+            f"batch of {wish.global_batch} evenly ({_in_words(refused)}); change --batch, or the number of GPUs"
+        )
+    c = on(grid.columns, wish.cluster, wish.precision)
+    cases = _Cases(wish, grid.choices)
+    seconds, held = step(c, fitted.constants), memory(c, fitted.constants)
+    chance = np.array(probabilities(held.total, c.memory, fitted.memory_spread))
+    hopeful = np.array(probabilities(_ROOM * held.total, c.memory, fitted.memory_spread)) >= SURE
+    looked = _Looked(seconds.total.copy(), held.total.copy(), chance, np.where(c.pp > 1, hopeful, chance >= SURE))
+    played = _play(cases, looked, fitted, most_tasks)
+    sure, front = looked.chance >= SURE, _front(looked)
+    for index in np.flatnonzero(~sure):
+        refused[_too_much(held, int(index))] += 1
+    refused["slower than another layout that needs no more memory"] += int(sure.sum()) - len(front)
+    least = int(np.argmin(looked.held / c.memory))
+    return SearchResult(
+        plans=tuple(_plan(cases[index], (seconds, held), looked, played, index) for index in front),
+        looked_at=len(grid.choices),
+        rejected={why: count for why, count in refused.items() if count},
+        nearest=_plan(cases[least], (seconds, held), looked, played, least),
+        played=len(played),
+    )
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What is known of every configuration; where one is played, its entries are written anew."""
+
+    seconds: Floats
+    held: Floats
+    chance: Floats
+    hopeful: NDArray[np.bool_]  # it surely fits, or may when it is played
+
+
+def _play(cases: _Cases, looked: _Looked, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
+    """Play what is at the front, the fastest first, until nothing is there that was not or it has taken long enough."""
+    played: dict[int, SimulatedCase] = {}
+    tasks = 0
+    while tasks < most_tasks:
+        index = next((each for each in _front(looked) if each not in played and cases[each].layout.pp > 1), None)
+        if index is None:
+            break
+        case = cases[index]
+        tasks += tasks_of(pipe_of(case))
+        found = played[index] = simulate_case(case, fitted.constants)
+        held = float(found.memory.total[0])
+        looked.seconds[index], looked.held[index] = found.step.total[0], held
+        looked.chance[index] = probability(held, case.cluster.memory_bytes, fitted.memory_spread)
+        looked.hopeful[index] = looked.chance[index] >= SURE
+    looked.hopeful[:] = looked.chance >= SURE
+    return played
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """Configurations as cases, made when they are looked at."""
+
+    wish: Wish
+    choices: tuple[tuple[Layout, Training], ...]
+
+    def __getitem__(self, index: int) -> Case:
+        layout, training = self.choices[index]
+        return Case(model=self.wish.model, cluster=self.wish.cluster, layout=layout, training=training)
+
+
+def _front(looked: _Looked) -> list[int]:
+    """Fastest first, each needing less memory than those before."""
+    order = np.lexsort((looked.held, looked.seconds))
+    order = order[looked.hopeful[order]]
+    held = looked.held[order]
+    before = np.minimum.accumulate(np.concatenate(([np.inf], held)))[:-1]
+    chosen: list[int] = order[held < before].tolist()
+    return chosen
+
+
+def _too_much(held: PeakMemory, index: int) -> str:
+    states = held.weights[index] + held.gradients[index] + held.optimizer[index]
+    passing = held.activations[index] + held.logits[index]
+    return f"may not fit in memory, mostly because of {'weights and optimizer' if states > passing else 'activations'}"
+
+
+def _plan(
+    case: Case, closed: tuple[StepTime, PeakMemory], looked: _Looked, played: dict[int, SimulatedCase], index: int
+) -> Plan:
+    found, at = played.get(index), 0 if index in played else index
+    seconds, held = (found.step, found.memory) if found else closed
+    return Plan(
+        case=case,
+        step_s=float(looked.seconds[index]),
+        step_parts={name: float(values[at]) for name, values in vars(seconds).items()},
+        memory_bytes=float(looked.held[index]),
+        memory_parts={name: float(values[at]) for name, values in vars(held).items()},
+        fits=float(looked.chance[index]),
+        stages=found.stages if found else None,
+    )
+
+
+def _grid_query(wish: Wish, model: Transformer) -> GridQuery:
+    return GridQuery(
+        model=model,
+        count=wish.cluster.count,
+        fast=domain(wish.cluster),
+        batch=wish.global_batch,
+        precision=wish.precision,
+        layout=wish.layout,
+        micro_batch=wish.micro_batch,
+        ways=wish.ways,
+        by_engine=wish.by_engine,
+        kernels=wish.kernels,
+        schedule=wish.schedule,
+        states=wish.states,
+        adapted=wish.adapted,
+    )
+
+
+def _in_words(refused: Counter[str]) -> str:
+    return "; ".join(f"{count}: {why}" for why, count in refused.items()) or "none possible"
+
+
+def largest_batch(plan: Plan, fitted: Fitted) -> int:
+    """Return the largest micro-batch, a power of two, with which a plan surely fits; 0 where none does."""
+    sizes = [2**power for power in range(13)]
+    cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
+    available, k = plan.case.cluster.memory_bytes, fitted.constants
+    if isinstance(plan.case.model, ConvNet):
+        held = [sum(held_by_replica(case, k).values()) for case in cases]
+    elif plan.stages:
+        held = [float(ranks_memory(case, k).total.max()) for case in cases]
+    else:
+        held = memory(columns_of(cases), k).total.tolist()
+    sure = [probability(need, available, fitted.memory_spread) >= SURE for need in held]
+    return max((size for size, fits in zip(sizes, sure, strict=True) if fits), default=0)

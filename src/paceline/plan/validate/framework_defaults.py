@@ -1,0 +1,136 @@
+"""What training frameworks do by default: kernels, overlap, bytes per weight.
+
+These are facts about public code of its time, not fitted. Megatron-LM before 2023 had no flash attention and reduced
+gradients after the last backward pass; its successors overlap gradients and tensor-parallel messages. Since then,
+gradients are kept in 16 bits, except in FSDP and autocast, which keep fp32. LitGPT's ``bf16-true`` keeps everything in
+16 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.core.errors import UsageError
+from paceline.plan.cost.case import Attention, Recompute, Sharded
+from paceline.plan.models.architecture import Kernels
+
+_OVERLAP_SINCE = 2023  # and flash attention, and sequence parallelism
+_MIXED = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "optimizer_bytes": 8.0}
+_PURE = {"weight_bytes": 2.0, "gradient_bytes": 2.0, "optimizer_bytes": 4.0}
+
+MemoryKind = Literal["allocated", "reserved", "shown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareDescription:
+    """What a published row says about its software, in its own words, lower case."""
+
+    framework: str
+    precision: str
+    recompute: str
+    sharding: str
+    extra: str
+    year: int
+
+
+def choices(said: SoftwareDescription) -> dict[str, Any]:
+    """Return the fields of `Training` that follow from the software; the precision is "" where nothing is said.
+
+    Raises:
+        UsageError: The precision is none.
+    """
+    old = said.year < _OVERLAP_SINCE and _has(said.framework, "megatron", "deepspeed")
+    modern = not old and _has(said.framework, "megatron", "bridge", "nemo")
+    sharded = _sharded(said)
+    if modern and sharded == "nothing":
+        sharded = "optimizer"  # its default: a distributed optimizer
+    return {
+        "kernels": _kernels(said),
+        "attention": _attention(said),
+        "sharded": sharded,
+        "precision": number_format(said.precision),
+        "overlap_reduce": not old or "overlap" in said.extra,
+        "piecewise": old and _has(said.framework, "deepspeed"),
+        "overlap_tensor": modern or "async" in said.extra,
+        "sequence_parallel": not old or "sp" in said.recompute,
+        "loss_in_place": "composer" in said.framework,
+        **recompute(said.recompute),
+        **_bytes(said, old),
+    }
+
+
+def memory_kind(framework: str) -> MemoryKind:
+    """Return what is published of a framework's peak: what tensors take, what is held, or what nvidia-smi shows."""
+    if "deepspeed" in framework:
+        return "shown"
+    return "allocated" if _has(framework, "megatron", "litgpt") else "reserved"
+
+
+def number_format(text: str) -> str:
+    """Return the format of the matrix products that a word such as ``amp_bf16`` or ``FP8-CS`` means; "" for none.
+
+    Raises:
+        UsageError: The word means no format.
+    """
+    if "rowwise" in text:  # scaled row by row, products ran no faster than in 16 bits when this was published (2025)
+        return "bf16"
+    for word, found in (("fp4", "fp4"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32")):
+        if word in text:
+            return found
+    if text in ("fp32", "float32", "float", "32", "32-true"):
+        return "fp32"
+    if text and not _has(text, "16", "amp", "half", "mixed"):
+        raise UsageError(f"unknown precision {text!r}; the known precisions are fp32, tf32, fp16, bf16, fp8 and fp4")
+    return "fp16" if text else ""
+
+
+def recompute(text: str) -> dict[str, Any]:
+    """Return `recompute` and the share of blocks it holds for, from words such as ``selective-layer``."""
+    if not text or text in ("none", "no", "false", "off", "disabled"):
+        return {"recompute": "none"}
+    if "layer" in text and "select" in text:
+        return {"recompute": "full", "recomputed_share": 0.5}
+    kind: Recompute = "full"
+    if "select" in text:
+        kind = "operators" if "op" in text.replace("optimizer", "") else "attention"
+    return {"recompute": kind}
+
+
+def _kernels(said: SoftwareDescription) -> Kernels:
+    if _has(said.extra, "compile", "fused", "rms"):
+        return "fused"
+    eager = _has(said.framework, "composer", "torchtitan", "litgpt", "hugging", "transformers", "pytorch")
+    return "eager" if eager and "lamb" not in said.framework else "fused"
+
+
+def _attention(said: SoftwareDescription) -> Attention:
+    if "flash" in said.extra:
+        return "flash"
+    if _has(said.framework, "megatron-core", "bridge", "nemo", "torchtitan"):
+        return "tuned"
+    if _has(said.framework, "composer", "meta"):
+        return "early"
+    if _has(said.framework, "flash", "litgpt"):
+        return "flash"
+    return "plain" if said.year < _OVERLAP_SINCE else "flash"
+
+
+def _sharded(said: SoftwareDescription) -> Sharded:
+    if _has(said.sharding, "fsdp", "full_shard", "zero-3", "zero3", "zero 3"):
+        return "parameters"
+    if _has(said.sharding, "optimizer", "zero", "grad"):
+        return "optimizer"
+    return "nothing"
+
+
+def _bytes(said: SoftwareDescription, old: bool) -> dict[str, float]:
+    if "true" in said.precision:
+        return _PURE
+    if _has(said.framework, "fsdp", "composer", "ddp", "litgpt", "torchtitan"):
+        return _MIXED
+    return {} if old else {"gradient_bytes": 2.0}
+
+
+def _has(text: str, *words: str) -> bool:
+    return any(word in text for word in words)

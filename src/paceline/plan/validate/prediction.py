@@ -1,0 +1,153 @@
+"""Predictions for published rows: the candidates of each row as columns, and the fastest that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.plan.cost.case import Case
+from paceline.plan.cost.columns import Columns, Floats, columns_of
+from paceline.plan.cost.constants import Constants
+from paceline.plan.cost.convnet import conv_step, held_by_replica
+from paceline.plan.cost.memory import memory
+from paceline.plan.cost.step_time import step
+from paceline.plan.models.architecture import Transformer
+from paceline.plan.validate.published_rows import PublishedRow
+
+KINDS = ("allocated", "reserved", "shown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Rows as columns: candidate `i` of the transformers belongs to row `owner[i]`."""
+
+    count: int
+    timed: Columns | None
+    kept: Columns | None
+    owner: NDArray[np.int64]
+    networks: dict[int, Case]  # convolutional ones by row
+    kind: NDArray[np.int64]  # of memory that each row's source publishes, an index of KINDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What is predicted for one row; None where it cannot be, with the reason.
+
+    Attributes:
+        step_s: Seconds of a step.
+        memory_bytes: The peak, in the kind of figure that the row's source publishes.
+        needed_bytes: The peak as nvidia-smi would show it, which has to fit.
+        assumed: What the row left open and was chosen: the fastest that fits.
+    """
+
+    step_s: float | None = None
+    memory_bytes: float | None = None
+    needed_bytes: float | None = None
+    assumed: str = ""
+    reason: str = ""
+
+
+def predict(rows: Sequence[PublishedRow], constants: Constants) -> list[Prediction]:
+    """Predict every row; one that cannot be predicted keeps its reason."""
+    prepared = prepare(rows)
+    seconds, published = step_seconds(prepared, constants), memory_bytes(prepared, constants)
+    picked = chosen(prepared, constants)
+    needed = np.full(len(rows), np.nan)
+    if prepared.kept is not None:
+        found = picked >= 0
+        needed[found] = memory(prepared.kept, constants).total[picked[found]]
+    for row, case in prepared.networks.items():
+        needed[row] = sum(held_by_replica(case, constants).values())
+    first = np.searchsorted(prepared.owner, np.arange(len(rows)))
+    return [
+        Prediction(
+            step_s=_known(seconds[index]),
+            memory_bytes=_known(published[index]),
+            needed_bytes=_known(needed[index]),
+            assumed=_assumed(row, int(picked[index] - first[index])) if picked[index] >= 0 else "",
+        )
+        if row.cases
+        else Prediction(reason=row.reason)
+        for index, row in enumerate(rows)
+    ]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _assumed(row: PublishedRow, candidate: int) -> str:
+    if len(row.cases) == 1:
+        return ""
+    how = row.cases[candidate].training
+    return f"micro-batch {how.micro_batch:g}, recomputation {how.recompute}, {how.chunks} chunks"
+
+
+def prepare(rows: Sequence[PublishedRow]) -> Prepared:
+    """Put the candidates of rows side by side."""
+    owner = [index for index, row in enumerate(rows) for case in row.cases if isinstance(case.model, Transformer)]
+    timed = [case for row in rows for case in row.timed if isinstance(case.model, Transformer)]
+    kept = [case for row in rows for case in row.cases if isinstance(case.model, Transformer)]
+    networks = {
+        index: row.timed[0]
+        for index, row in enumerate(rows)
+        if row.cases and not isinstance(row.cases[0].model, Transformer)
+    }
+    return Prepared(
+        count=len(rows),
+        timed=columns_of(timed) if timed else None,
+        kept=columns_of(kept) if kept else None,
+        owner=np.array(owner, dtype=np.int64),
+        networks=networks,
+        kind=np.array([KINDS.index(row.memory_kind) for row in rows], dtype=np.int64),
+    )
+
+
+def chosen(prepared: Prepared, constants: Constants) -> NDArray[np.int64]:
+    """Return for every row the index of its candidate: the fastest that fits, or the smallest one if none does."""
+    best = np.full(prepared.count, -1, dtype=np.int64)
+    if prepared.timed is None or prepared.kept is None:
+        return best
+    seconds = step(prepared.timed, constants).total
+    held = memory(prepared.kept, constants)
+    over = np.maximum(held.total / prepared.kept.memory, 1.0)
+    for index, row in enumerate(prepared.owner):
+        now = best[row]
+        if now < 0 or (over[index], seconds[index]) < (over[now], seconds[now]):
+            best[row] = index
+    return best
+
+
+def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
+    """Return the step time of every row."""
+    found = np.full(prepared.count, np.nan)
+    if prepared.timed is not None:
+        picked = chosen(prepared, constants)
+        found[picked >= 0] = step(prepared.timed, constants).total[picked[picked >= 0]]
+    for row, case in prepared.networks.items():
+        found[row] = conv_step(case, constants).total
+    return found
+
+
+def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
+    """Return the peak of every row, in the kind of figure that its source publishes."""
+    found = np.full(prepared.count, np.nan)
+    if prepared.kept is not None:
+        picked = chosen(prepared, constants)
+        held = memory(prepared.kept, constants)
+        kinds = np.stack([held.allocated, held.reserved, held.total])
+        rows = picked >= 0
+        found[rows] = kinds[prepared.kind[rows], picked[rows]]
+    for row, case in prepared.networks.items():
+        found[row] = _of_kind(held_by_replica(case, constants), KINDS[prepared.kind[row]])
+    return found
+
+
+def _of_kind(parts: dict[str, float], kind: str) -> float:
+    """Return what a network's parts come to, in the kind of figure that a source publishes."""
+    left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
+    return sum(value for name, value in parts.items() if name not in left_out)
