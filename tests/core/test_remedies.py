@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.remedies import PRECISION_REMEDIES, REMEDIES, RemedyInfo, remedy_info
-from paceline.core.safety import SAFETY_CLASSES, SAFETY_MEANING, least_safe
+from paceline.core.remedies import (
+    PRECISION_REMEDIES,
+    REMEDIES,
+    SAFETY_CLASSES,
+    SAFETY_MEANING,
+    RemedyInfo,
+    least_safe,
+    remedy_info,
+)
 from paceline.explain.advice import advice_pages
 from paceline.explain.model import Remedy
 from paceline.explain.rules import Rule, all_rules

@@ -6,8 +6,7 @@ import math
 
 from hypothesis import strategies as st
 
-from paceline.core.remedies import REMEDIES
-from paceline.core.safety import SAFETY_CLASSES
+from paceline.core.remedies import REMEDIES, SAFETY_CLASSES
 from paceline.core.statistics import Interval
 from paceline.explain.model import (
     Cost,

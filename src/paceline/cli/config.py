@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from click.core import ParameterSource
 from paceline.cli.command import Command
 from paceline.cli.lazy_group import LazyGroup
 from paceline.cli.settings import options_of, settings_file, settings_map
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, nearest
 
 _SWITCHES = {
     "PACELINE_DISABLE": "1: `paceline run` starts the program and does nothing else",
@@ -143,7 +142,7 @@ def _split(words: Sequence[str], verbs: dict[tuple[str, ...], Any]) -> tuple[tup
         if tuple(words[:length]) in verbs:
             return tuple(words[:length]), words[length:]
     known = [" ".join(path) for path in verbs]
-    near = get_close_matches(" ".join(words[:2]), known, n=1) or get_close_matches(words[0], known, n=1)
+    near = nearest(" ".join(words[:2]), known) or nearest(words[0], known)
     meant = f"; did you mean `paceline config {near[0]}`?" if near else "."
     raise UsageError(
         f"no command with settings is called {words[0]!r}{meant} The commands with settings are {', '.join(known)}"
@@ -188,7 +187,7 @@ def _warn_of_unknown(tables: dict[str, Any], verbs: dict[tuple[str, ...], Any]) 
         if (name,) not in verbs and not inner:
             unknown = [name]
         for each in unknown:
-            near = get_close_matches(each, [".".join(path) for path in verbs], n=1)
+            near = nearest(each, [".".join(path) for path in verbs])
             meant = f"; did you mean [{near[0]}]?" if near else ""
             text = f"paceline: [{each}] in the settings file belongs to no command and has no effect{meant}"
             click.echo(text, err=True)

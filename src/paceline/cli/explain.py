@@ -6,15 +6,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.command import Command
-from paceline.core.errors import UsageError
-from paceline.core.remedies import REMEDIES, RemedyInfo
-from paceline.core.safety import SAFETY_MEANING, Safety
+from paceline.core.errors import UsageError, nearest
+from paceline.core.remedies import REMEDIES, SAFETY_MEANING, RemedyInfo, Safety
 from paceline.explain.pages import Page, all_pages
 from paceline.explain.pages import markdown as finding_markdown
 from paceline.explain.verdict import NOT_FINDINGS
@@ -96,7 +94,7 @@ def find_page(name: str) -> Page | RemedyPage:
 def _near(wanted: str, by_key: Mapping[str, Page | RemedyPage]) -> str:
     """Return the question which of the most similar names was meant; an empty string if none is similar."""
     within = [key for key in by_key if len(wanted) > 2 and wanted in key]
-    near = within or get_close_matches(wanted, by_key, n=3, cutoff=0.5)
+    near = within or nearest(wanted, by_key, 3, 0.5)
     titles = list(dict.fromkeys(_title(by_key[key]) for key in near))
     more = f" or {len(titles) - _MOST} more" if len(titles) > _MOST else ""
     return f"; did you mean {', '.join(titles[:_MOST])}{more}?" if titles else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from paceline.cli.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
 from paceline.cli.settings import defaults_of, name_variables, settings_map
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, nearest
 
 
 class ClosedOutput(Exception):
@@ -95,7 +94,7 @@ class LazyGroup(click.Group):
         path = ctx.command_path
         if ctx.parent is None and name.endswith(".py"):
             raise UsageError(f"{name} is not a command; to watch a script, type `{path} run {name}`")
-        near = get_close_matches(name, self.verbs, n=1)
+        near = nearest(name, self.verbs)
         meant = f"did you mean `{path} {near[0]}`?" if near else f"the commands are {', '.join(self.verbs)}."
         raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes all commands")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.lazy_group import LazyGroup
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, nearest
 
 VERBS = {
     "for": "Predict the training of a model on a cluster, and find the best parallel layout. The word `for` can be "
@@ -37,7 +35,7 @@ class PlanVerbs(LazyGroup):
         """Suggest a verb where a lone word is almost one: it would be taken for the name of a model."""
         if not args or args[0] in VERBS or "--gpus" in args or "--catalogue" in args or ctx.resilient_parsing:
             return
-        if near := get_close_matches(args[0], VERBS, n=1, cutoff=0.75):
+        if near := nearest(args[0], VERBS, cutoff=0.75):
             raise UsageError(
                 f"there is no command {args[0]!r}; did you mean `{ctx.command_path} {near[0]}`? "
                 "For a model of this name, add --gpus NxCARD"

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.command import Command
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, nearest
 
 _FORMS = ("[OPTIONS] SCRIPT [ARGS]...", "[OPTIONS] -m MODULE [ARGS]...", "[OPTIONS] -- COMMAND [ARGS]...")
 _DATA = (".csv", ".ipynb", ".json", ".md", ".toml", ".txt", ".yaml", ".yml")  # never scripts
@@ -165,11 +165,10 @@ def _may_be_python(script: Path) -> bool:
 
 def _hint(script: Path) -> str:
     """Suggest a script with a similar name, or how to run a command."""
-    from difflib import get_close_matches
     from shutil import which
 
     folder = script.parent
-    near = get_close_matches(script.name, [p.name for p in folder.glob("*.py")], n=1) if folder.is_dir() else []
+    near = nearest(script.name, [p.name for p in folder.glob("*.py")]) if folder.is_dir() else []
     if near:
         return f"; did you mean {folder / near[0]}?"
     if which(str(script)):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from paceline.core.errors import PacelineError, UsageError
+from paceline.core.errors import PacelineError, UsageError, nearest
 from paceline.record import layout
 from paceline.record.write import RUNS
 
@@ -130,7 +129,7 @@ def _near(name: str, folders: Sequence[Path]) -> str:
         )
     by_name = {path.name: path for path in folders}
     within = [path for path in folders if len(name) > 1 and name in path.name]
-    near = within or [by_name[one] for one in get_close_matches(Path(name).name, by_name, n=_NAMED, cutoff=0.4)]
+    near = within or [by_name[one] for one in nearest(Path(name).name, by_name, _NAMED, 0.4)]
     if near:
         return f"; did you mean {_few(near)}?"
     which = "the only run" if len(folders) == 1 else f"all {len(folders)} runs"

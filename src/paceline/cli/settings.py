@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, did_you_mean
 
 PREFIX = "PACELINE"
 
@@ -112,8 +111,7 @@ def _where() -> str:
 
 
 def _near(key: str, options: Mapping[str, click.Option]) -> str:
-    near = get_close_matches(key, options, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; its settings are {', '.join(options)}"
+    return did_you_mean(key, options, otherwise=f"; its settings are {', '.join(options)}")
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 import click
 from click.core import ParameterSource
+
+from paceline.core.errors import nearest
 
 _TYPES = {
     "is not a valid integer range": "is not a whole number",
@@ -66,7 +67,7 @@ def _verbs(ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
 
 def _near(error: click.NoSuchOption, ctx: click.Context | None) -> str:
     known = [] if ctx is None else [flag for param in ctx.command.get_params(ctx) for flag in param.opts]
-    near = get_close_matches(error.option_name, [flag for flag in known if flag.startswith("--")], n=1, cutoff=_ALIKE)
+    near = nearest(error.option_name, [flag for flag in known if flag.startswith("--")], cutoff=_ALIKE)
     return f"; did you mean {near[0]}?" if near else ""
 
 

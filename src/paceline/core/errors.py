@@ -11,6 +11,8 @@ Every message names the given value, the allowed values and the next command.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PacelineError(Exception):
     """Root of every error that Paceline raises on purpose."""
@@ -38,3 +40,23 @@ class RecordError(PacelineError):
 
 class NewerSchemaError(RecordError):
     """The run folder was written by a newer Paceline."""
+
+
+def nearest(word: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the choices that are most like a word, the most similar first; none if no choice is similar.
+
+    Args:
+        word: What was given.
+        choices: What is allowed.
+        most: How many to return.
+        cutoff: The least similarity, from 0 to 1.
+    """
+    from difflib import get_close_matches
+
+    return get_close_matches(word, list(choices), n=most, cutoff=cutoff)
+
+
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "") -> str:
+    """Return ``; did you mean NAME?`` for the end of a message, or ``otherwise`` if no choice is similar."""
+    near = nearest(word, choices)
+    return f"; did you mean {near[0]}?" if near else otherwise

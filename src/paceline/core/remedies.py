@@ -1,15 +1,32 @@
-"""The table of remedies: the only list of remedy ids.
+"""The safety classes, and the table of remedies: the only list of remedy ids.
 
 Findings, ``tune``, patches, ``plan`` and the documentation take the ids, titles and safety classes of remedies from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from typing import Literal, get_args
 
-from paceline.core.safety import Safety
+from paceline.core.errors import nearest
+
+Safety = Literal["exact", "resampled", "numeric", "semantic"]
+
+SAFETY_CLASSES: tuple[Safety, ...] = get_args(Safety)
+"""All classes, the safest first."""
+
+SAFETY_MEANING: Mapping[Safety, str] = {
+    "exact": "Training computes the same numbers.",
+    "resampled": "Training sees the same samples in the same order, but other random numbers are drawn for them.",
+    "numeric": "Training runs the same algorithm with other rounding.",
+    "semantic": "Training runs another algorithm, such as a larger batch or a lower learning rate.",
+}
+
+
+def least_safe(classes: Iterable[Safety]) -> Safety:
+    """Return the least safe of some classes; ``exact`` if there are none."""
+    return max(classes, key=SAFETY_CLASSES.index, default="exact")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +290,6 @@ def remedy_info(remedy: str) -> RemedyInfo:
     """
     if remedy in REMEDIES:
         return REMEDIES[remedy]
-    near = get_close_matches(remedy, REMEDIES, n=1)
+    near = nearest(remedy, REMEDIES)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"{remedy!r} is not in the table of remedies (paceline/core/remedies.py){hint}")

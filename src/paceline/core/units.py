@@ -69,6 +69,21 @@ def factor(value: float | None) -> str:
     return f"{value:.2f}x" if value < 10 else f"{value:.0f}x"
 
 
+def factor_bounds(low: float, high: float, sample: str) -> str:
+    """Print the 95% interval of a speed-up: ``95% CI 2.41–3.55, 24 pairs``.
+
+    Args:
+        low: Lower bound.
+        high: Upper bound; infinite if it is not known.
+        sample: What the interval rests on, such as ``24 pairs``.
+    """
+    if math.isfinite(high):
+        return f"95% CI {factor(low).removesuffix('x')}–{factor(high).removesuffix('x')}, {sample}"
+    if low > 0:
+        return f"95% CI from {factor(low)}, no upper limit known, {sample}"
+    return f"{sample}, too few for an interval"
+
+
 def rate(value: float | None, unit: str) -> str:
     """Print a rate: ``1,240 samples/s``."""
     if value is None or math.isnan(value):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import replace_bytes, replacing
 from paceline.data.index import UNREADABLE, DamagedData, ShardIndex, read_index
 from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
 
@@ -75,14 +76,10 @@ def contents_in(text: bytes, path: str) -> Contents:
 
 def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
     """Write what makes a folder a data set: the blocks first, and what says that they are there last."""
-    made = folder / f".{BLOCKS_FILE}"
-    with made.open("wb") as file:
+    with replacing(folder / BLOCKS_FILE) as made, made.open("wb") as file:
         np.save(file, blocks)
-    os.replace(made, folder / BLOCKS_FILE)
     text = msgspec.json.format(msgspec.json.encode(replace(contents, checksum=_checksum(contents))), indent=1)
-    made = folder / f".{CONTENTS_FILE}"
-    made.write_bytes(text)
-    os.replace(made, folder / CONTENTS_FILE)
+    replace_bytes(folder / CONTENTS_FILE, text)
 
 
 def _checksum(contents: Contents) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import replacing
 from paceline.data.model import Column
 from paceline.data.sharded import Place, ShardedDataset, missing_of
 from paceline.data.tfrecord import encoded, framed
@@ -100,13 +100,11 @@ def _tfrecords(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[
     count, done, written = len(dataset.contents.shards), 0, []
     for shard in range(count):
         path = dest / f"data-{shard:05d}-of-{count:05d}.tfrecord"
-        made = path.with_name(f".{path.name}.part")
-        with made.open("wb") as file:
+        with replacing(path) as made, made.open("wb") as file:
             for row in _rows(dataset, shard):
                 file.write(framed(encoded({name: [value] for name, value in row.items()})))  # type: ignore[misc]
                 done += 1
                 progress(done, len(dataset))
-        os.replace(made, path)
         written.append(path)
     return written
 
@@ -115,9 +113,8 @@ def _tars(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]
     """Copy the shards: they are tars that WebDataset reads."""
     done, written = 0, []
     for shard in dataset.contents.shards:
-        made = dest / f".{shard.file}.part"
-        shutil.copyfile(dataset.folder / shard.file, made)
-        os.replace(made, dest / shard.file)
+        with replacing(dest / shard.file) as made:
+            shutil.copyfile(dataset.folder / shard.file, made)
         written.append(dest / shard.file)
         done += shard.samples
         progress(done, len(dataset))
@@ -136,8 +133,7 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
             f"samples have no {', '.join(gaps)}, and HDF5 cannot store missing values; use webdataset or tfrecord"
         )
     dest.parent.mkdir(parents=True, exist_ok=True)
-    made = dest.with_name(f".{dest.name}.part")
-    with h5py.File(made, "w") as file:
+    with replacing(dest) as made, h5py.File(made, "w") as file:
         own = {
             c.name: file.create_dataset(
                 c.name, len(dataset), _dtype(c, h5py), fillvalue=np.nan if c.kind == "float" else None
@@ -154,7 +150,6 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
                 progress(done, len(dataset))
         if dataset.contents.classes:
             file.attrs["classes"] = list(dataset.contents.classes)
-    os.replace(made, dest)
     return dest
 
 

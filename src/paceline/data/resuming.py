@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from paceline.core.errors import UsageError
+from paceline.core.files import replace_bytes
 from paceline.data.index import DamagedData
 from paceline.data.model import Shard
 from paceline.data.shards import crc32_of
@@ -35,9 +36,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 def write_note(folder: Path, note: Note) -> None:
     """Write the note of a shard that is in its place."""
     path = _note_of(folder / note.shard.file)
-    being_written = path.with_name(f"{path.name}.{os.getpid()}.part")
-    being_written.write_bytes(msgspec.json.encode(note))
-    os.replace(being_written, path)
+    replace_bytes(path, msgspec.json.encode(note))
 
 
 def finished(tar: Path) -> Note | None:

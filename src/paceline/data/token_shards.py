@@ -5,7 +5,6 @@ What is done is noted with each file: a conversion that was interrupted reads pa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import replace_bytes, replacing
 from paceline.data.resuming import LOCK_FILE, alone_in, clear
 from paceline.data.shards import crc32_of
 from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
@@ -181,12 +181,11 @@ def _tokens(some: Sequence[Text], tokenizer: Tokenizer) -> list[NDArray[Any]]:
 
 def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArray[Any]]) -> _Done:
     path = folder / f"tokens-{len(done.shards):06d}.npy"
-    made = path.with_name(f".{path.name}.{os.getpid()}.part")
     tokens = np.concatenate(held)
-    with made.open("wb") as file:
-        np.save(file, tokens)
-    crc32 = crc32_of(made)
-    os.replace(made, path)
+    with replacing(path) as made:
+        with made.open("wb") as file:
+            np.save(file, tokens)
+        crc32 = crc32_of(made)
     shard = TokenShard(file=path.name, tokens=len(tokens), crc32=crc32)
     return replace(
         done,
@@ -198,9 +197,7 @@ def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArra
 
 
 def _note(path: Path, what: _Done | TokenContents) -> None:
-    made = path.with_name(f".{path.name}.part")
-    made.write_bytes(msgspec.json.format(msgspec.json.encode(what), indent=1))
-    os.replace(made, path)
+    replace_bytes(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:

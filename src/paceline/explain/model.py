@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from paceline.core.remedies import RemedyInfo, remedy_info
-from paceline.core.safety import Safety
+from paceline.core.remedies import RemedyInfo, Safety, remedy_info
 from paceline.core.statistics import Interval
 
 Severity = Literal["critical", "warning", "info"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from paceline.core.safety import SAFETY_CLASSES, Safety
+from paceline.core.remedies import SAFETY_CLASSES, Safety
 from paceline.explain.comparison import Comparison
 from paceline.explain.ending import RUNNING
 from paceline.explain.model import Diagnosis, Finding, Remedy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.model import Evidence, LoaderBreakdown
 

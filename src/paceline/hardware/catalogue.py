@@ -6,7 +6,6 @@ Where each figure comes from, and which want checking: data/SOURCES.md.
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, nearest
 from paceline.core.units import money
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
@@ -167,7 +166,7 @@ def find_instance(name: str, table: Sequence[Instance] | None = None) -> Instanc
     found = by_name.get(name.strip().lower())
     if found is not None:
         return found
-    near = difflib.get_close_matches(name.strip().lower(), by_name, n=3, cutoff=0.4)
+    near = nearest(name.strip().lower(), by_name, 3, 0.4)
     raise UsageError(_unknown_instance(name, [by_name[each] for each in near]))
 
 
@@ -181,7 +180,7 @@ def find_gpu(name: str) -> Gpu:
     found = by_name.get(name.strip().lower())
     if found is not None:
         return found
-    near = difflib.get_close_matches(name.strip().lower(), by_name, n=3, cutoff=0.4)
+    near = nearest(name.strip().lower(), by_name, 3, 0.4)
     choices = ", ".join(by_name[each].name for each in near) or ", ".join(gpu.name for gpu in gpus())
     raise UsageError(f"no GPU is called {name!r}; the nearest are {choices}")
 

@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval, t_quantile
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate, Status, Trial, says_little

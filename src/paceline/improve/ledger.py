@@ -7,7 +7,6 @@ with one write. A line that is torn, or of a version that is not known, is passe
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.core.files import host_file
 from paceline.improve.history import Machine, Outcome, outcome_of
 from paceline.improve.model import Trial
 
@@ -28,10 +28,7 @@ def place(environment: Mapping[str, str]) -> Path | None:
     named = environment.get(VARIABLE, "")
     if named:
         return None if named.lower() == OFF else Path(named)
-    state, home = Path(environment.get("XDG_STATE_HOME", "")), Path(environment.get("HOME", ""))
-    if not state.is_absolute():  # the XDG specification has relative ones ignored
-        state = home / ".local" / "state"
-    return state / "paceline" / f"trials-{platform.node() or 'localhost'}.jsonl" if state.is_absolute() else None
+    return host_file("trials", ".jsonl", environment)
 
 
 def read(path: Path) -> list[Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.whole_run import WholeRun

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from paceline.core import units
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.goals import GOALS

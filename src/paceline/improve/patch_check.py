@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.explain.loader import training_loaders
 from paceline.improve import child
 from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT

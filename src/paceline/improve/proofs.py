@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.improve import child
 from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
 from paceline.improve.child.fixed_draws import FIXED

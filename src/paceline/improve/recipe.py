@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, did_you_mean
 from paceline.improve.settings import SETTINGS, Setting
 
 Recipe = Mapping[str, Mapping[str, Any]]
@@ -97,8 +96,7 @@ def _check(name: str, value: Any, where: str) -> None:
 
 
 def _near(name: str, known: Any) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known names are: {', '.join(sorted(known))}"
+    return did_you_mean(name, known, otherwise=f"; known names are: {', '.join(sorted(known))}")
 
 
 def to_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:

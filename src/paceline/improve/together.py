@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core.safety import least_safe
+from paceline.core.remedies import least_safe
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate

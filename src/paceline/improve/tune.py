@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import named_remedy
 from paceline.improve.baseline import watch_baseline

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.improve.model import Check
 from paceline.improve.recipe import Recipe
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from paceline.core.safety import Safety
+from paceline.core import units
+from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.improve.budget import Budget
 from paceline.improve.goals import SLOWEST, Goal
@@ -113,9 +113,5 @@ def told(trial: Trial, goal: Goal) -> str:
 
 
 def _measured(found: Interval) -> str:
-    count = f"{found.count} pair{'s' * (found.count != 1)} of blocks"
-    if math.isfinite(found.high):
-        return f"{found.value:.2f}x (95% CI {found.low:.2f}–{found.high:.2f}, {count})"
-    if found.low > 0:
-        return f"{found.value:.2f}x (95% CI from {found.low:.2f}x, no upper limit known, {count})"
-    return f"{found.value:.2f}x ({count}, too few for an interval)"
+    sample = f"{units.count(found.count, 'pair')} of blocks"
+    return f"{units.factor(found.value)} ({units.factor_bounds(found.low, found.high, sample)})"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.core.safety import Safety, least_safe
+from paceline.core.remedies import Safety, least_safe
 from paceline.core.statistics import Interval
 from paceline.hardware.host import cpu_flags
 from paceline.improve.batch import read_windows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 
 from paceline.core.errors import EnvironmentFault
+from paceline.core.files import replace_bytes
 from paceline.record import layout
 
 RUNS = Path(".paceline") / "runs"
@@ -54,6 +54,4 @@ def make_folder(base: Path, name: str, parts: Sequence[str] = ("",)) -> Path:
 
 def replace_json(path: Path, record: dict[str, Any]) -> None:
     """Write a JSON file so that readers see the old one or the new one."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(msgspec.json.encode(record))
-    temporary.replace(path)
+    replace_bytes(path, msgspec.json.encode(record))

@@ -55,7 +55,7 @@ def _share(ns: int, path: PathSummary) -> str:
 def _outcome(before_ns: int, after_ns: int) -> str:
     if not after_ns:
         return "no time would be left"
-    times = f"{before_ns / after_ns:.2f}x faster"
+    times = f"{units.factor(before_ns / after_ns)} faster"
     return f"{times}, {units.seconds(before_ns / 1e9)} -> {units.seconds(after_ns / 1e9)}"
 
 

@@ -95,12 +95,7 @@ def bounds(interval: Interval | None) -> str:
     """Print the ends of what was achieved, and what they rest on: ``95% CI 2.41–3.55, 24 pairs``."""
     if interval is None or math.isnan(interval.value):
         return ""
-    pairs = words.count(interval.count, "pair")
-    if not math.isfinite(interval.high) and interval.low > 0:
-        return f"95% CI from {units.factor(interval.low)}, no upper limit known, {pairs}"
-    if not math.isfinite(interval.high):
-        return f"{pairs}, too few for an interval"
-    return f"{words.confidence(interval, 'x')}, {pairs}"
+    return units.factor_bounds(interval.low, interval.high, words.count(interval.count, "pair"))
 
 
 def achieved(interval: Interval | None) -> str:

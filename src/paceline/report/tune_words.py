@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from paceline.core import units
-from paceline.core.safety import SAFETY_MEANING, least_safe
+from paceline.core.remedies import SAFETY_MEANING, least_safe
 from paceline.core.statistics import Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, Tuned
 from paceline.improve.quality import Quality
 from paceline.improve.recipe import in_words
-from paceline.report.words import confidence
 
 _MILLION = 1e6
 
@@ -129,12 +128,8 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
     """Print a factor with its interval and count."""
     if interval is None:
         return "not measured"
-    if math.isinf(interval.high) and interval.low > 0:
-        least = f"95% CI from {units.factor(interval.low)}, no upper limit known"
-        return f"{units.factor(interval.value)} ({least}, {interval.count} {what})"
-    if math.isinf(interval.high):
-        return f"{units.factor(interval.value)} ({interval.count} {what}, too few for an interval)"
-    return f"{units.factor(interval.value)} ({confidence(interval, 'x')}, {interval.count} {what})"
+    bounds = units.factor_bounds(interval.low, interval.high, f"{interval.count} {what}")
+    return f"{units.factor(interval.value)} ({bounds})"
 
 
 def not_watched(tuned: Tuned) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.files import replacing
 from paceline.train.comparison.synced import full
 from paceline.train.world import World
 
@@ -40,12 +41,12 @@ def export(held: Any, world: World, path: Path) -> None:
         raise UsageError(f"export to {path.name}: the name must end in .safetensors, {', '.join(_TORCHS)}")
     state = dict(_whole(held, world))
     if world.rank == 0:
-        part = path.with_name(f".{path.name}.part")
-        if path.suffix in _TORCHS:
-            torch.save(state, part)
-        else:
-            _write(state, part)
-        part.replace(path)
+        with replacing(path) as part:
+            if path.suffix in _TORCHS:
+                with part.open("wb") as file:  # the archive then has no name of its own
+                    torch.save(state, file)
+            else:
+                _write(state, part)
     if world.mesh is not None:
         torch.distributed.barrier()
 

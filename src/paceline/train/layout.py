@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from math import prod
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, did_you_mean
 
 AXES = ("pp", "dp", "shard", "cp", "tp")  # slowest first
 _MOST = 3  # axes larger than 1 at a time
@@ -102,11 +101,8 @@ def _part(part: str, text: str) -> tuple[str, int]:
     axis, size = found[1], int(found[2])
     known = [field.name for field in fields(Layout)]
     if axis not in known:
-        near = get_close_matches(axis, known, n=1)
-        raise UsageError(
-            f"layout {text!r}: no axis {axis!r}"
-            + (f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}")
-        )
+        hint = did_you_mean(axis, known, otherwise=f"; there are: {', '.join(known)}")
+        raise UsageError(f"layout {text!r}: no axis {axis!r}{hint}")
     if size < 1:
         raise UsageError(f"layout {text!r}: {axis}={size} is not allowed; an axis needs at least 1 rank")
     return axis, size

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.core.errors import UsageError
+from paceline.core.files import user_folder
 
 VARIABLE = "PACELINE_CACHE"
 OFF = "off"
@@ -68,7 +69,5 @@ def cache_folder(settings: RemoteSettings, environment: Mapping[str, str]) -> Pa
     named = environment.get(VARIABLE, "")
     if named:
         return None if named.lower() == OFF else Path(named)
-    cache, home = Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", ""))
-    if not cache.is_absolute():  # the XDG specification has relative ones ignored
-        cache = home / ".cache"
-    return cache / "paceline" / "shards" if cache.is_absolute() else None
+    cache = user_folder("cache", environment)
+    return None if cache is None else cache / "shards"

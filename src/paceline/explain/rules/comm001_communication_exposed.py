@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paceline.core import units
-from paceline.core.safety import Safety
+from paceline.core.remedies import Safety
 from paceline.explain import spans, words
 from paceline.explain.facts import Facts
 from paceline.explain.gains import at_most

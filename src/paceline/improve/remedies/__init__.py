@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 
-from paceline.core.remedies import RemedyInfo, remedy_info
-from paceline.core.safety import Safety
+from paceline.core.remedies import RemedyInfo, Safety, remedy_info
 from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.improve.model import Candidate
 from paceline.improve.situation import Situation

@@ -6,11 +6,9 @@ on use (`local_prediction.rates_of`), so that a later version of Paceline can im
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Literal
@@ -19,6 +17,7 @@ import msgspec
 
 from paceline import __version__
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import host_file, replace_bytes
 from paceline.hardware.host import this_host
 
 SCHEMA = "paceline.profile/1"
@@ -171,10 +170,7 @@ def describe_machine(described: Mapping[str, object], day: date) -> MachineDescr
 
 def default_path(environment: Mapping[str, str]) -> Path:
     """Return where the profile of this machine is kept: ``$XDG_STATE_HOME/paceline/profile-<host>.json``."""
-    state, home = Path(environment.get("XDG_STATE_HOME", "")), Path(environment.get("HOME", ""))
-    if not state.is_absolute():  # the XDG specification has relative ones ignored
-        state = home / ".local" / "state"
-    return state / "paceline" / f"profile-{platform.node() or 'localhost'}.json"
+    return host_file("profile", ".json", environment) or Path(".paceline") / "profile.json"
 
 
 def read_profile(path: Path) -> Profile:
@@ -206,14 +202,10 @@ def write_profile(profile: Profile, path: Path) -> None:
     Raises:
         EnvironmentFault: It cannot be written.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
-        beside.replace(path)
+        replace_bytes(path, msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
         raise EnvironmentFault(
             f"cannot write {path}: {error.strerror or error}; give another file with --out"
         ) from error

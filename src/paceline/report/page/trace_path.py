@@ -57,7 +57,7 @@ def _what_if(found: PathSummary) -> Markup:
     heads = (("If", ""), ("It would take", "num"), ("As fast", "num"), ("", "bar"))
     rows = []
     for one in found.what_if:
-        times = f"{one.faster:.2f}x" if one.faster is not None else units.MISSING
+        times = units.factor(one.faster)
         left = one.after_ns / one.before_ns if one.before_ns else 0.0
         what = kernel_name(one.what) if len(one.what) > _LONG else one.what
         rows.append([what, units.seconds(one.after_ns / 1e9), times, meter(left, "forward")])

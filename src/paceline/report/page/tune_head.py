@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from paceline.core import units
-from paceline.core.safety import Safety, least_safe
+from paceline.core.remedies import Safety, least_safe
 from paceline.improve.model import Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.markup import Markup, element, join, sentence

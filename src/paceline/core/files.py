@@ -1,0 +1,62 @@
+"""Files that are replaced as a whole, and the folders in which Paceline keeps files of one user.
+
+The folders follow the XDG Base Directory Specification: state that should outlive a program, and caches that may be
+deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+_FOLDERS = {"state": ("XDG_STATE_HOME", (".local", "state")), "cache": ("XDG_CACHE_HOME", (".cache",))}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file, which replaces the file at ``path`` when the block ends.
+
+    Readers see the old file or the new file, never a part of one. If the block raises, the new file is deleted.
+
+    Args:
+        path: The file to replace. It need not exist; its folder must.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write a file as a whole: readers see the old file or the new file."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def user_folder(kind: Literal["state", "cache"], environment: Mapping[str, str]) -> Path | None:
+    """Return the folder of Paceline for this user; None if the environment names no home.
+
+    Args:
+        kind: ``state``: ``$XDG_STATE_HOME/paceline``. ``cache``: ``$XDG_CACHE_HOME/paceline``.
+        environment: Variables of the process.
+    """
+    variable, default = _FOLDERS[kind]
+    folder = Path(environment.get(variable, ""))
+    if not folder.is_absolute():  # the XDG specification has relative ones ignored
+        folder = Path(environment.get("HOME", "")).joinpath(*default)
+    return folder / "paceline" if folder.is_absolute() else None
+
+
+def host_file(stem: str, suffix: str, environment: Mapping[str, str]) -> Path | None:
+    """Return the state file of this host, such as ``profile-<host>.json``; None if the environment names no home."""
+    folder = user_folder("state", environment)
+    return None if folder is None else folder / f"{stem}-{platform.node() or 'localhost'}{suffix}"
