@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import PROGRAMS, Going, Result, gone, watched
 from tests.e2e.test_same import free_port
 
-from paceline.explain.whole_run import whole_run
+from paceline.explain.comparison import whole_run
 
 ENDLESS = PROGRAMS / "endless.py"
 # Promised is that a kill loses one second at most. A busy machine may also be late to give the recorder its turn.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.explain.facts import Facts, gather
+from paceline.explain.analysis.run_analysis import RunAnalysis, analyze_run
 from paceline.observe.probe.part import StepRow
 from paceline.observe.probe.rows import pack_step
 from paceline.record import layout
@@ -254,11 +254,11 @@ class RunFolder:
     def read(self) -> Run:
         return read_run(self.folder)
 
-    def facts(self) -> Facts:
+    def facts(self) -> RunAnalysis:
         """Close the run, if it was not, and gather its facts."""
         if not list(self.folder.glob("launch-*.json")):
             self.launch()
-        return gather(self.read())
+        return analyze_run(self.read())
 
 
 def _meta(number: int, pid: int) -> dict[str, Any]:

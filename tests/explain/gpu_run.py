@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.explain.build import FIRST_NS, HOST, RunFolder, S, steps
 
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.record import layout
 from paceline.record.layout import FLAG_DEVICE_TIMED, FLAG_FRESH
 
@@ -91,7 +91,7 @@ def gpu_run(
     memory: tuple[float, float, int] = (90.0, 95.0, 0),
     summary: Mapping[str, Any] | None = None,
     notes: Sequence[Mapping[str, Any]] | None = None,
-) -> Facts:
+) -> RunAnalysis:
     """Write a run of one rank on one GPU and gather its facts.
 
     `readings`: what differs from READING, for each by its number or for all. `memory`: GiB allocated at most and

@@ -40,11 +40,11 @@ def test_a_cpu_run_beside_a_hot_shared_and_broken_gpu(tmp_path):
         "syncs": [{"slot": "mid", "function": "f (a.py:1)", "text": "x.item()", "count": 90}],
         "samples": [{"slot": "mid", "side": "", "count": 100}],
     }
-    facts = gpu_run(
+    analysis = gpu_run(
         tmp_path, timed(transfer=5), meta={"device": "cpu"}, readings=bad, memory=(139, 139, 9), summary=syncs
     )
-    assert not GPU_CODES & set(found(facts))
-    assert not {"XFER001", "MEM001"} & set(found(facts))
+    assert not GPU_CODES & set(found(analysis))
+    assert not {"XFER001", "MEM001"} & set(found(analysis))
 
 
 def test_a_cpu_run_alone(tmp_path):
@@ -161,9 +161,9 @@ def test_gpu004_corrected_errors_alone_are_none(tmp_path):
 
 
 def test_gpu004_is_said_of_a_short_run_too(tmp_path):
-    facts = gpu_run(tmp_path, timed(5), readings={"xids": [79]})
-    assert not facts.enough
-    assert [f.code for f in diagnose(facts.run).findings] == ["GPU004"]
+    analysis = gpu_run(tmp_path, timed(5), readings={"xids": [79]})
+    assert not analysis.enough
+    assert [f.code for f in diagnose(analysis.run).findings] == ["GPU004"]
 
 
 def of_stranger(own, memory=8 * GIB):
@@ -434,6 +434,6 @@ def test_comp001_needs_a_gpu_that_works(tmp_path):
 
 def test_backward_is_not_communication_on_a_gpu(tmp_path):
     """Torch runs a backward on CUDA in a thread of its own: the training thread is off the CPU all the while."""
-    facts = gpu_run(tmp_path, timed(backward_blocked=6), meta={"distributed": True, "world": 1})
-    assert facts.shares["communication"] == 0
-    assert "communication" in diagnose(facts.run).unavailable
+    analysis = gpu_run(tmp_path, timed(backward_blocked=6), meta={"distributed": True, "world": 1})
+    assert analysis.shares["communication"] == 0
+    assert "communication" in diagnose(analysis.run).unavailable

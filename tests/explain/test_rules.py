@@ -23,7 +23,7 @@ from tests.explain.build import (
 )
 from tests.explain.gpu_run import gpu_run
 
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Finding
 from paceline.explain.rules import all_rules
 from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH, FLAG_PROFILED
@@ -31,9 +31,9 @@ from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH, FLAG_PROFILED
 MIB = 2.0**20
 
 
-def found(facts: Facts) -> dict[str, Finding]:
+def found(analysis: RunAnalysis) -> dict[str, Finding]:
     """All findings, by code; what must hold of every one of them is checked."""
-    findings = {rule.code: rule.check(facts) for rule in all_rules() if rule.check is not None}
+    findings = {rule.code: rule.check(analysis) for rule in all_rules() if rule.check is not None}
     return {code: check_form(finding, code) for code, finding in findings.items() if finding is not None}
 
 

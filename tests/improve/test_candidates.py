@@ -9,7 +9,7 @@ import pytest
 from tests.explain.build import RunFolder, loader, meter, plain, training
 from tests.explain.gpu_run import OPTIMIZER, gpu_run, timed, window
 
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.improve.model import Candidate
 from paceline.improve.recipe import Recipe, checked
 from paceline.improve.remedies import candidates
@@ -20,7 +20,7 @@ FED = {"loaders": [loader(num_workers=0, pin_memory=False, meter=meter(200, 0.00
 LAUNCH_BOUND = {"device": {"lag_count": 20, "lag_s": {"forward": 0.0, "backward": 0.0}}}
 
 
-def proposed(facts: Facts, recipe: Recipe | None = None) -> dict[str, Candidate]:
+def proposed(facts: RunAnalysis, recipe: Recipe | None = None) -> dict[str, Candidate]:
     """What is proposed, by its settings: ``ddp.bucket_cap_mb=100``."""
     found = candidates(Situation(run=facts.run, recipe=recipe or {}))
     for candidate in found:
@@ -31,11 +31,11 @@ def proposed(facts: Facts, recipe: Recipe | None = None) -> dict[str, Candidate]
     }
 
 
-def on_cpu(tmp_path, **summary: Any) -> Facts:
+def on_cpu(tmp_path, **summary: Any) -> RunAnalysis:
     return RunFolder(tmp_path).rank(plain(60, optimizer=5), summary=summary).gauges().facts()
 
 
-def on_ranks(tmp_path, count: int = 2, meta: Mapping[str, Any] | None = None, **row: Any) -> Facts:
+def on_ranks(tmp_path, count: int = 2, meta: Mapping[str, Any] | None = None, **row: Any) -> RunAnalysis:
     folder = RunFolder(tmp_path)
     exchanges = training(exchanges=row.get("synced", 1))
     for number in range(count):

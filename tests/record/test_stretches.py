@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.build import RunFolder, plain, steps
 
-from paceline.explain.breakdown import break_down, timeline
-from paceline.explain.loss import loss_curve
+from paceline.explain.analysis.breakdown import break_down, timeline
+from paceline.explain.analysis.loss import loss_curve
 from paceline.record import stretches as module
 from paceline.record.read import read_run
 from paceline.record.stretches import rows_of_each, stretches

@@ -15,9 +15,9 @@ from tests.report.test_plan_html import advice_of, offers_page
 from tests.report.test_trace_html import read
 
 from paceline.explain.compare import compare
+from paceline.explain.diagnose import findings_in
 from paceline.explain.model import Diagnosis, SourceLines
 from paceline.explain.next_step import NextStep
-from paceline.explain.traced import findings_in
 from paceline.record.read import read_run
 from paceline.report import compare_html, html, plan_html, trace_html, tune_html
 from paceline.report.page.next_step import Then

@@ -12,7 +12,7 @@ from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.reading import Reading
 from tests.traces.making import captured, gpu, host, launch
 
-from paceline.explain.traced import findings_in
+from paceline.explain.diagnose import findings_in
 from paceline.report.trace_html import to_html
 from paceline.report.trace_markdown import to_markdown
 from paceline.traces.analyze.ranks import Wanted, read_all

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from tests.report import tune_sample
 
+from paceline.explain.comparison import WholeRun
 from paceline.explain.next_step import NextStep
-from paceline.explain.whole_run import WholeRun
 from paceline.improve.next_step import next_steps
 from paceline.report.tune_json import tuned_json
 from paceline.report.tune_terminal import render

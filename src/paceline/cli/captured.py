@@ -34,7 +34,7 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
     from rich.console import Console
 
     from paceline.cli.outputs import write_text
-    from paceline.explain.traced import findings_in
+    from paceline.explain.diagnose import findings_in
     from paceline.report.trace_html import to_html
     from paceline.report.trace_terminal import render_traces
     from paceline.traces.analyze.ranks import Wanted, read_all

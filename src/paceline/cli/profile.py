@@ -29,7 +29,7 @@ def command(directory: Path | None, run: str) -> int:
     of the run is profiled. The profiled steps are slightly slower, so they are not included in step times. A report
     shows the newest window.
     """
-    from paceline.explain.ending import RUNNING, ended
+    from paceline.explain.analysis.ending import RUNNING, ended
     from paceline.record.read import read_run
 
     folder = find_run(run, directory or RUNS)

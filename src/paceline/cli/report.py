@@ -103,7 +103,7 @@ def _line(folder: Path) -> RunLine:
 
 def _told(folder: Path) -> tuple[str, str]:
     """Return how a run ended and its command, from its launch records alone."""
-    from paceline.explain.ending import ended
+    from paceline.explain.analysis.ending import ended
     from paceline.record.read import read_launches
 
     try:

@@ -94,7 +94,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     """
     from rich.console import Console
 
-    from paceline.explain.traced import findings_in
+    from paceline.explain.diagnose import findings_in
     from paceline.report.trace_html import to_html as to_html_text
     from paceline.report.trace_json import traces_json
     from paceline.report.trace_markdown import to_markdown as to_markdown_text

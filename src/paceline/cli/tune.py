@@ -199,8 +199,8 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
 def _last_run(line: list[str]) -> dict[str, Any]:
     """Return facts of the last recorded run of the program, as fields of a result; empty if the run cannot be read."""
     from paceline.cli.runs import last_run
-    from paceline.explain.ending import ended
-    from paceline.explain.whole_run import whole_run
+    from paceline.explain.analysis.ending import ended
+    from paceline.explain.comparison import whole_run
     from paceline.record.read import read_run
 
     try:

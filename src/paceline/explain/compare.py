@@ -1,4 +1,4 @@
-"""What got slower or faster between two runs, and why? Two records in, one `Comparison` out.
+"""Compare the times of two runs, and find what else differs: phases, findings, losses and settings.
 
 Time for a step is the mean over the steady steps that both runs have: the means of the phases add up to it, and it is
 what is paid for (a median would miss a stall in every tenth step). Its intervals are those of batch means. Where
@@ -7,30 +7,54 @@ other programs took cores, the interval also holds what the runs may have taken 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
+
+import numpy as np
 
 from paceline.core import units
 from paceline.core.errors import UsageError
-from paceline.core.statistics import Floats, Interval, mean_interval, paired_ratio
-from paceline.explain.comparison import Basis, Comparison, Outcome, PhaseChange
-from paceline.explain.contention import taken_by_others
-from paceline.explain.contrast import differences, gone_findings, loss_change, new_findings, notes
+from paceline.core.statistics import Floats, Interval, mean_interval, median_interval, paired_ratio
+from paceline.explain.analysis.contention import taken_by_others
+from paceline.explain.analysis.ending import FINISHED, RUNNING
+from paceline.explain.analysis.run_analysis import MIN_STEPS, RankAnalysis, RunAnalysis, analyze_run
+from paceline.explain.comparison import Basis, Comparison, Difference, LossChange, Outcome, PhaseChange, whole_run
 from paceline.explain.diagnose import diagnose
-from paceline.explain.facts import MIN_STEPS, Facts, gather
-from paceline.explain.model import Diagnosis
-from paceline.explain.step_series import WALL, Series, paired_series
-from paceline.explain.whole_run import whole_run
+from paceline.explain.model import Diagnosis, Finding
+from paceline.explain.verdict import TOO_SHORT
+from paceline.record import layout
 from paceline.record.layout import PHASES
-from paceline.record.run import Run
+from paceline.record.run import Rank, Run, column
 
 _ALIKE = 0.01  # numbers of samples in a step that are this near to each other are the same
 _NEGLIGIBLE_S = 1e-9
 _COUNTS = 0.05  # a phase that takes this share of a step counts
 _SAME_FACTOR = 1.25  # factors no further apart than this are the same
+_LOSS_WINDOW = 20  # losses that make up the loss at a step
+_META = {"torch": "torch", "python": "Python", "threads": "compute threads of a rank"}
+_LOADER = (
+    "class",
+    "dataset",
+    "sampler",
+    "collate_fn",
+    "drop_last",
+    "pin_memory",
+    "persistent_workers",
+    "prefetch_factor",
+    "start_method",
+)
+_CONTENTION = "HOST003"
+_LATE_AND_HARMLESS = frozenset({"CONV003"})
+_LATE = _LATE_AND_HARMLESS | {"CONV001", "CONV002", "MEM002", "RUN005"}  # findings that show only after many steps
 
-Both = tuple[Facts, Facts]
+WALL = "wall"
+
+Series = Mapping[str, Floats]
+"""Seconds of steps in order: ``wall``, and the nine phases, which add up to it."""
+
+Both = tuple[RunAnalysis, RunAnalysis]
 
 
 def compare(before: Run, after: Run, tolerance: float) -> Comparison:
@@ -51,28 +75,28 @@ def compare(before: Run, after: Run, tolerance: float) -> Comparison:
                 f"nothing to compare: run {run.run_id} has no training step ({one.ended}); "
                 f"`paceline report {run.run_id}` says more"
             )
-    facts = gather(before), gather(after)
-    series = paired_series(*facts)
-    shared = _shared(facts, told, tolerance)
+    analysis = analyze_run(before), analyze_run(after)
+    series = paired_series(*analysis)
+    shared = _shared(analysis, told, tolerance)
     steps = len(series[0][WALL])
-    return _too_short(steps, shared) if steps < MIN_STEPS else _judged(series, facts, shared)
+    return _too_short(steps, shared) if steps < MIN_STEPS else _judged(series, analysis, shared)
 
 
-def _shared(facts: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
+def _shared(analysis: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
     """Return the parts of a comparison that need no statistics of time."""
     return {
         "before": told[0],
         "after": told[1],
         "tolerance": tolerance,
         "basis": _basis(*told),
-        "loss": loss_change(facts[0].first.record, facts[1].first.record),
+        "loss": loss_change(analysis[0].first.record, analysis[1].first.record),
         "new": new_findings(*told),
         "gone": gone_findings(*told),
-        "differences": differences(facts, told),
+        "differences": differences(analysis, told),
         "notes": notes(told),
-        "whole_before": whole_run(facts[0].run),
-        "whole_after": whole_run(facts[1].run),
-        "launch_after": facts[1].run.launches[0] if facts[1].run.launches else None,
+        "whole_before": whole_run(analysis[0].run),
+        "whole_after": whole_run(analysis[1].run),
+        "launch_after": analysis[1].run.launches[0] if analysis[1].run.launches else None,
     }
 
 
@@ -89,12 +113,12 @@ def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
     )
 
 
-def _judged(series: tuple[Series, Series], facts: Both, shared: dict[str, Any]) -> Comparison:
+def _judged(series: tuple[Series, Series], analysis: Both, shared: dict[str, Any]) -> Comparison:
     told = shared["before"], shared["after"]
     divisors = [_samples(one) if shared["basis"] == "sample" else 1.0 for one in told]
     before, after = (_divided(one, divisor) for one, divisor in zip(series, divisors, strict=True))
     measured = paired_ratio(before[WALL], after[WALL])
-    time = _without_others(measured, *(taken_by_others(one) for one in facts))
+    time = _without_others(measured, *(taken_by_others(one) for one in analysis))
     outcome = outcome_of(time, shared["tolerance"])
     changes = _phase_changes(before, after, changed=not time.low <= 1 <= time.high)
     shared["notes"] += alike_everywhere(changes, time)
@@ -202,3 +226,150 @@ def _longer(factor: float) -> str:
 def _signed(factor: float) -> str:
     change = factor - 1
     return f"{'+' if change >= 0 else '-'}{units.percent(abs(change))}"
+
+
+# --------------------------------------------------------------------------------------------------- steps of both runs
+
+
+def paired_series(before: RunAnalysis, after: RunAnalysis) -> tuple[Series, Series]:
+    """Return the series of two runs over the steady steps that both have, so that the n-th of each belong together."""
+    ranks = _together(before.ranks), _together(after.ranks)
+    common = _shared_steps([*ranks[0], *ranks[1]])
+    return _series(ranks[0], common), _series(ranks[1], common)
+
+
+def _series(ranks: Sequence[RankAnalysis], common: Floats) -> Series:
+    at = [np.isin(rank.rows["index"], common) for rank in ranks]
+
+    def averaged(name: str) -> Floats:
+        columns = [rank.walls if name == WALL else rank.phases[name] for rank in ranks]
+        mean: Floats = np.mean([values[rows] for values, rows in zip(columns, at, strict=True)], axis=0)
+        return mean
+
+    return {name: averaged(name) for name in (WALL, *PHASES)}
+
+
+def _shared_steps(ranks: Sequence[RankAnalysis]) -> Floats:
+    """Return the numbers of the steps that all ranks have."""
+    numbers = [rank.rows["index"] for rank in ranks]
+    return reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), numbers)
+
+
+def _together(ranks: Sequence[RankAnalysis]) -> Sequence[RankAnalysis]:
+    """Return the ranks to average over: all, or the slowest where they share too few steps to be training together."""
+    least = min(len(rank.rows) for rank in ranks)
+    if len(_shared_steps(ranks)) >= max(MIN_STEPS, least / 2):
+        return ranks
+    return [max(ranks, key=lambda rank: float(rank.walls.mean()))]
+
+
+# ------------------------------------------------------------------------------------------------------ findings
+
+
+def new_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
+    """Return the findings that only the run after has, unless the run before was too short to have them."""
+    shorter = _steps_of(before) < _steps_of(after)
+    return [f for f in _unshared(after, before) if not (shorter and f.code in _LATE_AND_HARMLESS)]
+
+
+def gone_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
+    """Return the findings that only the run before has, unless the run after was too short to have them."""
+    shorter = _steps_of(after) < _steps_of(before)
+    return [f for f in _unshared(before, after) if not (shorter and f.code in _LATE)]
+
+
+def _unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
+    """Return the findings of the first that the second does not have, without those that ask for nothing.
+
+    A run that is too short for a diagnosis has no findings about speed, so nothing is concluded from their absence.
+    """
+    known = {finding.code for finding in second.findings}
+    found = [f for f in first.findings if f.code not in known and f.severity != "info"]
+    return [f for f in found if f.code in _LATE] if second.verdict == TOO_SHORT else found
+
+
+def _steps_of(told: Diagnosis) -> int:
+    return max((rank.steps for rank in told.ranks), default=0)
+
+
+# ------------------------------------------------------------------------------------------------------ loss
+
+
+def loss_change(before: Rank, after: Rank) -> LossChange | None:
+    """Compare the losses up to the last step that both ranks have taken; None where one has none."""
+    curves = _losses(before), _losses(after)
+    if not all(len(steps) for steps, _ in curves):
+        return None
+    last = int(min(steps[-1] for steps, _ in curves))
+    known = [values[(steps <= last) & np.isfinite(values)] for steps, values in curves]
+    middle = [median_interval(values[-_LOSS_WINDOW:]) for values in known]
+    alike, common = _alike(*curves)
+    if middle[0] is None or middle[1] is None:
+        return None
+    return LossChange(step=last, before=middle[0], after=middle[1], steps_alike=alike, steps_common=common)
+
+
+def _losses(rank: Rank) -> tuple[Floats, Floats]:
+    rows = rank.steps[(rank.steps["flags"] & layout.FLAG_LOSS) != 0]
+    return column(rows, "index"), column(rows, "loss")
+
+
+def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[int, int]:
+    """Count the steps from the first on whose losses are the same to the last bit, and the steps in common."""
+    _, first, second = np.intersect1d(before[0], after[0], assume_unique=True, return_indices=True)
+    same = (before[1][first] == after[1][second]) | (np.isnan(before[1][first]) & np.isnan(after[1][second]))
+    return (int(np.argmin(same)) if not same.all() else len(same)), len(same)
+
+
+# -------------------------------------------------------------------------------------------------- settings
+
+
+def differences(analysis: tuple[RunAnalysis, RunAnalysis], told: tuple[Diagnosis, Diagnosis]) -> list[Difference]:
+    """Return what the two runs do not share: command, device, ranks, batch, versions, settings of the loader."""
+    before, after = (dict(_settings(*side)) for side in zip(analysis, told, strict=True))
+    names = [*before, *(name for name in after if name not in before)]
+    pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in names)
+    return [Difference(name=name, before=one, after=other) for name, one, other in pairs if one != other]
+
+
+def _settings(analysis: RunAnalysis, told: Diagnosis) -> Iterator[tuple[str, str]]:
+    meta = analysis.first.record.meta
+    yield "command", told.command
+    recipes = {launch.recipe for launch in analysis.run.launches}
+    yield "recipe", ", ".join(sorted(filter(None, recipes))) or "none"
+    yield "device", told.device_name or told.device
+    yield "ranks", str(told.world)
+    yield "batch size of a rank", "unknown" if told.batch_size is None else f"{told.batch_size:g}"
+    for key, name in _META.items():
+        yield name, str(meta.get(key, "unknown"))
+    if told.loader is not None:
+        yield "loader workers", str(told.loader.workers)
+        yield "loader threads", str(told.loader.threads)
+        yield from _loader_settings(told.loader.settings)
+
+
+def _loader_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for key in _LOADER:
+        if settings.get(key) is not None:
+            yield f"loader {key}", str(settings[key])
+
+
+# ----------------------------------------------------------------------------------------------------- notes
+
+
+def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
+    """Return what should be known before the comparison is believed."""
+    same = told[0].run_id == told[1].run_id
+    found = ["BEFORE and AFTER name the same run; `paceline report` lists all runs"] if same else []
+    contended = [any(finding.code == _CONTENTION for finding in one.findings) for one in told]
+    if any(contended):
+        which = "both runs were" if all(contended) else f"the run {'before' if contended[0] else 'after'} was"
+        found.append(f"{which} slowed down by other programs that used the CPU ({_CONTENTION})")
+    for which, one in zip(("before", "after"), told, strict=True):
+        if one.exit_code is not None and one.ended != FINISHED:
+            found.append(f"the run {which} did not finish: {one.ended}")
+        elif one.ended == RUNNING:
+            found.append(f"the run {which} is still running; its steps so far are compared")
+        if one.verdict == TOO_SHORT:
+            found.append(f"the run {which} is too short for a diagnosis, so it has no findings about speed")
+    return found

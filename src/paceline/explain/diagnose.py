@@ -1,4 +1,4 @@
-"""From a run's record to its diagnosis: the one entry to this room."""
+"""From the record of a run, or from profiler captures, to findings and a verdict."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.core import units
-from paceline.explain.breakdown import timeline
-from paceline.explain.contention import with_confidence
-from paceline.explain.device_times import why_host_times
-from paceline.explain.ending import ended, unended_ranks
-from paceline.explain.facts import MIN_STEADY_S, MIN_STEPS, Facts, gather
-from paceline.explain.gauges import gauge_series, missing_gauges
-from paceline.explain.gpu import why_no_gpu
-from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction
+from paceline.explain.analysis.breakdown import timeline, why_host_times
+from paceline.explain.analysis.captures import timed
+from paceline.explain.analysis.contention import with_confidence
+from paceline.explain.analysis.ending import ended, unended_ranks
+from paceline.explain.analysis.gauges import gauge_series, missing_gauges
+from paceline.explain.analysis.gpu import why_no_gpu
+from paceline.explain.analysis.run_analysis import MIN_STEADY_S, MIN_STEPS, RunAnalysis, analyze_run
+from paceline.explain.analysis.source_lines import source_lines
+from paceline.explain.model import Cost, Diagnosis, Finding, HotFunction, RankBreakdown
 from paceline.explain.rules import all_rules
-from paceline.explain.source import source_lines
-from paceline.explain.throughput import samples_per_s
 from paceline.explain.verdict import NO_STEPS, TOO_SHORT, ordered, verdict_of
+from paceline.record import layout
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
+from paceline.traces.analyze.ranks import Traces
 
 # Findings that need no steady steps.
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
+_LEAST_ALIKE = 8  # steps whose losses identify the samples of a rank
 
 
 def diagnose(run: Run) -> Diagnosis:
     """Explain a run as it stands on disk now."""
-    return _with_steps(run, gather(run)) if run.ranks else _without_steps(run)
+    return _with_steps(run, analyze_run(run)) if run.ranks else _without_steps(run)
 
 
 def _without_steps(run: Run) -> Diagnosis:
@@ -74,14 +76,14 @@ def _why_no_steps(exit_code: int | None) -> str:
     return "no Python process that Paceline watched ran a backward pass"
 
 
-def _with_steps(run: Run, facts: Facts) -> Diagnosis:
-    found = _findings(facts)
-    findings = ordered(found, facts.shares)
-    verdict, text = _verdict(facts, ordered(found))  # by what each could gain alone
-    ranks = [r.breakdown for r in facts.ranks]
+def _with_steps(run: Run, analysis: RunAnalysis) -> Diagnosis:
+    found = _findings(analysis)
+    findings = ordered(found, analysis.shares)
+    verdict, text = _verdict(analysis, ordered(found))  # by what each could gain alone
+    ranks = [r.breakdown for r in analysis.ranks]
     slowest = max(ranks, key=lambda r: r.step_s.value)
-    first = facts.first
-    device_wait = 1 - sum(facts.shares[p] for p in ("forward", "backward", "optimizer"))
+    first = analysis.first
+    device_wait = 1 - sum(analysis.shares[p] for p in ("forward", "backward", "optimizer"))
     return Diagnosis(
         run_id=run.run_id,
         command=_command(run),
@@ -92,48 +94,48 @@ def _with_steps(run: Run, facts: Facts) -> Diagnosis:
         world=len(ranks),
         wall_s=_wall_s(run),
         ranks=ranks,
-        shares=facts.shares,
+        shares=analysis.shares,
         seconds={p: float(np.median([r.seconds[p] for r in ranks])) for p in PHASES},
         step_s=slowest.step_s,
         p95_s=slowest.p95_s,
-        samples_per_s=samples_per_s([(r.record, r.breakdown) for r in facts.ranks]),
+        samples_per_s=samples_per_s([(r.record, r.breakdown) for r in analysis.ranks]),
         batch_size=ranks[0].batch_size,
         mfu=first.mfu.value,
         loader=first.loader,
-        loss=facts.loss,
+        loss=analysis.loss,
         cost=_cost(run, device_wait),
         verdict=verdict,
         verdict_text=text,
         findings=findings,
-        unavailable=_unavailable(run, facts),
-        memory=_memory(facts),
-        timelines={r.record.rank: timeline(r.record) for r in facts.ranks[:16]},
+        unavailable=_unavailable(run, analysis),
+        memory=_memory(analysis),
+        timelines={r.record.rank: timeline(r.record) for r in analysis.ranks[:16]},
         gauges=gauge_series(run),
-        problems=[*run.problems, *_faults(facts)],
-        top_operators=_operators(facts),
+        problems=[*run.problems, *_faults(analysis)],
+        top_operators=_operators(analysis),
         startup_s=ranks[0].startup_s,
-        sources=source_lines(run, findings, _listed(facts)),
+        sources=source_lines(run, findings, _listed(analysis)),
     )
 
 
-def _listed(facts: Facts) -> list[str]:
+def _listed(analysis: RunAnalysis) -> list[str]:
     """Return the functions that the report lists."""
-    loader = facts.first.loader
-    return [one.function for one in (*(loader.hot if loader else ()), *facts.first.breakdown.host_functions)]
+    loader = analysis.first.loader
+    return [one.function for one in (*(loader.hot if loader else ()), *analysis.first.breakdown.host_functions)]
 
 
-def _findings(facts: Facts) -> list[Finding]:
+def _findings(analysis: RunAnalysis) -> list[Finding]:
     """Return what the rules find, in their order."""
-    rules = [rule for rule in all_rules() if facts.enough or rule.code in _ANYTIME]
-    found = [f for rule in rules if rule.check is not None and (f := rule.check(facts)) is not None]
-    return with_confidence(found, facts)
+    rules = [rule for rule in all_rules() if analysis.enough or rule.code in _ANYTIME]
+    found = [f for rule in rules if rule.check is not None and (f := rule.check(analysis)) is not None]
+    return with_confidence(found, analysis)
 
 
-def _verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[str, str]:
-    if facts.enough or findings:
+def _verdict(analysis: RunAnalysis, findings: Sequence[Finding]) -> tuple[str, str]:
+    if analysis.enough or findings:
         return verdict_of(findings)
-    steps = min(len(r.rows) for r in facts.ranks)
-    seconds = min(r.total_s for r in facts.ranks)
+    steps = min(len(r.rows) for r in analysis.ranks)
+    seconds = min(r.total_s for r in analysis.ranks)
     return TOO_SHORT, (
         f"too short for a diagnosis: {steps} steady steps (after the warm-up) in {units.seconds(seconds)}, but at "
         f"least {MIN_STEPS} steps and {units.seconds(MIN_STEADY_S)} are needed"
@@ -184,27 +186,27 @@ def _cost(run: Run, idle_share: float) -> Cost | None:
     )
 
 
-def _memory(facts: Facts) -> dict[str, float | None]:
-    ranks = [r.breakdown for r in facts.ranks]
+def _memory(analysis: RunAnalysis) -> dict[str, float | None]:
+    ranks = [r.breakdown for r in analysis.ranks]
     rss = [r.peak_rss_bytes for r in ranks if r.peak_rss_bytes is not None]
     device = [r.peak_device_bytes for r in ranks if r.peak_device_bytes is not None]
     return {
         "peak_rss_bytes": max(rss, default=None),
         "peak_device_bytes": max(device, default=None),
-        "device_total_bytes": facts.first.record.meta.get("device_total_bytes"),
-        "host_limit_bytes": facts.host.memory_limit_bytes,
+        "device_total_bytes": analysis.first.record.meta.get("device_total_bytes"),
+        "host_limit_bytes": analysis.host.memory_limit_bytes,
     }
 
 
-def _unavailable(run: Run, facts: Facts) -> dict[str, str]:
-    first = facts.first
+def _unavailable(run: Run, analysis: RunAnalysis) -> dict[str, str]:
+    first = analysis.first
     off = first.record.meta.get("switched_off") or {}
     found = {**missing_gauges(run), **{str(part): str(why) for part, why in off.items()}}
     if first.mfu.value is None:
         found["mfu"] = first.mfu.reason
     if first.record.device == "cpu":
         found["device_memory"] = "training runs on the CPU; see host memory"
-    if facts.loss is None:
+    if analysis.loss is None:
         found["loss"] = (
             "Paceline could not read a loss without waiting for the GPU, or the program did not call backward on a "
             "scalar loss"
@@ -240,18 +242,59 @@ def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
     return found
 
 
-def _faults(facts: Facts) -> list[str]:
+def _faults(analysis: RunAnalysis) -> list[str]:
     return [
         f"watching stopped on rank {r.record.rank}: {note['reason']}"
-        for r in facts.ranks
+        for r in analysis.ranks
         for note in r.record.noted("fault")
     ]
 
 
-def _operators(facts: Facts) -> list[HotFunction]:
-    window = facts.first.window
+def _operators(analysis: RunAnalysis) -> list[HotFunction]:
+    window = analysis.first.window
     if window is None or window.operator_s <= 0:
         return []
     return [
         HotFunction(function=o.name, share=o.time_s / window.operator_s, count=o.count) for o in window.operators[:12]
     ]
+
+
+# ----------------------------------------------------------------------------------------------------- samples a second
+
+
+def samples_per_s(ranks: Sequence[tuple[Rank, RankBreakdown]]) -> float | None:
+    """Return the samples a second over all ranks, each sample counted once; None if no rank's samples are known.
+
+    Tensor-parallel ranks compute the same loss from the same samples, and of pipeline stages only the last has a loss.
+    Ranks whose losses are the same to the last bit in every step see the same samples.
+    """
+    known = [(rank, own.samples_per_s) for rank, own in ranks if own.samples_per_s is not None]
+    with_loss = [(rank, rate) for rank, rate in known if _first_losses(rank)]
+    rates: dict[bytes, float] = {}
+    for number, (rank, rate) in enumerate(with_loss or known):
+        identity = _first_losses(rank) or str(number).encode()
+        rates[identity] = max(rate, rates.get(identity, 0.0))
+    return sum(rates.values()) if rates else None
+
+
+def _first_losses(rank: Rank) -> bytes:
+    """Return the losses of the first steps as bytes; empty if there are too few, or if they are all the same."""
+    seen = rank.steps[(rank.steps["flags"] & layout.FLAG_LOSS) != 0][: 4 * _LEAST_ALIKE]["loss"]
+    finite = seen[np.isfinite(seen)]
+    return finite.tobytes() if len(finite) >= _LEAST_ALIKE and np.ptp(finite) > 0 else b""
+
+
+# ---------------------------------------------------------------------------------------------------- profiler captures
+
+
+def capture_verdict(traces: Traces, findings: Sequence[Finding]) -> str | None:
+    """Return the name of what holds the run back most, ``balanced`` where nothing does; None without GPU events."""
+    if not timed(traces) and not findings:
+        return None
+    return findings[0].name if findings else "balanced"
+
+
+def findings_in(traces: Traces) -> list[Finding]:
+    """Decide every finding that captures can show."""
+    checks = [rule.check_traces for rule in all_rules() if rule.check_traces is not None]
+    return ordered([found for check in checks if (found := check(traces)) is not None])

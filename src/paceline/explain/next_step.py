@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from paceline.core.remedies import SAFETY_CLASSES, Safety
+from paceline.explain.analysis.ending import RUNNING
 from paceline.explain.comparison import Comparison
-from paceline.explain.ending import RUNNING
 from paceline.explain.model import Diagnosis, Finding, Remedy
 from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT
 from paceline.record.run import Launch

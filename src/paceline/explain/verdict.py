@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline.explain.gains import with_best_remedy, within_budget
+from paceline.explain.analysis.gains import with_best_remedy, within_budget
 from paceline.explain.model import Finding, Gain
 
 NO_STEPS, TOO_SHORT, BALANCED = "no-steps", "too-short", "balanced"  # verdicts that are not findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.explain import mfu
+from paceline.explain.analysis import mfu
 from paceline.improve.situation import Situation
 
 

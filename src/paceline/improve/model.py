@@ -8,8 +8,8 @@ from typing import Literal
 
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
+from paceline.explain.comparison import WholeRun
 from paceline.explain.model import Diagnosis, Gain
-from paceline.explain.whole_run import WholeRun
 from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim
 from paceline.improve.gpu_blocks import GpuRange

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.remedies import Safety
-from paceline.explain.loader import training_loaders
+from paceline.explain.analysis.loader import training_loaders
 from paceline.improve import child
 from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
 from paceline.improve.child.seeds import SEED

@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from paceline.explain import words
+from paceline.explain.analysis.loader import training_loaders
+from paceline.explain.analysis.loader_model import LoaderModel, loader_model_of, waiting_rank
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, analyze_run
 from paceline.explain.diagnose import diagnose
-from paceline.explain.facts import Facts, RankFacts, gather
-from paceline.explain.loader import training_loaders
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
-from paceline.explain.supply import Supply, supply_of, waiting_rank
 from paceline.improve.recipe import Recipe
 from paceline.record.run import Run, column
 
@@ -29,9 +29,9 @@ class Situation:
     cpu_flags: frozenset[str] = frozenset()  # instruction sets of the processor; none: not known
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> RunAnalysis:
         """The run as rules see it."""
-        return gather(self.run)
+        return analyze_run(self.run)
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -53,7 +53,7 @@ class Situation:
         return max(gains, key=lambda g: g.high, default=None)
 
     @cached_property
-    def waiting(self) -> tuple[RankFacts, Supply] | None:
+    def waiting(self) -> tuple[RankAnalysis, LoaderModel] | None:
         """The rank that waits most for data, with its supply."""
         return waiting_rank(self.facts)
 
@@ -69,9 +69,9 @@ class Situation:
         return rank.loader
 
     @cached_property
-    def supply(self) -> Supply:
+    def supply(self) -> LoaderModel:
         """How the waiting rank, or the first, is supplied with batches."""
-        return self.waiting[1] if self.waiting is not None else supply_of(self.facts, self.facts.first)
+        return self.waiting[1] if self.waiting is not None else loader_model_of(self.facts, self.facts.first)
 
     @property
     def cores(self) -> int:

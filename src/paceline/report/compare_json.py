@@ -9,10 +9,9 @@ from typing import Any
 
 from paceline import __version__
 from paceline.core.statistics import Interval
-from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange
+from paceline.explain.comparison import METHOD, Comparison, LossChange, PhaseChange, WholeRun
 from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.next_step import after_comparison
-from paceline.explain.whole_run import WholeRun
 from paceline.report.words import finite, steps_of
 
 SCHEMA = "paceline.compare/1"

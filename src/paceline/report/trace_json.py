@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.explain.analysis.captures import roof_of
+from paceline.explain.diagnose import capture_verdict
 from paceline.explain.model import Finding
-from paceline.explain.roofline import roof_of
-from paceline.explain.traced import verdict_of
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.report.json_run import finding_json
 from paceline.traces.analyze.collectives import Collective, Straggler
@@ -35,7 +35,7 @@ def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | N
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
         "against": _contrast(against, contrasted(against.ranks, traces.ranks)) if against is not None else None,
-        "verdict": verdict_of(traces, findings),
+        "verdict": capture_verdict(traces, findings),
         "findings": [finding_json(finding) for finding in findings],
         "problems": [*traces.problems, *(against.problems if against is not None else ())],
     }

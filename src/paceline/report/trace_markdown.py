@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.explain.diagnose import capture_verdict
 from paceline.explain.model import Finding
-from paceline.explain.traced import verdict_of
 from paceline.report import words
 from paceline.report.markdown import code, escape, folded
 from paceline.report.markdown import finding as finding_part
@@ -41,7 +41,7 @@ def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | No
 
 
 def _title(traces: Traces, findings: Sequence[Finding]) -> str:
-    verdict = verdict_of(traces, findings)
+    verdict = capture_verdict(traces, findings)
     mark = _MARKS[findings[0].severity] if findings else "🟢" if verdict else "⚪"
     return f"### {mark} {code(verdict or 'no verdict')}\n\n{escape(words.headline(said(traces, findings)))}"
 

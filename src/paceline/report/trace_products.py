@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from paceline.core import units
-from paceline.explain.roofline import roof_of
+from paceline.explain.analysis.captures import roof_of
 from paceline.hardware.catalogue import match_gpu
 from paceline.report.words import count
 from paceline.traces.analyze.matrix_products import Product, matrix_of

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.core import units
+from paceline.explain.diagnose import capture_verdict
 from paceline.explain.model import Finding
-from paceline.explain.traced import verdict_of
 from paceline.report.terminal import encodable
 from paceline.report.trace_contrast import contrast_lines
 from paceline.report.trace_idle import idle_text
@@ -198,7 +198,7 @@ def kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
 
 def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
     """Say what holds the run back, the verdict first, with what speaks for it."""
-    verdict = verdict_of(traces, findings)
+    verdict = capture_verdict(traces, findings)
     if verdict is None:
         return ["verdict: n/a, the captures contain no GPU events in the window"]
     if not findings:

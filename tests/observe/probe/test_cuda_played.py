@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tests.observe.probe.played_cuda import run_watched
 
+from paceline.explain.analysis.run_analysis import analyze_run
 from paceline.explain.diagnose import diagnose
-from paceline.explain.facts import gather
 from paceline.record.layout import FLAG_DEVICE_TIMED, FLAG_LOSS, FLAG_PROFILED
 
 PROGRAM = """
@@ -76,14 +76,14 @@ def test_the_summary_says_what_it_cost(run):
 
 
 def test_the_operations_of_one_step_are_counted(run):
-    window = gather(run).first.window
+    window = analyze_run(run).first.window
     products = 2 * 16 * 64 * 64 + 2 * 16 * 64 * 8
     assert window.steps == 1
     assert window.flops_per_step == 2 * products + 2 * 16 * 64 * 8  # the first layer's input needs no gradient
 
 
 def test_memory_is_the_allocators(run):
-    memory = gather(run).first.memory
+    memory = analyze_run(run).first.memory
     assert (memory.peak_allocated, memory.reserved, memory.total) == (6e8, 9e8, 140 << 30)
 
 

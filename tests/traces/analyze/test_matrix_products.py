@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.traces.making import gpu, host, launch
 
-from paceline.explain.roofline import roof_of
+from paceline.explain.analysis.captures import roof_of
 from paceline.hardware.catalogue import match_gpu
 from paceline.traces.analyze.launchers import launchers_in
 from paceline.traces.analyze.matrix_products import OperatorCall, is_product, on_tensor_cores, work_of

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from paceline.core.remedies import REMEDIES
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Finding
 from paceline.traces.analyze.ranks import Traces
 
@@ -66,7 +66,7 @@ class Rule:
     code: str
     name: str
     page: str
-    check: Callable[[Facts], Finding | None] | None  # None: only captures can show it
+    check: Callable[[RunAnalysis], Finding | None] | None  # None: only captures can show it
     check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures cannot show it
 
     @property

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from paceline.core import units
 from paceline.core.remedies import Safety
-from paceline.explain import spans, words
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain import words
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.ranks import Parallelism, parallelism, repeated_exchanges, straggler
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import Parallelism, parallelism, repeated_exchanges, straggler
 from paceline.explain.rules import Rule
 from paceline.traces.analyze.path_summary import COMMUNICATION
 from paceline.traces.analyze.ranks import Traces
@@ -49,11 +50,11 @@ replay.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMM001, or None if it does not apply."""
-    if len(facts.ranks) < 2 or straggler(facts) is not None or repeated_exchanges(facts) is not None:
+    if len(analysis.ranks) < 2 or straggler(analysis) is not None or repeated_exchanges(analysis) is not None:
         return None
-    shares = [rank.breakdown.shares["communication"] for rank in facts.ranks]
+    shares = [rank.breakdown.shares["communication"] for rank in analysis.ranks]
     share = min(shares)
     if share < 0.08:
         return None
@@ -68,12 +69,12 @@ def check(facts: Facts) -> Finding | None:
         confidence="medium",
         time_share=share,
         gain=at_most(share),
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             Evidence(text=text, value=share, unit="share of step time"),
-            words.step_time(facts.first.breakdown.step_s),
+            words.step_time(analysis.first.breakdown.step_s),
         ],
-        remedies=_remedies(parallelism(facts.first), share),
+        remedies=_remedies(parallelism(analysis.first), share),
         summary=f"ranks wait for communication during {units.percent(share)} of the time",
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.core.statistics import Interval
-from paceline.explain import spans
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most, saving
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.gains import at_most, saving
+from paceline.explain.analysis.ranks import straggler
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import straggler
 from paceline.explain.rules import Rule
 from paceline.traces.analyze.ranks import Traces
 
@@ -43,9 +43,9 @@ fast as the slowest other rank; for the upper end, as fast as their median.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMM002, or None if it does not apply."""
-    late = straggler(facts)
+    late = straggler(analysis)
     if late is None:
         return None
     share = late.excess_s / late.step_s

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.ranks import repeated_exchanges
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.ranks import repeated_exchanges
 from paceline.explain.rules import Rule
 
 PAGE = """
@@ -33,10 +33,10 @@ The expected gain assumes that all exchanges take equally long.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMM004, or None if it does not apply."""
-    repeated = repeated_exchanges(facts)
-    share = max(r.breakdown.shares["communication"] for r in facts.ranks)
+    repeated = repeated_exchanges(analysis)
+    share = max(r.breakdown.shares["communication"] for r in analysis.ranks)
     if repeated is None or share < 0.02:
         return None
     synced = repeated.per_update
@@ -49,7 +49,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high",
         time_share=share * saved,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             Evidence(
                 text=f"{repeated.module} exchanges its gradients {synced:.1f} times for each optimizer step "

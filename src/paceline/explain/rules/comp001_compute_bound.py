@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain import spans, words
-from paceline.explain.facts import Facts
-from paceline.explain.mfu import Mfu
+from paceline.explain import words
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.mfu import Mfu
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule
 from paceline.traces.analyze.ranks import RankTrace, Traces
@@ -27,15 +28,16 @@ shows it as a percentage of the GPU's peak rate.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP001, or None if it does not apply."""
-    busy = min([sum(facts.shares[name] for name in ("forward", "backward", "optimizer")), *_utilization(facts)])
+    busy = min([sum(analysis.shares[name] for name in ("forward", "backward", "optimizer")), *_utilization(analysis)])
     if busy < 0.85:
         return None
-    rank = facts.first
+    rank = analysis.first
     text = (
-        f"a step consists of {units.percent(facts.shares['forward'])} forward, "
-        f"{units.percent(facts.shares['backward'])} backward and {units.percent(facts.shares['optimizer'])} optimizer"
+        f"a step consists of {units.percent(analysis.shares['forward'])} forward, "
+        f"{units.percent(analysis.shares['backward'])} backward and "
+        f"{units.percent(analysis.shares['optimizer'])} optimizer"
     )
     return Finding(
         code="COMP001",
@@ -44,7 +46,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high",
         time_share=busy,
         gain=None,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             Evidence(text=text, value=busy, unit="share of step time"),
             words.step_time(rank.breakdown.step_s),
@@ -55,8 +57,8 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _utilization(facts: Facts) -> list[float]:
-    return [gpu.utilization for _, gpu in facts.gpus if gpu.utilization is not None]
+def _utilization(analysis: RunAnalysis) -> list[float]:
+    return [gpu.utilization for _, gpu in analysis.gpus if gpu.utilization is not None]
 
 
 def _mfu(mfu: Mfu) -> list[Evidence]:

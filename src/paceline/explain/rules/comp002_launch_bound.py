@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain import spans, words
-from paceline.explain.breakdown import profiled_part
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain import words
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.breakdown import profiled_part
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.profiler_window import Window
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.window import Window
 from paceline.traces.analyze.path_summary import HOST
 from paceline.traces.analyze.ranks import Traces
 from paceline.traces.capture import COMPUTE
@@ -53,14 +54,14 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP002, or None if it does not apply."""
-    rank = facts.first
+    rank = analysis.first
     window = rank.window
     if window is None:
         return None
-    compute = facts.shares["forward"] + facts.shares["backward"]
-    share = _share_on_cpu(window, compute) if facts.on_cpu else _share_on_gpu(rank, compute)
+    compute = analysis.shares["forward"] + analysis.shares["backward"]
+    share = _share_on_cpu(window, compute) if analysis.on_cpu else _share_on_gpu(rank, compute)
     if share is None or window.operators_per_step < 200 or compute < 0.4:
         return None
     share *= profiled_part(rank.record)
@@ -110,7 +111,7 @@ def _share_on_cpu(window: Window, compute: float) -> float | None:
     return min(small, compute) if small >= 0.5 * compute else None
 
 
-def _share_on_gpu(rank: RankFacts, compute: float) -> float | None:
+def _share_on_gpu(rank: RankAnalysis, compute: float) -> float | None:
     """Return the compute share if the GPU is never behind the host; None if it is, or if that is unknown."""
     told = rank.record.summary.get("device") or {}
     lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
@@ -121,7 +122,7 @@ def _share_on_gpu(rank: RankFacts, compute: float) -> float | None:
     return compute if follows else None
 
 
-def _lag(rank: RankFacts) -> list[Evidence]:
+def _lag(rank: RankAnalysis) -> list[Evidence]:
     told = rank.record.summary.get("device") or {}
     lag = (told.get("lag_s") or {}).get("backward")
     if lag is None:

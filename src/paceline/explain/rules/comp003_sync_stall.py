@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain import spans, words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain import words
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH
 from paceline.record.run import JsonObject
 from paceline.traces.analyze.path_summary import WAITS
 from paceline.traces.analyze.ranks import Traces
@@ -49,11 +50,11 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP003, or None if it does not apply."""
-    if facts.on_cpu:
+    if analysis.on_cpu:
         return None
-    rank = max(facts.ranks, key=_share)
+    rank = max(analysis.ranks, key=_share)
     share, lines = _share(rank), _lines(rank)
     if share < WORTH or sum(line["count"] for line in lines) < _LEAST_SAMPLES:
         return None
@@ -69,7 +70,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="low" if gain is None else "medium",
         time_share=lost,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks if _share(r) >= WORTH],
+        ranks=[r.record.rank for r in analysis.ranks if _share(r) >= WORTH],
         evidence=_evidence(rank, share, idle, lines),
         remedies=_remedies(lines[0], gain),
         summary=f"the host waits for the GPU during {units.percent(share)} of the time, mostly in the function "
@@ -77,7 +78,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _lines(rank: RankFacts) -> list[JsonObject]:
+def _lines(rank: RankAnalysis) -> list[JsonObject]:
     """Return the lines that wait for the GPU, added up over the slots of a step, most samples first."""
     found: dict[str, dict[str, object]] = {}
     counts: dict[str, int] = {}
@@ -89,21 +90,21 @@ def _lines(rank: RankFacts) -> list[JsonObject]:
     return sorted(found.values(), key=lambda line: -counts[str(line["function"])])
 
 
-def _share(rank: RankFacts) -> float:
+def _share(rank: RankAnalysis) -> float:
     """Return the share of a rank's samples after start-up in which it waits for the GPU."""
     samples = rank.record.summary.get("samples") or ()
     total = sum(int(s["count"]) for s in samples if s["slot"] != "startup")
     return sum(int(line["count"]) for line in _lines(rank)) / total if total else 0.0
 
 
-def _idle(rank: RankFacts) -> float | None:
+def _idle(rank: RankAnalysis) -> float | None:
     """Return the share of time in which the GPU is idle but not waiting for data; None if it was not read."""
     if rank.gpu is None or rank.gpu.utilization is None:
         return None
     return max(0.0, 1 - rank.gpu.utilization - sum(rank.breakdown.shares[name] for name in _NOT_BY_WAITING))
 
 
-def _evidence(rank: RankFacts, share: float, idle: float | None, lines: list[JsonObject]) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, share: float, idle: float | None, lines: list[JsonObject]) -> list[Evidence]:
     total = sum(int(line["count"]) for line in lines)
     found = [
         Evidence(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
-from paceline.explain.matrix import matrix_share
-from paceline.explain.mfu import capability, number_format
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.mfu import capability, number_format
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, matrix_share
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 
@@ -43,11 +42,11 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP004, or None if it does not apply."""
-    rank = facts.first
+    rank = analysis.first
     able = capability(rank.record.meta)
-    if facts.on_cpu or able < _TENSOR_CORES or number_format(rank.record, rank.window) != "fp32":
+    if analysis.on_cpu or able < _TENSOR_CORES or number_format(rank.record, rank.window) != "fp32":
         return None
     share = _fp32_share(rank)
     if share is None or share < _LEAST_SHARE:
@@ -61,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="medium",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=_evidence(rank, share),
         remedies=_remedies(rank, share, able, gain),
         summary=f"fp32 matrix products take {units.percent(share)} of the time; this GPU multiplies matrices faster "
@@ -69,7 +68,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _fp32_share(rank: RankFacts) -> float | None:
+def _fp32_share(rank: RankAnalysis) -> float | None:
     """Return the share of step time in matrix products, measured or a lower bound; None if both are unknown."""
     measured = matrix_share(rank)
     if measured is not None:
@@ -80,7 +79,7 @@ def _fp32_share(rank: RankFacts) -> float | None:
     return min(1.0, flops / gpu.peak_flops["fp32"] / rank.breakdown.step_s.value)
 
 
-def _ratio(rank: RankFacts, kind: str) -> float:
+def _ratio(rank: RankAnalysis, kind: str) -> float:
     """Return the ratio of the GPU's peak rate in another format to that in fp32."""
     peaks = rank.mfu.gpu.peak_flops if rank.mfu.gpu else {}
     if kind not in peaks or "fp32" not in peaks:
@@ -88,7 +87,7 @@ def _ratio(rank: RankFacts, kind: str) -> float:
     return max(1.0, peaks[kind] / peaks["fp32"])
 
 
-def _evidence(rank: RankFacts, share: float) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, share: float) -> list[Evidence]:
     meta = rank.record.meta
     told = (
         f"the parameters are fp32, autocast is not used, and TF32 is off on the {meta.get('device_name')} "
@@ -104,7 +103,7 @@ def _evidence(rank: RankFacts, share: float) -> list[Evidence]:
     return found
 
 
-def _remedies(rank: RankFacts, share: float, able: float, gain: Gain) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, share: float, able: float, gain: Gain) -> list[Remedy]:
     if able < _BF16:
         change = 'torch.autocast("cuda", dtype=torch.float16) with torch.amp.GradScaler'
         return [Remedy(id="precision.fp16", safety="numeric", change=change, gain=gain)]

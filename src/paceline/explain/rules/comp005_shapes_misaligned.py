@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paceline.core import units
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
-from paceline.explain.matrix import matrix_share
-from paceline.explain.mfu import number_format
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH
+from paceline.explain.analysis.mfu import number_format
+from paceline.explain.analysis.profiler_window import Product
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, matrix_share
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH
-from paceline.explain.window import Product
 
 _MULTIPLES: Mapping[str, int] = {"bf16": 8, "fp16": 8, "tf32": 4}  # elements in 16 bytes
 _LEAST_SHARE = 0.1
@@ -45,11 +44,11 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP005, or None if it does not apply."""
-    rank = facts.first
+    rank = analysis.first
     multiple = _MULTIPLES.get(number_format(rank.record, rank.window) or "")
-    if facts.on_cpu or multiple is None or rank.window is None or rank.window.matrix_work is None:
+    if analysis.on_cpu or multiple is None or rank.window is None or rank.window.matrix_work is None:
         return None
     products = rank.window.matrix_work.products
     odd = [p for p in products if _is_odd(p, multiple)]
@@ -66,7 +65,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="low",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=_evidence(rank, odd, part, multiple),
         remedies=[
             Remedy(
@@ -95,7 +94,7 @@ def _worst(odd: Sequence[Product], multiple: int) -> str:
     return f"the dimension of {max(weight, key=lambda size: weight[size]):,}"
 
 
-def _evidence(rank: RankFacts, odd: Sequence[Product], part: float, multiple: int) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, odd: Sequence[Product], part: float, multiple: int) -> list[Evidence]:
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(

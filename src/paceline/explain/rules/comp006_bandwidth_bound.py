@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.breakdown import profiled_part
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.breakdown import profiled_part
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.profiler_window import is_elementwise
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.operators import is_elementwise
 from paceline.explain.rules import Rule
 
 PAGE = """
@@ -32,17 +32,17 @@ GPU are not known, Paceline does not report `bandwidth-bound`.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP006, or None if it does not apply."""
-    rank = facts.first
+    rank = analysis.first
     window = rank.window
     if window is None or window.operator_s <= 0:
         return None
-    if not facts.on_cpu and any(o.device_self_s is None for o in window.operators):
+    if not analysis.on_cpu and any(o.device_self_s is None for o in window.operators):
         return None  # without device times, operator time on a GPU is the time to issue them
     elementwise = [o for o in window.operators if is_elementwise(o.name) and o.time_s >= 20e-6 * o.count]
     part = sum(o.time_s for o in elementwise) / window.operator_s
-    compute = sum(facts.shares[name] for name in ("forward", "backward"))
+    compute = sum(analysis.shares[name] for name in ("forward", "backward"))
     share = part * compute * profiled_part(rank.record)
     if part < 0.5 or share < 0.3:
         return None

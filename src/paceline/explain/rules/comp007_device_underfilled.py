@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gpu import GpuUse
+from paceline.explain.analysis.gpu import GpuUse
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 
@@ -37,10 +37,10 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP007, or None if it does not apply."""
-    compute = sum(facts.shares[p] for p in ("forward", "backward", "optimizer"))
-    found = [(r, gpu) for r, gpu in facts.gpus if _has_room(r) and _is_underfilled(gpu)]
+    compute = sum(analysis.shares[p] for p in ("forward", "backward", "optimizer"))
+    found = [(r, gpu) for r, gpu in analysis.gpus if _has_room(r) and _is_underfilled(gpu)]
     if compute < _COMPUTE or not found:
         return None
     rank, gpu = found[0]
@@ -62,7 +62,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _has_room(rank: RankFacts) -> bool:
+def _has_room(rank: RankAnalysis) -> bool:
     return rank.memory is not None and rank.memory.peak_allocated < _HALF * rank.memory.total
 
 
@@ -80,14 +80,14 @@ def _how_little(gpu: GpuUse) -> str:
     return f"the GPU draws {units.percent(gpu.power_share)} of its power limit under load"
 
 
-def _larger(rank: RankFacts) -> str:
+def _larger(rank: RankAnalysis) -> str:
     size = rank.breakdown.batch_size
     return (
         f"use a batch size of {2 * size:,.0f} instead of {size:,.0f}" if size else "use a batch that is twice as large"
     )
 
 
-def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, gpu: GpuUse) -> list[Evidence]:
     found = []
     if gpu.utilization is not None:
         text = f"GPU {gpu.index} ({gpu.name}) computes during {units.percent(gpu.utilization)} of the time"

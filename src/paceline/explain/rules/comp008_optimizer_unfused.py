@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.run import JsonObject
@@ -37,10 +37,10 @@ elements in total.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP008, or None if it does not apply."""
-    share = facts.shares["optimizer"]
-    rank = facts.first
+    share = analysis.shares["optimizer"]
+    rank = analysis.first
     used = rank.record.summary.get("optimizers", ())
     plain = [o for o in used if not o.get("fused") and not _foreach(o)]
     if share < 0.12 or not plain or not all(o.get("of_torch", True) for o in used):
@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high" if biggest["class"] in _FUSABLE else "medium",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             words.share_of_step(share, "the optimizer"),
             Evidence(text=text, value=float(biggest["tensors"]), unit="tensors"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import units
-from paceline.explain import spans
+from paceline.explain.analysis import captures as spans
 from paceline.explain.model import Evidence, Finding
 from paceline.explain.rules import Rule, comp002_launch_bound, comp003_sync_stall, data001_loader_serial
 from paceline.explain.rules import data004_loader_underprovisioned as data004

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.rules import Rule
 
@@ -28,9 +28,9 @@ not report them if later losses are finite.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding CONV001, or None if it does not apply."""
-    loss = facts.loss
+    loss = analysis.loss
     if loss is None or loss.first_bad_step is None or _recovered(loss):
         return None
     bad = loss.first_bad_step
@@ -47,7 +47,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high",
         time_share=None,
         gain=None,
-        ranks=[facts.first.record.rank],
+        ranks=[analysis.first.record.rank],
         evidence=[Evidence(text=text, value=float(bad), unit="step")],
         remedies=[
             Remedy(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.loss import single_objective
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
-from paceline.explain.objectives import single_objective
 from paceline.explain.rules import Rule
 
 _FAR = 3.0
@@ -39,9 +39,9 @@ a factor of 1,000.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding CONV002, or None if it does not apply."""
-    loss, objective = facts.loss, single_objective(facts.first.record)
+    loss, objective = analysis.loss, single_objective(analysis.first.record)
     if loss is None or objective is None or not _diverges(loss, _FAR if objective.fixed else _FAR_IF_MOVING):
         return None
     certain = objective.fixed and _rises(loss, _FAR_FOR_CERTAIN) and min(loss.values) >= 0
@@ -56,7 +56,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high" if certain else "medium",
         time_share=None,
         gain=None,
-        ranks=[facts.first.record.rank],
+        ranks=[analysis.first.record.rank],
         evidence=[Evidence(text=text, value=loss.last, unit="loss")],
         remedies=[
             Remedy(id="optimizer.lower_lr", safety="semantic", change="lower the learning rate or use a warm-up"),

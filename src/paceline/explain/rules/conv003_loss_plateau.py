@@ -6,9 +6,9 @@ import numpy as np
 
 from paceline.core import units
 from paceline.core.statistics import Floats, slope_interval
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.loss import single_objective
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
-from paceline.explain.objectives import single_objective
 from paceline.explain.rules import Rule
 
 _LEAST = 60
@@ -49,10 +49,10 @@ the data may be random.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding CONV003, or None if it does not apply."""
-    loss = facts.loss
-    objective = single_objective(facts.first.record)
+    loss = analysis.loss
+    objective = single_objective(analysis.first.record)
     since = None if loss is None or objective is None or not objective.fixed else _flat_since(loss)
     if loss is None or since is None:
         return None
@@ -69,7 +69,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="low" if never else "medium",
         time_share=None,
         gain=None,
-        ranks=[facts.first.record.rank],
+        ranks=[analysis.first.record.rank],
         evidence=[
             Evidence(text=text, value=float(since), unit="step"),
             Evidence(

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.breakdown import sample_counts
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most, twice_as_fast
+from paceline.explain.analysis.breakdown import sample_counts
+from paceline.explain.analysis.captures import idle_for_batches
+from paceline.explain.analysis.gains import at_most, twice_as_fast
+from paceline.explain.analysis.loader import readers
+from paceline.explain.analysis.loader_model import WORTH, LoaderModel, waiting_rank
+from paceline.explain.analysis.queueing import Queue, QueueSimulation
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding, Gain, LoaderBreakdown, Remedy, Severity
-from paceline.explain.queueing import Played, Queue
-from paceline.explain.reader import readers
 from paceline.explain.rules import Rule
-from paceline.explain.spans import idle_for_batches
-from paceline.explain.supply import WORTH, Supply, waiting_rank
 from paceline.traces.analyze.ranks import Traces
 
 _UNEVEN = 0.4  # share of the loading time in batches that take four times the median
@@ -64,27 +64,27 @@ workers, because each worker has its own copy of the dataset.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA001, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if supply.workers:
+    rank, loader_model = waiting
+    if loader_model.workers:
         return None
-    remedies = _remedies(rank, supply)
+    remedies = _remedies(rank, loader_model)
     return Finding(
         code="DATA001",
         name="loader-serial",
-        severity=_severity(supply.wait_share, remedies),
+        severity=_severity(loader_model.wait_share, remedies),
         confidence=_confidence(rank),
-        time_share=supply.wait_share,
+        time_share=loader_model.wait_share,
         gain=remedies[0].gain,
         ranks=[rank.record.rank],
-        evidence=_evidence(rank, supply),
+        evidence=_evidence(rank, loader_model),
         remedies=remedies,
         summary=f"the training process loads its batches itself, without workers, and waits "
-        f"{units.percent(supply.wait_share)} of its time for data",
+        f"{units.percent(loader_model.wait_share)} of its time for data",
     )
 
 
@@ -94,7 +94,7 @@ def _severity(share: float, remedies: Sequence[Remedy]) -> Severity:
     return "critical" if share >= _LARGE and sure >= 1 + WORTH else "warning"
 
 
-def _confidence(rank: RankFacts) -> Confidence:
+def _confidence(rank: RankAnalysis) -> Confidence:
     """Return high if the wait was measured at a loader; otherwise stack samples show what is loading of data."""
     if rank.loader is not None:
         return "high"
@@ -103,38 +103,38 @@ def _confidence(rank: RankFacts) -> Confidence:
     return "high" if count >= _MANY else "medium" if count >= _FEW else "low"
 
 
-def _remedies(rank: RankFacts, supply: Supply) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
     if rank.loader is None:
         background = Remedy(
             id="loader.background",
             safety="exact",
             change="load the next batch in a background thread or process during the current step",
-            gain=supply.gain_with(1),
+            gain=loader_model.gain_with(1),
         )
         hot = readers(rank.record)
         cheaper = Remedy(
             id="loader.decode",
             safety="numeric",
             change=f"make {hot[0].function if hot else 'the code that reads the data'} twice as fast",
-            gain=twice_as_fast(supply.wait_share, hot),
+            gain=twice_as_fast(loader_model.wait_share, hot),
         )
         return [background, cheaper]
     stream = words.is_stream(rank.loader)
-    workers = 1 if stream else supply.best_workers()
-    gain = _gain_of_workers(supply, rank.loader, workers)
+    workers = 1 if stream else loader_model.best_workers()
+    gain = _gain_of_workers(loader_model, rank.loader, workers)
     if rank.loader.settings.get("dataset") in _OF_TENSORS:
         cheaper = Remedy(
             id="loader.whole_batches",
             safety="exact",
             change=_whole_batches(rank.loader),
-            gain=at_most(supply.wait_share),
+            gain=at_most(loader_model.wait_share),
         )
         return [cheaper] if gain.high < 1 + WORTH else [_workers(rank.loader, workers, gain), cheaper]
     cheaper = Remedy(
         id="loader.decode",
         safety="numeric",
         change=f"make {rank.loader.hot[0].function if rank.loader.hot else 'loading a sample'} twice as fast",
-        gain=twice_as_fast(supply.wait_share, rank.loader.hot),
+        gain=twice_as_fast(loader_model.wait_share, rank.loader.hot),
     )
     return [cheaper] if gain.high < 1 + WORTH else [_workers(rank.loader, workers, gain), cheaper]
 
@@ -146,12 +146,12 @@ def _whole_batches(loader: LoaderBreakdown) -> str:
     return f"take whole batches from the tensors: DataLoader(dataset, sampler={batches}, batch_size=None)"
 
 
-def _gain_of_workers(supply: Supply, loader: LoaderBreakdown, workers: int) -> Gain:
+def _gain_of_workers(loader_model: LoaderModel, loader: LoaderBreakdown, workers: int) -> Gain:
     """Return the gain of workers; if some batches are far slower than others, a queue of usual length hides few."""
-    gain = supply.gain_with(workers)
+    gain = loader_model.gain_with(workers)
     if not loader.batch_times or loader.slow_share < _UNEVEN:
         return gain
-    played = Played(supply=supply, loader=loader).gain(Queue(workers=workers, factor=2))
+    played = QueueSimulation(loader_model=loader_model, loader=loader).gain(Queue(workers=workers, factor=2))
     return Gain(low=min(gain.low, played.low), high=min(gain.high, played.high))
 
 
@@ -161,8 +161,8 @@ def _workers(loader: LoaderBreakdown, workers: int, gain: Gain) -> Remedy:
     return Remedy(id="loader.workers", safety=words.safety_of_workers(loader, workers), change=change, gain=gain)
 
 
-def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
-    found = [words.share_of_step(supply.wait_share, "waiting for data"), words.step_time(rank.breakdown.step_s)]
+def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
+    found = [words.share_of_step(loader_model.wait_share, "waiting for data"), words.step_time(rank.breakdown.step_s)]
     if rank.loader is not None:
         return [*found, words.kinds_of_time(rank.loader), *words.collating(rank.loader), *words.hot(rank.loader)]
     return found + [

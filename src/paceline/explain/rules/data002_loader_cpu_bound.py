@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most, twice_as_fast
-from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.rules import Rule
-from paceline.explain.supply import (
+from paceline.explain.analysis.gains import at_most, twice_as_fast
+from paceline.explain.analysis.loader_model import (
     WORTH,
-    Supply,
+    LoaderModel,
     bound_by_cpu,
     is_blocked,
     is_jitter,
@@ -18,6 +15,9 @@ from paceline.explain.supply import (
     waiting_rank,
     worker_threads,
 )
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
 
 PAGE = """
 ## What it means
@@ -45,44 +45,44 @@ More CPU cores per GPU also help. More loader workers do *not* help.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA002, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if not _applies(facts, rank, supply):
+    rank, loader_model = waiting
+    if not _applies(analysis, rank, loader_model):
         return None
-    share = supply.steady_share
+    share = loader_model.steady_share
     gain = at_most(share)
     return Finding(
         code="DATA002",
         name="loader-cpu-bound",
         severity="critical" if share >= 0.2 else "warning",
-        confidence="high" if facts.host.samples >= 3 else "medium",
+        confidence="high" if analysis.host.samples >= 3 else "medium",
         time_share=share,
         gain=gain,
         ranks=[rank.record.rank],
-        evidence=_evidence(rank, supply),
+        evidence=_evidence(rank, loader_model),
         remedies=_remedies(rank, share),
         summary=f"{words.makers(rank.loader)} use all CPU cores, and training still waits {units.percent(share)} of "
         f"its time for data",
     )
 
 
-def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
+def _applies(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderModel) -> bool:
     return (
-        supply.workers > 0
-        and supply.steady_share >= WORTH
+        loader_model.workers > 0
+        and loader_model.steady_share >= WORTH
         and not is_blocked(rank)
         and not is_jitter(rank)
-        and not is_transport(rank, supply)
-        and bound_by_cpu(facts, rank, supply)
-        and worker_threads(facts, rank) < 2 * supply.cores  # otherwise HOST001 reports the threads
+        and not is_transport(rank, loader_model)
+        and bound_by_cpu(analysis, rank, loader_model)
+        and worker_threads(analysis, rank) < 2 * loader_model.cores  # otherwise HOST001 reports the threads
     )
 
 
-def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
     function = rank.loader.hot[0].function if rank.loader and rank.loader.hot else "the slowest transform"
     return [
         Remedy(
@@ -106,11 +106,11 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     ]
 
 
-def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
-    found = [words.share_of_step(supply.steady_share, "waiting for data")]
+def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
+    found = [words.share_of_step(loader_model.steady_share, "waiting for data")]
     if rank.loader is not None:
         found.append(words.kinds_of_time(rank.loader))
-    found.append(words.cpu_demand(supply.cpu_demand, supply.cores, rank.loader))
+    found.append(words.cpu_demand(loader_model.cpu_demand, loader_model.cores, rank.loader))
     return found + (words.hot(rank.loader) if rank.loader else [])
 
 

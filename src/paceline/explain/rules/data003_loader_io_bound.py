@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH, LoaderModel, is_blocked, is_jitter, is_transport, waiting_rank
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, Supply, is_blocked, is_jitter, is_transport, waiting_rank
 
 SATURATED = 0.6  # share of time in which some task waits for storage, above which more readers only queue
 
@@ -36,58 +36,58 @@ is measured with Linux's `schedstat` and the CPU time of each worker.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA003, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if not supply.workers or supply.steady_share < WORTH or not is_blocked(rank):
+    rank, loader_model = waiting
+    if not loader_model.workers or loader_model.steady_share < WORTH or not is_blocked(rank):
         return None
-    if is_jitter(rank) or is_transport(rank, supply):
+    if is_jitter(rank) or is_transport(rank, loader_model):
         return None
-    saturated = (facts.host.io_pressure or 0.0) >= SATURATED
-    remedies = _remedies(rank, supply, saturated)
+    saturated = (analysis.host.io_pressure or 0.0) >= SATURATED
+    remedies = _remedies(rank, loader_model, saturated)
     return Finding(
         code="DATA003",
         name="loader-io-bound",
-        severity="critical" if supply.steady_share >= 0.2 else "warning",
+        severity="critical" if loader_model.steady_share >= 0.2 else "warning",
         confidence="high",
-        time_share=supply.steady_share,
+        time_share=loader_model.steady_share,
         gain=remedies[0].gain,
         ranks=[rank.record.rank],
-        evidence=_evidence(facts, rank, supply),
+        evidence=_evidence(analysis, rank, loader_model),
         remedies=remedies,
         summary=f"{words.makers(rank.loader)} wait for storage, the network or a call that sleeps, and training waits "
-        f"{units.percent(supply.steady_share)} of its time for data",
+        f"{units.percent(loader_model.steady_share)} of its time for data",
     )
 
 
-def _remedies(rank: RankFacts, supply: Supply, saturated: bool) -> list[Remedy]:
-    best = supply.best_workers()
+def _remedies(rank: RankAnalysis, loader_model: LoaderModel, saturated: bool) -> list[Remedy]:
+    best = loader_model.best_workers()
     shards = Remedy(
         id="loader.shards",
         safety="exact",
         change="run paceline data convert SRC DEST, which replaces many small reads with a few large reads",
-        gain=at_most(supply.steady_share),
+        gain=at_most(loader_model.steady_share),
     )
-    if saturated or best <= supply.workers:
+    if saturated or best <= loader_model.workers:
         return [shards]
     remedy, change = words.more_makers(rank.loader, best)
     change, safety = f"{change}; blocked workers use no CPU core", words.safety_of_workers(rank.loader, best)
-    return [Remedy(id=remedy, safety=safety, change=change, gain=supply.gain_with(best)), shards]
+    return [Remedy(id=remedy, safety=safety, change=change, gain=loader_model.gain_with(best)), shards]
 
 
-def _evidence(facts: Facts, rank: RankFacts, supply: Supply) -> list[Evidence]:
-    found = [words.share_of_step(supply.steady_share, "waiting for data")]
+def _evidence(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
+    found = [words.share_of_step(loader_model.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
-    if facts.host.io_pressure is not None:
+    if analysis.host.io_pressure is not None:
         text = (
-            f"at least one process on this host waited for storage during {units.percent(facts.host.io_pressure)} of "
-            f"the time"
+            f"at least one process on this host waited for storage during "
+            f"{units.percent(analysis.host.io_pressure)} of the time"
         )
-        found.append(Evidence(text=text, value=facts.host.io_pressure, unit="share of time"))
+        found.append(Evidence(text=text, value=analysis.host.io_pressure, unit="share of time"))
     return found
 
 

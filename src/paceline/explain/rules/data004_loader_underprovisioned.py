@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.rules import Rule
-from paceline.explain.spans import idle_for_batches
-from paceline.explain.supply import (
+from paceline.explain.analysis.captures import idle_for_batches
+from paceline.explain.analysis.loader_model import (
     WORTH,
-    Supply,
+    LoaderModel,
     bound_by_cpu,
     is_blocked,
     is_jitter,
     is_transport,
     waiting_rank,
 )
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
+from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.rules import Rule
 from paceline.traces.analyze.ranks import Traces
 
 PAGE = """
@@ -47,45 +47,45 @@ the confidence is low. `paceline run` measures both.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA004, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if not _applies(facts, rank, supply):
+    rank, loader_model = waiting
+    if not _applies(analysis, rank, loader_model):
         return None
-    best = supply.best_workers()
-    gain = supply.gain_with(best)
+    best = loader_model.best_workers()
+    gain = loader_model.gain_with(best)
     return Finding(
         code="DATA004",
         name="loader-underprovisioned",
-        severity="critical" if supply.steady_share >= 0.2 else "warning",
-        confidence="high" if facts.host.samples >= 3 and rank.loader is not None else "medium",
-        time_share=supply.steady_share,
+        severity="critical" if loader_model.steady_share >= 0.2 else "warning",
+        confidence="high" if analysis.host.samples >= 3 and rank.loader is not None else "medium",
+        time_share=loader_model.steady_share,
         gain=gain,
         ranks=[rank.record.rank],
-        evidence=_evidence(rank, supply),
-        remedies=[_remedy(rank, supply, best)],
+        evidence=_evidence(rank, loader_model),
+        remedies=[_remedy(rank, loader_model, best)],
         summary=f"{words.makers(rank.loader)} are too slow although CPU cores are free, and training waits "
-        f"{units.percent(supply.steady_share)} of its time for data",
+        f"{units.percent(loader_model.steady_share)} of its time for data",
     )
 
 
-def _applies(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
+def _applies(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderModel) -> bool:
     return (
-        supply.workers > 0
-        and supply.steady_share >= WORTH
+        loader_model.workers > 0
+        and loader_model.steady_share >= WORTH
         and not is_blocked(rank)
         and not is_jitter(rank)
-        and not is_transport(rank, supply)
-        and not bound_by_cpu(facts, rank, supply)
-        and supply.best_workers() > supply.workers
+        and not is_transport(rank, loader_model)
+        and not bound_by_cpu(analysis, rank, loader_model)
+        and loader_model.best_workers() > loader_model.workers
     )
 
 
-def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
-    gain = supply.gain_with(best)
+def _remedy(rank: RankAnalysis, loader_model: LoaderModel, best: int) -> Remedy:
+    gain = loader_model.gain_with(best)
     if rank.loader is None:
         change = (
             f"load batches in {best} times as many threads as now (or processes, if the loading code holds Python's "
@@ -96,11 +96,11 @@ def _remedy(rank: RankFacts, supply: Supply, best: int) -> Remedy:
     return Remedy(id=remedy, safety=words.safety_of_workers(rank.loader, best), change=change, gain=gain)
 
 
-def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
-    found = [words.share_of_step(supply.steady_share, "waiting for data")]
+def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
+    found = [words.share_of_step(loader_model.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [words.kinds_of_time(rank.loader), *words.hot(rank.loader)]
-    return [*found, words.cpu_demand(supply.cpu_demand, supply.cores, rank.loader)]
+    return [*found, words.cpu_demand(loader_model.cpu_demand, loader_model.cores, rank.loader)]
 
 
 def check_traces(traces: Traces) -> Finding | None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import (
+    WORTH,
+    LoaderModel,
+    is_jitter,
+    is_transport,
+    receiving_s,
+    waiting_rank,
+)
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, Supply, is_jitter, is_transport, receiving_s, waiting_rank
 
 PAGE = """
 ## What it means
@@ -32,15 +39,15 @@ thread.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA005, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if supply.steady_share < WORTH or is_jitter(rank) or not is_transport(rank, supply):
+    rank, loader_model = waiting
+    if loader_model.steady_share < WORTH or is_jitter(rank) or not is_transport(rank, loader_model):
         return None
-    share = supply.steady_share
+    share = loader_model.steady_share
     return Finding(
         code="DATA005",
         name="loader-transport-bound",
@@ -49,7 +56,7 @@ def check(facts: Facts) -> Finding | None:
         time_share=share,
         gain=at_most(share),
         ranks=[rank.record.rank],
-        evidence=_evidence(rank, supply),
+        evidence=_evidence(rank, loader_model),
         remedies=_remedies(rank, share),
         summary=f"collating batches and sending them to the training process takes longer than loading samples, and "
         f"training waits "
@@ -57,7 +64,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
     collate = Remedy(
         id="loader.collate",
         safety="exact",
@@ -81,12 +88,12 @@ def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
     return [collate, types, threads] if slow_collate else [types, threads, collate]
 
 
-def _evidence(rank: RankFacts, supply: Supply) -> list[Evidence]:
-    found = [words.share_of_step(supply.steady_share, "waiting for data")]
+def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
+    found = [words.share_of_step(loader_model.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [*words.collating(rank.loader), *words.hot(rank.loader)]
-    text = f"sending batches takes {units.seconds(supply.hand_over_s)} of the workers' CPU time per step"
-    found.append(Evidence(text=text, value=supply.hand_over_s, unit="s"))
+    text = f"sending batches takes {units.seconds(loader_model.hand_over_s)} of the workers' CPU time per step"
+    found.append(Evidence(text=text, value=loader_model.hand_over_s, unit="s"))
     receive = receiving_s(rank)
     text = f"receiving batches takes {units.seconds(receive)} of the training thread's CPU time per step"
     return [*found, Evidence(text=text, value=receive, unit="s")]

@@ -7,10 +7,10 @@ import numpy as np
 from paceline.core import units
 from paceline.core.statistics import half_width
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.loader_model import WORTH, LoaderModel, restarts_s, waiting_rank
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, Supply, restarts_s, waiting_rank
 from paceline.record import layout
 
 PAGE = """
@@ -37,18 +37,18 @@ The expected gain is the speed-up without this extra time, with the 95% confiden
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA006, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    share = supply.start_s / supply.step_s
+    rank, loader_model = waiting
+    share = loader_model.start_s / loader_model.step_s
     restarts = int(((rank.rows["flags"] & layout.FLAG_EPOCH) != 0).sum())
     kept = rank.loader is not None and bool(rank.loader.settings.get("persistent_workers"))
-    if not supply.workers or kept or share < WORTH or restarts < 2:
+    if not loader_model.workers or kept or share < WORTH or restarts < 2:
         return None
-    gain, certain = _gain(rank, supply)
+    gain, certain = _gain(rank, loader_model)
     change = "use DataLoader(persistent_workers=True), and create it once before the first epoch"
     safety = words.safety_of_worker_draws(rank.loader)
     return Finding(
@@ -65,18 +65,18 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _gain(rank: RankFacts, supply: Supply) -> tuple[Gain, bool]:
+def _gain(rank: RankAnalysis, loader_model: LoaderModel) -> tuple[Gain, bool]:
     """Return the gain of keeping the workers, and whether its lower end is worth it."""
     batch_s = 0.0 if rank.loader is None else rank.loader.produce_s / rank.loader.batches
     each = restarts_s(rank, batch_s)
     half = half_width(each)
-    per_step = len(each) / len(rank.rows) / supply.step_s
+    per_step = len(each) / len(rank.rows) / loader_model.step_s
     low, high = (min(0.99, max(0.0, float(each.mean()) + sign * half) * per_step) for sign in (-1, 1))
-    high = min(high, supply.wait_share)
+    high = min(high, loader_model.wait_share)
     return Gain(low=1 / (1 - min(low, high)), high=1 / (1 - high)), low >= WORTH
 
 
-def _evidence(rank: RankFacts, share: float, restarts: int) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, share: float, restarts: int) -> list[Evidence]:
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     first = float(np.median(rank.phases["data_wait"][starts]))
     other = float(np.median(rank.phases["data_wait"][~starts])) if (~starts).any() else 0.0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH, is_transport, waiting_rank
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.explain.reads import Reads, reads_of
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, is_transport, waiting_rank
+from paceline.record.run import Run
 
 _SMALL_BYTES = 256 * 1024
 _SYSTEM_SHARE = 0.4
@@ -34,25 +36,35 @@ loader needs for batches is CPU time in the operating system, or time in which a
 """
 
 
-def check(facts: Facts) -> Finding | None:
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """Reading, per sample and as shares of the time of making batches."""
+
+    calls_per_sample: float
+    bytes_per_call: float
+    system_share: float  # the kernel's CPU time
+    storage_share: float  # blocked while bytes came from storage
+
+
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA007, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    reads = reads_of(facts.run, rank)
-    if reads is None or supply.steady_share < WORTH or not _is_small(reads) or is_transport(rank, supply):
+    rank, loader_model = waiting
+    reads = _reads_of(analysis.run, rank)
+    if reads is None or loader_model.steady_share < WORTH or not _is_small(reads) or is_transport(rank, loader_model):
         return None
-    gain = at_most(supply.steady_share)
+    gain = at_most(loader_model.steady_share)
     return Finding(
         code="DATA007",
         name="small-reads",
-        severity="critical" if supply.steady_share >= 0.2 else "warning",
+        severity="critical" if loader_model.steady_share >= 0.2 else "warning",
         confidence="medium",
-        time_share=supply.steady_share,
+        time_share=loader_model.steady_share,
         gain=gain,
         ranks=[rank.record.rank],
-        evidence=_evidence(rank, reads, supply.steady_share),
+        evidence=_evidence(rank, reads, loader_model.steady_share),
         remedies=[
             Remedy(
                 id="loader.shards",
@@ -62,7 +74,29 @@ def check(facts: Facts) -> Finding | None:
             )
         ],
         summary=f"loading a sample takes {reads.calls_per_sample:.0f} small reads, and training waits "
-        f"{units.percent(supply.steady_share)} of its time for data",
+        f"{units.percent(loader_model.steady_share)} of its time for data",
+    )
+
+
+def _reads_of(run: Run, rank: RankAnalysis) -> Reads | None:
+    """Add up the read counters of a rank's workers; None with no workers, or where the kernel does not count."""
+    loader = rank.loader
+    if loader is None or not loader.workers:
+        return None
+    pids = {row.pid for row in loader.per_worker}
+    last = [w.last for w in run.workers if w.pid in pids and w.last.get("read_calls") is not None]
+    calls = sum(float(t["read_calls"]) for t in last)
+    samples = sum(int(t.get("samples", 0)) for t in last)
+    if not samples or not calls:
+        return None
+    produce = sum(float(t["produce_s"]) for t in last)
+    stored = sum(float(t.get("read_bytes") or 0.0) for t in last)
+    asked = sum(float(t.get("asked_bytes") or 0.0) for t in last)
+    return Reads(
+        calls_per_sample=calls / samples,
+        bytes_per_call=asked / calls,
+        system_share=min(1.0, sum(float(t.get("system_s") or 0.0) for t in last) / produce) if produce else 0.0,
+        storage_share=loader.blocked if asked and stored > 0.3 * asked else 0.0,
     )
 
 
@@ -74,7 +108,7 @@ def _is_small(reads: Reads) -> bool:
     )
 
 
-def _evidence(rank: RankFacts, reads: Reads, share: float) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, reads: Reads, share: float) -> list[Evidence]:
     text = (
         f"loading a sample takes {reads.calls_per_sample:.1f} read calls of {units.size(reads.bytes_per_call)} "
         f"on average"

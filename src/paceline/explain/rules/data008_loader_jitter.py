@@ -6,12 +6,12 @@ import numpy as np
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH, LoaderModel, is_jitter, waiting_rank
+from paceline.explain.analysis.queueing import QueueSimulation
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, LoaderBreakdown, Remedy
-from paceline.explain.queueing import Played
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, Supply, is_jitter, waiting_rank
 
 PAGE = """
 ## What it means
@@ -38,15 +38,15 @@ for a CPU core may explain half of the long waits.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding DATA008, or None if it does not apply."""
-    waiting = waiting_rank(facts)
+    waiting = waiting_rank(analysis)
     if waiting is None:
         return None
-    rank, supply = waiting
-    if supply.steady_share < WORTH or not is_jitter(rank):
+    rank, loader_model = waiting
+    if loader_model.steady_share < WORTH or not is_jitter(rank):
         return None
-    share = supply.steady_share
+    share = loader_model.steady_share
     wait = rank.phases["data_wait"]
     slowest = float(np.quantile(wait, 0.99))
     text = (
@@ -67,8 +67,8 @@ def check(facts: Facts) -> Finding | None:
             *(words.hot(rank.loader) if rank.loader else []),
         ],
         remedies=[
-            *_deeper(supply, rank.loader),
-            *_in_any_order(supply, rank.loader, share),
+            *_deeper(loader_model, rank.loader),
+            *_in_any_order(loader_model, rank.loader, share),
         ],
         summary=f"a few batches take far longer to load than the others, and training waits for data during "
         f"{units.percent(share)} "
@@ -76,20 +76,24 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _in_any_order(supply: Supply, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
+def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
     """Return the remedy that takes a batch as soon as any is ready; without workers only a smaller sample helps."""
     if loader is None or not loader.workers:
         change = "limit the size of the slowest samples, or store what makes them slow"
         return [Remedy(id="loader.max_sample_size", safety="semantic", change=change, gain=at_most(share))]
-    gain = Played(supply=supply, loader=loader).gain_in_any_order() if loader.batch_times else at_most(share)
+    gain = (
+        QueueSimulation(loader_model=loader_model, loader=loader).gain_in_any_order()
+        if loader.batch_times
+        else at_most(share)
+    )
     return [Remedy(id="loader.in_order", safety="semantic", change="DataLoader(in_order=False)", gain=gain)]
 
 
-def _deeper(supply: Supply, loader: LoaderBreakdown | None) -> list[Remedy]:
+def _deeper(loader_model: LoaderModel, loader: LoaderBreakdown | None) -> list[Remedy]:
     """Return the queue lengths that would hide the slow batches, the best one first."""
     if loader is None or loader.threads:
         return []
-    played = Played(supply=supply, loader=loader)
+    played = QueueSimulation(loader_model=loader_model, loader=loader)
     return [
         Remedy(
             id="loader.prefetch",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
-from paceline.explain.gpu import GpuUse, Throttle
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.gpu import GpuUse, Throttle
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -38,9 +38,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding GPU001, or None if it does not apply."""
-    found = [(r, gpu, gpu.heat) for r, gpu in facts.gpus if gpu.heat is not None and _shows(gpu.heat)]
+    found = [(r, gpu, gpu.heat) for r, gpu in analysis.gpus if gpu.heat is not None and _shows(gpu.heat)]
     if not found:
         return None
     rank, gpu, heat = max(found, key=lambda each: each[2].share * each[2].deficit)
@@ -72,7 +72,7 @@ def _shows(heat: Throttle) -> bool:
     return heat.share >= _LEAST_SHARE and heat.share * heat.readings >= _LEAST_READINGS
 
 
-def _evidence(rank: RankFacts, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, gpu: GpuUse, heat: Throttle) -> list[Evidence]:
     found = [
         Evidence(
             text=f"heat lowers the clock rate of GPU {gpu.index} ({gpu.name}) on {rank.record.host} in "

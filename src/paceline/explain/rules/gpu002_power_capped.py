@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
-from paceline.explain.gpu import GpuUse, Throttle
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.gpu import GpuUse, Throttle
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -42,9 +42,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding GPU002, or None if it does not apply."""
-    found = [(r, gpu, cut) for r, gpu in facts.gpus for cut in (gpu.brake, gpu.power) if cut and _shows(cut)]
+    found = [(r, gpu, cut) for r, gpu in analysis.gpus for cut in (gpu.brake, gpu.power) if cut and _shows(cut)]
     if not found:
         return None
     rank, gpu, cut = max(found, key=lambda each: (_is_fault(each[1], each[2]), each[2].share * each[2].deficit))

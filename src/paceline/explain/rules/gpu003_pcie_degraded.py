@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
-from paceline.explain.gpu import GpuUse, Link
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.gpu import GpuUse, Link, pcie_bytes_per_s
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
-from paceline.hardware.link import pcie_bytes_per_s
 
 _LEAST_READINGS = 3
 _WORTH = 0.05
@@ -41,9 +40,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding GPU003, or None if it does not apply."""
-    found = [(r, gpu, gpu.link) for r, gpu in facts.gpus if gpu.link is not None and _is_degraded(gpu.link)]
+    found = [(r, gpu, gpu.link) for r, gpu in analysis.gpus if gpu.link is not None and _is_degraded(gpu.link)]
     if not found:
         return None
     rank, gpu, link = min(found, key=lambda each: _rate(each[2]) or 0.0)

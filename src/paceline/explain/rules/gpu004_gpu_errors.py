@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gpu import Errors, GpuUse
+from paceline.explain.analysis.gpu import Errors, GpuUse
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -56,9 +56,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding GPU004, or None if it does not apply."""
-    found = [(rank, gpu) for rank, gpu in facts.gpus if gpu.errors.xids or gpu.errors.uncorrected]
+    found = [(rank, gpu) for rank, gpu in analysis.gpus if gpu.errors.xids or gpu.errors.uncorrected]
     if not found:
         return None
     rank, gpu = max(found, key=lambda each: (_is_the_card(each[1].errors), sum(each[1].errors.xids.values())))
@@ -85,7 +85,7 @@ def _is_the_card(errors: Errors) -> bool:
     return bool(errors.uncorrected) or any(number not in _PROGRAM for number in errors.xids)
 
 
-def _evidence(rank: RankFacts, gpu: GpuUse) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, gpu: GpuUse) -> list[Evidence]:
     errors = gpu.errors
     found = [
         Evidence(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gpu import GpuUse, Stranger
+from paceline.explain.analysis.gpu import GpuUse, Stranger
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -35,9 +35,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding GPU005, or None if it does not apply."""
-    found = [(r, gpu, them) for r, gpu in facts.gpus if (them := _strangers(gpu))]
+    found = [(r, gpu, them) for r, gpu in analysis.gpus if (them := _strangers(gpu))]
     if not found:
         return None
     rank, gpu, strangers = max(found, key=lambda each: len(each[2]))

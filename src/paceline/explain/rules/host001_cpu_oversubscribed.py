@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH, worker_threads
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH, worker_threads
 
 PAGE = """
 ## What it means
@@ -30,17 +30,17 @@ this waiting.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding HOST001, or None if it does not apply."""
-    cores = facts.host.allowed_cores
+    cores = analysis.host.allowed_cores
     if cores is None:
         return None
-    threads, share = _in_ranks(facts)
+    threads, share = _in_ranks(analysis)
     if threads < 1.5 * cores or share < 0.1:
-        threads, share = _in_workers(facts)
+        threads, share = _in_workers(analysis)
     if threads < 1.5 * cores or share < 0.1:
         return None
-    here = sum(r.record.host == facts.first.record.host for r in facts.ranks)
+    here = sum(r.record.host == analysis.first.record.host for r in analysis.ranks)
     right = max(1, int(cores // here))
     gain = at_most(share)
     return Finding(
@@ -50,7 +50,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high" if threads >= 2 * cores else "medium",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             Evidence(text=f"{threads} compute threads share {cores:g} CPU cores", value=float(threads), unit="threads"),
             Evidence(
@@ -71,19 +71,19 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _in_ranks(facts: Facts) -> tuple[int, float]:
+def _in_ranks(analysis: RunAnalysis) -> tuple[int, float]:
     """Return the number of compute threads on the first rank's host, and the share of time they waited for a CPU."""
-    here = [r for r in facts.ranks if r.record.host == facts.first.record.host]
-    return sum(int(r.record.meta.get("threads", 1)) for r in here), facts.kept_from_cpu
+    here = [r for r in analysis.ranks if r.record.host == analysis.first.record.host]
+    return sum(int(r.record.meta.get("threads", 1)) for r in here), analysis.kept_from_cpu
 
 
-def _in_workers(facts: Facts) -> tuple[int, float]:
+def _in_workers(analysis: RunAnalysis) -> tuple[int, float]:
     """Return the number of compute threads of the loader's workers, and the share of step time they can lose."""
-    loader = facts.first.loader
-    if loader is None or facts.shares["data_wait"] < WORTH:
+    loader = analysis.first.loader
+    if loader is None or analysis.shares["data_wait"] < WORTH:
         return 0, 0.0
     starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
-    return worker_threads(facts, facts.first), starved * facts.shares["data_wait"]
+    return worker_threads(analysis, analysis.first), starved * analysis.shares["data_wait"]
 
 
 RULE = Rule(code="HOST001", name="cpu-oversubscribed", page=PAGE, check=check)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -24,9 +24,9 @@ swap on average.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding HOST002, or None if it does not apply."""
-    pages = facts.host.swap_pages_per_s
+    pages = analysis.host.swap_pages_per_s
     if pages is None or pages < 50:
         return None
     return Finding(
@@ -36,11 +36,11 @@ def check(facts: Facts) -> Finding | None:
         confidence="high",
         time_share=None,
         gain=None,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             Evidence(
                 text=f"{pages:,.0f} memory pages per second were read back from swap "
-                f"({units.count(facts.host.samples, 'reading')})",
+                f"({units.count(analysis.host.samples, 'reading')})",
                 value=pages,
                 unit="pages/s",
             )

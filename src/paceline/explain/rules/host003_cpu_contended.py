@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.core.statistics import Interval
-from paceline.explain.breakdown import kept_from_cpu, kept_interval
-from paceline.explain.facts import Facts
-from paceline.explain.gains import saving
-from paceline.explain.host import HostUse
+from paceline.explain.analysis.breakdown import kept_from_cpu, kept_interval
+from paceline.explain.analysis.gains import saving
+from paceline.explain.analysis.host import HostUse
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 
@@ -34,16 +34,16 @@ program's own threads and workers take, by their share of the CPU time.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding HOST003, or None if it does not apply."""
-    host, share = facts.host, facts.kept_from_cpu
+    host, share = analysis.host, analysis.kept_from_cpu
     if host.allowed_cores is None or share < 0.1:
         return None
     others = host.others_share
     throttled = host.throttled or 0.0
     if others < 0.2 and throttled < 0.05:
         return None
-    gain = _gain(host, _kept(facts), throttled)
+    gain = _gain(host, _kept(analysis), throttled)
     evidence = [
         Evidence(
             text=f"the training thread waited for a CPU core during {units.percent(share)} of step time",
@@ -72,7 +72,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="medium",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=evidence,
         remedies=[
             Remedy(
@@ -87,9 +87,9 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _kept(facts: Facts) -> Interval:
+def _kept(analysis: RunAnalysis) -> Interval:
     """Return the median over ranks of the share of time in which the training thread waited for a core."""
-    ranks = sorted(facts.ranks, key=lambda rank: kept_from_cpu(rank.record))
+    ranks = sorted(analysis.ranks, key=lambda rank: kept_from_cpu(rank.record))
     return kept_interval(ranks[len(ranks) // 2].record)
 
 

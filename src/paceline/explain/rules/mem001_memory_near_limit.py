@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -37,13 +37,13 @@ allocated memory.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding MEM001, or None if it does not apply."""
-    return _on_device(facts) or _on_host(facts)
+    return _on_device(analysis) or _on_host(analysis)
 
 
-def _on_device(facts: Facts) -> Finding | None:
-    found = [(r, m.peak_allocated / m.total, m.retries) for r in facts.ranks if (m := r.memory) is not None]
+def _on_device(analysis: RunAnalysis) -> Finding | None:
+    found = [(r, m.peak_allocated / m.total, m.retries) for r in analysis.ranks if (m := r.memory) is not None]
     found = [each for each in found if each[1] >= _NEAR or each[2]]
     if not found:
         return None
@@ -77,7 +77,7 @@ def _on_device(facts: Facts) -> Finding | None:
     )
 
 
-def _evidence(rank: RankFacts) -> list[Evidence]:
+def _evidence(rank: RankAnalysis) -> list[Evidence]:
     memory = rank.memory
     if memory is None:
         return []
@@ -92,8 +92,8 @@ def _evidence(rank: RankFacts) -> list[Evidence]:
     return found
 
 
-def _on_host(facts: Facts) -> Finding | None:
-    host = facts.host
+def _on_host(analysis: RunAnalysis) -> Finding | None:
+    host = analysis.host
     held, limit, left = host.own_rss_bytes, host.memory_limit_bytes, host.available_bytes
     if held is None or not limit or held < _NEAR * limit or (left is not None and left > (1 - _NEAR) * limit):
         return None
@@ -106,7 +106,7 @@ def _on_host(facts: Facts) -> Finding | None:
         confidence="medium",
         time_share=None,
         gain=None,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[Evidence(text=text, value=held, unit="bytes")],
         remedies=[
             Remedy(

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.core import units
 from paceline.core.statistics import Floats, Interval, slope_interval
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.run import Rows
@@ -52,21 +52,21 @@ A cache that fills up, such as a replay buffer, grows in the same way until it i
 
 @dataclass(frozen=True, kw_only=True)
 class _Growth:
-    rank: RankFacts
+    rank: RankAnalysis
     name: str
     begin: float  # bytes
     bytes: float  # more at the last reading
     per_step: Interval
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding MEM002, or None if it does not apply."""
-    found = [g for rank in facts.ranks for name in _KINDS if (g := _growth(rank, name))]
+    found = [g for rank in analysis.ranks for name in _KINDS if (g := _growth(rank, name))]
     if not found:
         return None
     most = max(found, key=lambda g: g.bytes)
     kind = _KINDS[most.name]
-    limit = facts.host.memory_limit_bytes if kind == "host" else most.rank.record.meta.get("device_total_bytes")
+    limit = analysis.host.memory_limit_bytes if kind == "host" else most.rank.record.meta.get("device_total_bytes")
     left = (float(limit) - most.begin - most.bytes) / most.per_step.value if limit else None
     full_soon = left is not None and left < most.rank.breakdown.steps
     return Finding(
@@ -108,7 +108,7 @@ def _evidence(growth: _Growth, kind: str, left: float | None) -> list[Evidence]:
     return found
 
 
-def _growth(rank: RankFacts, name: str) -> _Growth | None:
+def _growth(rank: RankAnalysis, name: str) -> _Growth | None:
     """Return the growth of one kind of memory; None if it is not larger than the scatter, or if it has ended."""
     ticks = _while_training(rank)
     values, steps = ticks[name].astype(np.float64), ticks["step"].astype(np.float64)
@@ -133,7 +133,7 @@ def _slope(steps: Floats, values: Floats) -> float:
     return float(np.polyfit(steps, values, 1)[0]) if np.ptp(steps) > 0 else 0.0
 
 
-def _while_training(rank: RankFacts) -> Rows:
+def _while_training(rank: RankAnalysis) -> Rows:
     """Return the readings after warm-up and before the end of the program, which frees its memory."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
@@ -141,7 +141,7 @@ def _while_training(rank: RankFacts) -> Rows:
     return _without_profiler(rank, before if len(before) >= _LEAST_READINGS else ticks)
 
 
-def _without_profiler(rank: RankFacts, ticks: Rows) -> Rows:
+def _without_profiler(rank: RankAnalysis, ticks: Rows) -> Rows:
     """Return the longest stretch of readings without a profiler window, whose memory is Paceline's own."""
     stretches, after = [], 0
     for note in rank.record.noted("window"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.explain.facts import Facts
-from paceline.explain.gpu import DeviceMemory
+from paceline.explain.analysis.gpu import DeviceMemory
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -36,9 +36,9 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding MEM003, or None if it does not apply."""
-    found = [(rank, m) for rank in facts.ranks if (m := rank.memory) is not None and _is_fragmented(m)]
+    found = [(rank, m) for rank in analysis.ranks if (m := rank.memory) is not None and _is_fragmented(m)]
     if not found:
         return None
     rank, memory = max(found, key=lambda each: each[1].reserved - each[1].peak_allocated)

@@ -6,8 +6,8 @@ import numpy as np
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts
-from paceline.explain.gains import at_most, saving, share_of_events
+from paceline.explain.analysis.gains import at_most, saving, share_of_events
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -35,12 +35,12 @@ saves is not known, so Paceline assumes that it saves at most all of the time.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN001, or None if it does not apply."""
-    share = facts.shares["checkpoint"]
+    share = analysis.shares["checkpoint"]
     if share < 0.05:
         return None
-    rank = facts.first
+    rank = analysis.first
     slow = rank.phases["checkpoint"][rank.phases["checkpoint"] > 0]
     text = (
         f"{len(slow)} of {len(rank.rows)} steps saved a checkpoint; saving a checkpoint took (median) "
@@ -53,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high" if len(slow) >= 3 else "medium",
         time_share=share,
         gain=at_most(share),
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             words.share_of_step(share, "saving checkpoints"),
             Evidence(text=text, value=float(len(slow)), unit="steps"),

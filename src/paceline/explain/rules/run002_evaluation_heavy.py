@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most, saving, share_of_events
-from paceline.explain.loader import evaluation_loaders
+from paceline.explain.analysis.gains import at_most, saving, share_of_events
+from paceline.explain.analysis.loader import evaluation_loaders
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -36,12 +36,12 @@ the times of single evaluations. How much faster one evaluation can be is not kn
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN002, or None if it does not apply."""
-    share = facts.shares["evaluation"]
+    share = analysis.shares["evaluation"]
     if share < 0.10:
         return None
-    rank = facts.first
+    rank = analysis.first
     spent = rank.phases["evaluation"]
     steps = int((spent > 0).sum())
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
@@ -53,7 +53,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high" if steps >= 3 else "medium",
         time_share=share,
         gain=at_most(share),
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             words.share_of_step(share, "evaluation"),
             Evidence(text=text, value=float(steps), unit="steps"),
@@ -77,7 +77,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _workers(rank: RankFacts, share: float) -> list[Remedy]:
+def _workers(rank: RankAnalysis, share: float) -> list[Remedy]:
     """Return the remedy for evaluation loaders without workers; nothing if the program hardly waits for one."""
     found = evaluation_loaders(rank.record)
     waited = min(share, sum(one.wait_s for one in found) / max(rank.total_s, 1e-9))

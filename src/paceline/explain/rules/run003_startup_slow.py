@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.breakdown import hot_functions
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.breakdown import hot_functions
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -33,19 +33,19 @@ startup time. In a longer run, startup is a smaller share of the time.
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN003, or None if it does not apply."""
-    rank, meta = facts.first, facts.first.record.meta
+    rank, meta = analysis.first, analysis.first.record.meta
     imported, first = meta.get("imported_ns"), meta.get("first_ns")
-    if imported is None or first is None or facts.wall_s is None:
+    if imported is None or first is None or analysis.wall_s is None:
         return None
     setup_s = (first - imported - meta.get("imports_ns", 0)) / 1e9
-    share = setup_s / facts.wall_s
+    share = setup_s / analysis.wall_s
     if setup_s < _LEAST_S or share < _LEAST_SHARE:
         return None
     text = (
         f"the work between the import of torch and the first batch took {units.seconds(setup_s)} of "
-        f"{units.seconds(facts.wall_s)} of this run"
+        f"{units.seconds(analysis.wall_s)} of this run"
     )
     gain = at_most(share)
     return Finding(
@@ -55,7 +55,7 @@ def check(facts: Facts) -> Finding | None:
         confidence="high",
         time_share=share,
         gain=gain,
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[Evidence(text=text, value=setup_s, unit="s"), *_where(rank)],
         remedies=[
             Remedy(
@@ -75,7 +75,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _where(rank: RankFacts) -> list[Evidence]:
+def _where(rank: RankAnalysis) -> list[Evidence]:
     return [
         Evidence(
             text=f"{f.function} takes {units.percent(f.share)} of the time before the first step "

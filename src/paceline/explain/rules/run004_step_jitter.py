@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from paceline.core import units
 from paceline.core.statistics import Floats, drift
-from paceline.explain.breakdown import kept_from_cpu
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.run import column
@@ -51,14 +51,14 @@ The upper bound of the expected gain is the speed-up if all steps took as long a
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN004, or None if it does not apply."""
-    rank = facts.first.of_one_model
+    rank = analysis.first.of_one_model
     kept = [n for n in rank.phases if n in ("forward", "backward", "optimizer", "transfer")]
     busy = np.sum([rank.phases[name] for name in kept], axis=0)
     usual = float(np.median(busy))
     slow = _slow_steps(rank, busy)
-    excess = float((busy[slow] - usual).sum()) / max(facts.first.total_s, 1e-9)
+    excess = float((busy[slow] - usual).sum()) / max(analysis.first.total_s, 1e-9)
     ratio, trend = drift(busy)
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
@@ -80,7 +80,7 @@ def check(facts: Facts) -> Finding | None:
         code="RUN004",
         name="step-jitter",
         severity="warning",
-        confidence="low" if facts.contended else "medium",
+        confidence="low" if analysis.contended else "medium",
         time_share=excess,
         gain=gain,
         ranks=[rank.record.rank],
@@ -90,7 +90,7 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _slow_steps(rank: RankFacts, busy: Floats) -> NDArray[np.bool_]:
+def _slow_steps(rank: RankAnalysis, busy: Floats) -> NDArray[np.bool_]:
     """Return which steps are slow, also for the number of samples that they train on."""
     usual = float(np.median(busy))
     slow: NDArray[np.bool_] = busy > max(_SLOW * usual, usual + _LEAST_S)
@@ -127,7 +127,7 @@ def _remedies(gain: Gain, every: int | None) -> list[Remedy]:
     ]
 
 
-def _where(rank: RankFacts, kept: list[str], slow: np.ndarray, busy: np.ndarray) -> list[Evidence]:
+def _where(rank: RankAnalysis, kept: list[str], slow: np.ndarray, busy: np.ndarray) -> list[Evidence]:
     """Return the phase in which slow steps lose most of their time."""
     lost = {name: float((rank.phases[name][slow] - np.median(rank.phases[name])).sum()) for name in kept}
     phase = max(lost, key=lambda name: lost[name])

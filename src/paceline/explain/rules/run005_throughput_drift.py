@@ -6,7 +6,7 @@ import numpy as np
 
 from paceline.core import units
 from paceline.core.statistics import Floats, drift, median_interval
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.layout import PHASES
@@ -46,17 +46,17 @@ _COMPUTE = ("forward", "backward", "optimizer")
 _TIMED_S = 2e-5
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN005, or None if it does not apply."""
-    rank = facts.first.of_one_model
+    rank = analysis.first.of_one_model
     ratio, trend = drift(rank.walls)
     if not _drifts(rank.walls) or len(rank.rows) < 32:
         return None
-    if _neighbours(facts, rank, ratio) or _more_samples(rank) or _slower_machine(rank, ratio):
+    if _neighbours(analysis, rank, ratio) or _more_samples(rank) or _slower_machine(rank, ratio):
         return None
     quarter = len(rank.walls) // 4
     begin = float(np.median(rank.walls[:quarter]))
-    gain = _at_first_pace(rank.walls, quarter, rank.total_s / max(facts.first.total_s, 1e-9))
+    gain = _at_first_pace(rank.walls, quarter, rank.total_s / max(analysis.first.total_s, 1e-9))
     text = (
         f"the median step time grew from {units.seconds(begin)} in the first quarter of the run to "
         f"{units.seconds(begin * ratio)} in the last quarter of the run ({len(rank.rows)} steps)"
@@ -102,13 +102,13 @@ def _drifts(values: np.ndarray) -> bool:
     return ratio >= _LEAST and trend >= 0.7
 
 
-def _more_samples(rank: RankFacts) -> bool:
+def _more_samples(rank: RankAnalysis) -> bool:
     """Return whether steps take longer only because they process more samples."""
     samples = column(rank.rows, "samples")
     return bool(np.all(samples > 0)) and not _drifts(rank.walls / samples)
 
 
-def _slower_machine(rank: RankFacts, ratio: float) -> bool:
+def _slower_machine(rank: RankAnalysis, ratio: float) -> bool:
     """Return whether the machine became slower: all compute phases grew by about as much as the step.
 
     The optimizer does the same work in every step, so without an optimizer phase this returns False.
@@ -124,10 +124,10 @@ def _growth(values: Floats, quarter: int) -> float:
     return float(np.median(values[-quarter:])) / first if first >= _TIMED_S else 0.0
 
 
-def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:
+def _neighbours(analysis: RunAnalysis, rank: RankAnalysis, ratio: float) -> bool:
     """Return whether other processes explain it: they are busy, and our CPU time per step has hardly grown."""
-    host, ticks = facts.host, rank.record.ticks
-    if not facts.contended or len(ticks) < 4 or host.allowed_cores is None:
+    host, ticks = analysis.host, rank.record.ticks
+    if not analysis.contended or len(ticks) < 4 or host.allowed_cores is None:
         return False
     steps, cpu = ticks["step"].astype(np.float64), ticks["cpu_s"]
     half = len(ticks) // 2
@@ -136,7 +136,7 @@ def _neighbours(facts: Facts, rank: RankFacts, ratio: float) -> bool:
     return bool(late < early * (1 + 0.4 * (ratio - 1)))
 
 
-def _grown(rank: RankFacts, quarter: int) -> Evidence:
+def _grown(rank: RankAnalysis, quarter: int) -> Evidence:
     growth = {p: float(rank.phases[p][-quarter:].mean() - rank.phases[p][:quarter].mean()) for p in PHASES}
     phase = max(growth, key=lambda p: growth[p])
     functions = {"other": rank.breakdown.host_functions, "data_wait": rank.loader.hot if rank.loader else ()}.get(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.explain import words
-from paceline.explain.breakdown import host_ratio
-from paceline.explain.facts import TELLABLE_S, Facts
-from paceline.explain.gains import at_most, saving, share_of_samples
+from paceline.explain.analysis.breakdown import host_ratio
+from paceline.explain.analysis.gains import at_most, saving, share_of_samples
+from paceline.explain.analysis.run_analysis import TELLABLE_S, RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding, Gain, HotFunction, Remedy
 from paceline.explain.rules import Rule
 
@@ -44,11 +44,11 @@ that of a proportion of stack samples (Wilson).
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN006, or None if it does not apply."""
-    rank = facts.first
+    rank = analysis.first
     ratio = host_ratio(rank.record)
-    share = facts.shares["other"] * (1.0 if ratio is None else ratio)
+    share = analysis.shares["other"] * (1.0 if ratio is None else ratio)
     if share < 0.08 or share * rank.breakdown.step_s.value < TELLABLE_S:
         return None
     functions = rank.breakdown.host_functions
@@ -60,7 +60,7 @@ def check(facts: Facts) -> Finding | None:
         confidence=_confidence(functions),
         time_share=share,
         gain=at_most(share),
-        ranks=[r.record.rank for r in facts.ranks],
+        ranks=[r.record.rank for r in analysis.ranks],
         evidence=[
             words.share_of_step(share, "the program's own Python code between the phases of a step"),
             *(

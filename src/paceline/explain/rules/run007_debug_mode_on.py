@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from paceline.explain.facts import Facts, RankFacts
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding, Gain, Remedy, Severity
 from paceline.explain.rules import Rule
 
@@ -68,9 +68,9 @@ _REMEDIES = {
 }
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding RUN007, or None if it does not apply."""
-    seen = {rank.record.rank: _settings(facts, rank) for rank in facts.ranks}
+    seen = {rank.record.rank: _settings(analysis, rank) for rank in analysis.ranks}
     names = [name for name in _WHAT if any(name in on for on in seen.values())]
     if not names:
         return None
@@ -91,10 +91,10 @@ def check(facts: Facts) -> Finding | None:
     )
 
 
-def _settings(facts: Facts, rank: RankFacts) -> set[str]:
+def _settings(analysis: RunAnalysis, rank: RankAnalysis) -> set[str]:
     """Return the debug settings that a rank had on, without those that cost nothing there."""
-    free = {"launch_blocking", "deterministic_algorithms"} if facts.on_cpu else set()
-    free |= {"distributed_debug"} if len(facts.ranks) == 1 else set()
+    free = {"launch_blocking", "deterministic_algorithms"} if analysis.on_cpu else set()
+    free |= {"distributed_debug"} if len(analysis.ranks) == 1 else set()
     return set(rank.record.meta.get("debug", ())) - free
 
 

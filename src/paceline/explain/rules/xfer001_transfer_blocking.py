@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.core import units
-from paceline.explain import spans, words
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.gains import at_most
+from paceline.explain import words
+from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
-from paceline.explain.supply import WORTH
 from paceline.traces.analyze.path_summary import TRANSFER
 from paceline.traces.analyze.ranks import Traces
 from paceline.traces.capture import COPY
@@ -51,12 +52,12 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 """
 
 
-def check(facts: Facts) -> Finding | None:
+def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding XFER001, or None if it does not apply."""
-    share = facts.shares["transfer"]
-    if facts.on_cpu or share < WORTH:
+    share = analysis.shares["transfer"]
+    if analysis.on_cpu or share < WORTH:
         return None
-    rank = max(facts.ranks, key=lambda r: r.breakdown.shares["transfer"])
+    rank = max(analysis.ranks, key=lambda r: r.breakdown.shares["transfer"])
     return Finding(
         code="XFER001",
         name="transfer-blocking",
@@ -64,19 +65,19 @@ def check(facts: Facts) -> Finding | None:
         confidence="medium",
         time_share=share,
         gain=at_most(share),
-        ranks=[r.record.rank for r in facts.ranks if r.breakdown.shares["transfer"] >= WORTH],
+        ranks=[r.record.rank for r in analysis.ranks if r.breakdown.shares["transfer"] >= WORTH],
         evidence=[words.share_of_step(share, "copying to the GPU"), *_pinning(rank), *_overlapped(rank)],
         remedies=_remedies(rank, share),
         summary=f"copies to the GPU take {units.percent(share)} of the time",
     )
 
 
-def _pins(rank: RankFacts) -> bool | None:
+def _pins(rank: RankAnalysis) -> bool | None:
     value = rank.loader.settings.get("pin_memory") if rank.loader else None
     return value if isinstance(value, bool) else None
 
 
-def _pinning(rank: RankFacts) -> list[Evidence]:
+def _pinning(rank: RankAnalysis) -> list[Evidence]:
     pins = _pins(rank)
     if pins is None:
         return []
@@ -84,7 +85,7 @@ def _pinning(rank: RankFacts) -> list[Evidence]:
     return [Evidence(text=text, value=float(pins), unit="pinned")]
 
 
-def _overlapped(rank: RankFacts) -> list[Evidence]:
+def _overlapped(rank: RankAnalysis) -> list[Evidence]:
     """Return how many copies the program makes on a stream of their own, and how long one takes."""
     copies = (rank.record.summary.get("device") or {}).get("overlapped_copies") or {}
     count, timed = copies.get("count", 0), copies.get("timed", 0)
@@ -100,7 +101,7 @@ def _overlapped(rank: RankFacts) -> list[Evidence]:
     ]
 
 
-def _remedies(rank: RankFacts, share: float) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
     return _remedies_for(bool(_pins(rank)), share, prefetches=bool(_overlapped(rank)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.explain.facts import gain_of_removing
+from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.improve.measured import operator_share
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy

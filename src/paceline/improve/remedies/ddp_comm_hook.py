@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.explain.facts import gain_of_removing
+from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.explain.model import Finding
 from paceline.improve.child.compression import POWERSGD_FROM
 from paceline.improve.measured import capability, communication, reduces_gradients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.explain.loader import evaluation_loaders
+from paceline.explain.analysis.loader import evaluation_loaders
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy

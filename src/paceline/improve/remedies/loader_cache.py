@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.explain.analysis.loader_model import LoaderModel
 from paceline.explain.model import Gain
-from paceline.explain.supply import Supply
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy, without_workers
 from paceline.improve.situation import Situation
@@ -64,7 +64,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-def _predicted(supply: Supply) -> Gain:
+def _predicted(supply: LoaderModel) -> Gain:
     """Return the predicted gain: only the work of the training process is left in a step.
 
     No workers are started. Computing that does not share cores and CPU caches with workers was up to five times as fast

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain import words
-from paceline.explain.queueing import Played, Queue
+from paceline.explain.analysis.queueing import Queue, QueueSimulation
 from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
 from paceline.improve.situation import Situation
@@ -44,7 +44,7 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     jitter, loader = situation.finding("DATA008"), situation.loader
     if jitter is None or loader is None or not loader.workers:
         return []
-    played = Played(supply=situation.supply, loader=loader)
+    played = QueueSimulation(loader_model=situation.supply, loader=loader)
     return [
         Candidate(
             remedy="loader.prefetch",

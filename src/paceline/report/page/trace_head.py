@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import mean
 
 from paceline.core import units
+from paceline.explain.diagnose import capture_verdict
 from paceline.explain.model import Finding
-from paceline.explain.traced import verdict_of
 from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, join, sentence
@@ -23,7 +23,7 @@ _MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
 
 def header(traces: Traces, findings: Sequence[Finding], next_command: str) -> Markup:
     """Make the top of the page."""
-    verdict = verdict_of(traces, findings)
+    verdict = capture_verdict(traces, findings)
     mood = findings[0].severity if findings else "good" if verdict else "info"
     chip = [element("span", _MARKS[mood], aria_hidden="true"), element("strong", verdict or "no verdict")]
     chip += [element("code", findings[0].code)] if findings else []
@@ -67,7 +67,7 @@ def said(traces: Traces, findings: Sequence[Finding]) -> str:
     """Say the verdict in a sentence."""
     if findings:
         return findings[0].summary
-    if verdict_of(traces, findings) is None:
+    if capture_verdict(traces, findings) is None:
         return "the captures contain no GPU events in the window"
     return "no problem takes so much time that a change is worthwhile"
 

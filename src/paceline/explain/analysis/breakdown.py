@@ -1,4 +1,4 @@
-"""On what was a rank's step time spent? From step rows and stack samples to shares of the nine phases.
+"""Split the step time of a rank into the shares of the nine phases, from step rows and stack samples.
 
 Three slots of a row are split with the help of stack samples (see `observe.probe.stacks`):
 
@@ -9,6 +9,10 @@ Three slots of a row are split with the help of stack samples (see `observe.prob
 
 and off-CPU time inside forward and backward of a distributed run, less the time the thread was merely kept from
 a CPU, is communication.
+
+The host of a GPU runs ahead of it, so the times of the host say little about the GPU. Where the device timed some steps
+(`observe.probe.device_clock`), the other steps get the shares of these. What another step took longer than the median
+timed step is booked where the host spent more than it usually does (a checkpoint, a late batch).
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ from itertools import pairwise
 import numpy as np
 
 from paceline.core.statistics import Floats, Interval, half_width, median_interval, thin, warmup_length
-from paceline.explain.device_times import at_the_device
 from paceline.explain.model import HotFunction, RankBreakdown, TimelinePoint
 from paceline.record import layout
-from paceline.record.layout import PHASES, SLOTS
+from paceline.record.layout import FLAG_DEVICE_TIMED, PHASES, SLOTS
 from paceline.record.run import JsonObject, Launch, Rank, Rows, column
 
 _FEW = 8  # samples below which a split falls back on the rule of thumb
 _MOST_POINTS = 2000
+_FEW_TIMED = 8  # timed steps below which they do not stand for the others
 
 
 def steady(rank: Rank) -> Rows:
@@ -310,3 +314,37 @@ def _begins_s(rank: Rank) -> Floats:
     ends = rank.steps["end_ns"].astype(np.int64)
     since: Floats = (ends - ends[0]) / 1e9 - walls + walls[0]
     return since
+
+
+# -------------------------------------------------------------------------------------------------- times of the device
+
+
+def device_timed_steps(rows: Rows) -> int:
+    """Return how many steps the device timed."""
+    return int(((rows["flags"] & FLAG_DEVICE_TIMED) != 0).sum())
+
+
+def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the slots (seconds, by name, one for each row) with the device's word for all rows; sums stay."""
+    timed = (rows["flags"] & FLAG_DEVICE_TIMED) != 0
+    if timed.sum() < _FEW_TIMED or timed.all():
+        return slots
+    table = np.stack(list(slots.values()))  # slots x rows
+    shares = table[:, timed].sum(axis=1, keepdims=True) / max(table[:, timed].sum(), 1e-12)
+    walls = table[:, ~timed].sum(axis=0)
+    usual = np.minimum(walls, np.median(table[:, timed].sum(axis=0)))
+    more = np.maximum(table[:, ~timed] - np.median(table[:, ~timed], axis=1, keepdims=True), 0.0)
+    total = more.sum(axis=0)
+    where = np.where(total > 0, more / np.where(total > 0, total, 1.0), shares)
+    table[:, ~timed] = usual * shares + (walls - usual) * where
+    return dict(zip(slots, table, strict=True))
+
+
+def why_host_times(rank: Rank) -> str | None:
+    """Say why the phases of a rank on a GPU are the host's; None when they are the device's."""
+    if rank.device == "cpu" or device_timed_steps(rank.steps) >= _FEW_TIMED:
+        return None
+    told = (rank.summary.get("device") or {}).get("off")
+    if told:
+        return f"phases were timed on the host, because CUDA events could not be used ({told})"
+    return f"phases were timed on the host, because CUDA events timed fewer than {_FEW_TIMED} complete steps"

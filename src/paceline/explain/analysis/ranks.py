@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from paceline.core.statistics import half_width
-from paceline.explain.breakdown import kept_from_cpu
-from paceline.explain.contention import others_take_cores
-from paceline.explain.facts import Facts, RankFacts
-from paceline.explain.objectives import Exchanges, exchanges_of
-from paceline.explain.supply import is_starved
+from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.contention import others_take_cores
+from paceline.explain.analysis.loader_model import is_starved
+from paceline.explain.analysis.loss import Exchanges, exchanges_of
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.record.layout import PHASES
 
 _POINT_TO_POINT = ("batch_isend_irecv", "send", "recv")
@@ -40,12 +40,12 @@ class Straggler:
     where: str  # the function in it, ready to be appended; empty when not known
 
 
-def straggler(facts: Facts) -> Straggler | None:
+def straggler(analysis: RunAnalysis) -> Straggler | None:
     """Return the straggling rank, or None where ranks are even or there is one."""
-    if len(facts.ranks) < 2:
+    if len(analysis.ranks) < 2:
         return None
-    late = max(facts.ranks, key=_pace_s)
-    others = [r for r in facts.ranks if r is not late]
+    late = max(analysis.ranks, key=_pace_s)
+    others = [r for r in analysis.ranks if r is not late]
     step_s = late.total_s / max(1, len(late.rows))
     own_s = _pace_s(late)
     excess = own_s - float(np.median([_pace_s(r) for r in others]))
@@ -54,7 +54,7 @@ def straggler(facts: Facts) -> Straggler | None:
     if excess < _WORTH * step_s or others_waiting - waiting < 0.4 * excess / step_s:
         return None
     if (
-        others_take_cores(facts)
+        others_take_cores(analysis)
         and _without_a_core_s(late) - min(map(_without_a_core_s, others)) >= _BY_A_CORE * excess
     ):
         return None
@@ -77,28 +77,28 @@ def straggler(facts: Facts) -> Straggler | None:
     )
 
 
-def _pace_s(rank: RankFacts) -> float:
+def _pace_s(rank: RankAnalysis) -> float:
     """Return the seconds a step this rank would take if it never waited for another."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
 
 
-def _half_s(rank: RankFacts) -> float:
+def _half_s(rank: RankAnalysis) -> float:
     """Return half the 95% interval of the mean seconds that a rank is busy in a step, from the means of blocks."""
     busy = rank.walls - rank.phases["communication"]
     means = np.array([block.mean() for block in np.array_split(busy, _BLOCKS) if len(block)])
     return half_width(means) if len(means) >= 3 else 0.0
 
 
-def _without_a_core_s(rank: RankFacts) -> float:
+def _without_a_core_s(rank: RankAnalysis) -> float:
     """Return the seconds a step in which the training thread of a rank was ready and had no CPU core."""
     return kept_from_cpu(rank.record) * rank.total_s / max(1, len(rank.rows))
 
 
-def _mean(rank: RankFacts, phase: str) -> float:
+def _mean(rank: RankAnalysis, phase: str) -> float:
     return float(rank.phases[phase].mean())
 
 
-def _where(rank: RankFacts, phase: str) -> str:
+def _where(rank: RankAnalysis, phase: str) -> str:
     functions = rank.breakdown.host_functions if phase == "other" else ()
     if phase == "data_wait" and rank.loader is not None:
         functions = rank.loader.hot
@@ -108,7 +108,7 @@ def _where(rank: RankFacts, phase: str) -> str:
 Parallelism = Literal["pipeline", "fsdp", "ddp", "other"]
 
 
-def parallelism(rank: RankFacts) -> Parallelism:
+def parallelism(rank: RankAnalysis) -> Parallelism:
     """Return what a rank exchanges data for: stages of a pipeline, sharded parameters, DDP's gradients, or its own."""
     told = rank.record.summary.get("exchanges") or {}
     calls = told.get("calls") or {}
@@ -119,12 +119,12 @@ def parallelism(rank: RankFacts) -> Parallelism:
     return "ddp" if not told or (rank.rows["synced"] > 0).any() else "other"
 
 
-def repeated_exchanges(facts: Facts) -> Exchanges | None:
+def repeated_exchanges(analysis: RunAnalysis) -> Exchanges | None:
     """Return the module whose gradients are exchanged more than once for one update of its optimizer, or None.
 
     Backward passes are counted by module, and between optimizer steps: two networks with an optimizer each exchange
     once for each of them.
     """
-    found = [one for rank in facts.ranks if (one := exchanges_of(rank.record)) is not None]
+    found = [one for rank in analysis.ranks if (one := exchanges_of(rank.record)) is not None]
     most = max(found, key=lambda one: one.per_update, default=None)
     return most if most is not None and most.per_update >= _REPEATED else None

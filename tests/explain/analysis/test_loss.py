@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.explain.build import RunFolder, steps
 
-from paceline.explain.loss import loss_curve
+from paceline.explain.analysis.loss import loss_curve
 
 NAN, INF = math.nan, math.inf
 

@@ -1,4 +1,8 @@
-"""What do the workers of the training loader do all day? Their counters, added up, and split by kind of time."""
+"""The time of the workers of the training loader, from their counters, split by kind of time.
+
+Programs without a `DataLoader` make batches in a reader of their own. Stack samples of making the input that stand in
+Python's own waiting for a thread or a process show a reader that only fetches batches that others made.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.statistics import Interval
-from paceline.explain.breakdown import runnable_ratio
+from paceline.explain.analysis.breakdown import hot_functions, runnable_ratio
 from paceline.explain.model import HotFunction, LoaderBreakdown, WorkerRow
-from paceline.explain.reader import made_behind
 from paceline.record.layout import BATCH_BOUNDS_S
 from paceline.record.run import JsonObject, Rank, Run, Worker
 
 _START_S = 0.3  # that it may take to start some workers
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
+_READER_INPUT = {"gap": ("input",), "other": ("input",)}
+_WAITING_FILES = ("threading.py:", "queue.py:", "queues.py:", "connection.py:", "selectors.py:", "synchronize.py:")
+_FEW_SAMPLES = 8  # samples below which nothing is said
 
 
 def training_loaders(rank: Rank) -> list[int]:
@@ -266,3 +272,19 @@ def _title(settings: JsonObject) -> str:
     how = f"{workers} worker{'s' if workers != 1 else ''}" if workers else "no workers"
     how = f"{threads} thread{'s' if threads != 1 else ''}" if threads else how
     return f"{settings.get('class')} over {settings.get('dataset')} (batch_size {settings.get('batch_size')}, {how})"
+
+
+# ----------------------------------------------------------------------------------------- readers without a DataLoader
+
+
+def readers(rank: Rank) -> list[HotFunction]:
+    """Return the user's functions seen most often in making the input."""
+    return hot_functions(rank, _READER_INPUT)
+
+
+def made_behind(rank: Rank) -> bool:
+    """Say whether the training thread waits for a thread or process of the program's own to make the input."""
+    entries = [e for e in rank.summary.get("hot", ()) if e["side"] in _READER_INPUT.get(e["slot"], ())]
+    waiting: int = sum(e["count"] for e in entries if any(f"({name}" in (e["leaf"] or "") for name in _WAITING_FILES))
+    total: int = sum(e["count"] for e in entries)
+    return total >= _FEW_SAMPLES and waiting > total / 2

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.statistics import Interval
-from paceline.explain.gains import at_most, saving, share_of_events, share_of_samples, within_budget
+from paceline.explain.analysis.gains import at_most, saving, share_of_events, share_of_samples, within_budget
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.record.layout import PHASES
 

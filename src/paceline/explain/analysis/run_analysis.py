@@ -1,4 +1,4 @@
-"""What does every rule look at? One frozen view of a run, worked out once."""
+"""The analysis of a run: what every rule reads. It is computed once and does not change."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.explain.breakdown import break_down, kept_from_cpu, of_one_model, phase_columns, runnable_ratio, steady
-from paceline.explain.gpu import DeviceMemory, GpuUse, device_memory, gpu_use
-from paceline.explain.host import HostUse, host_use
-from paceline.explain.loader import loader_breakdown
-from paceline.explain.loss import loss_curve
-from paceline.explain.mfu import Mfu, mfu_of
+from paceline.explain.analysis.breakdown import (
+    break_down,
+    kept_from_cpu,
+    of_one_model,
+    phase_columns,
+    runnable_ratio,
+    steady,
+)
+from paceline.explain.analysis.gpu import DeviceMemory, GpuUse, device_memory, gpu_use
+from paceline.explain.analysis.host import HostUse, host_use
+from paceline.explain.analysis.loader import loader_breakdown
+from paceline.explain.analysis.loss import loss_curve
+from paceline.explain.analysis.mfu import Mfu, mfu_of
+from paceline.explain.analysis.profiler_window import Window, read_window
 from paceline.explain.model import Gain, LoaderBreakdown, LossCurve, RankBreakdown
-from paceline.explain.window import Window, read_window
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Rows, Run, column
 
@@ -23,10 +30,23 @@ Columns = Mapping[str, np.ndarray]
 TELLABLE_S = 0.0002  # of a step: what takes less is not told from what watching costs
 MIN_STEPS = 12  # steady steps below which no finding about speed is made
 MIN_STEADY_S = 0.15  # seconds of steady steps below which none is made either
+_MATRIX_OPERATORS = (
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::_scaled_mm",
+    "aten::cudnn_convolution",
+    "aten::convolution_backward",
+    "aten::_convolution",
+    "aten::_scaled_dot_product_",
+    "aten::_flash_attention_",
+    "aten::_efficient_attention_",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankFacts:
+class RankAnalysis:
     """One rank as rules see it: its record, its breakdown, and its steady steps by phase (seconds a step)."""
 
     record: Rank
@@ -50,7 +70,7 @@ class RankFacts:
         return float(self.walls.sum())
 
     @property
-    def of_one_model(self) -> RankFacts:
+    def of_one_model(self) -> RankAnalysis:
         """The same with only the longest part of the steps that trained models of one size."""
         part = of_one_model(self.record, self.rows)
         return replace(self, rows=self.rows[part], phases={name: one[part] for name, one in self.phases.items()})
@@ -62,18 +82,18 @@ class RankFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class RunAnalysis:
     """A run as rules see it."""
 
     run: Run
-    ranks: Sequence[RankFacts]
+    ranks: Sequence[RankAnalysis]
     shares: Mapping[str, float]  # the ranks' median share of each phase, normalised
     host: HostUse
     loss: LossCurve | None
     wall_s: float | None  # of the whole command, as far as it has come
 
     @property
-    def first(self) -> RankFacts:
+    def first(self) -> RankAnalysis:
         """The rank that stands for the run where one must."""
         return self.ranks[0]
 
@@ -83,7 +103,7 @@ class Facts:
         return self.first.record.device == "cpu"
 
     @property
-    def gpus(self) -> list[tuple[RankFacts, GpuUse]]:
+    def gpus(self) -> list[tuple[RankAnalysis, GpuUse]]:
         """The ranks whose GPU was read, with its use."""
         return [(r, r.gpu) for r in self.ranks if r.gpu is not None]
 
@@ -110,11 +130,11 @@ class Facts:
         return ratio / (1 + ratio)
 
 
-def gather(run: Run) -> Facts:
-    """Work out the facts of a run that has at least one step."""
-    ranks = tuple(_rank_facts(run, rank) for rank in run.ranks)
+def analyze_run(run: Run) -> RunAnalysis:
+    """Return the analysis of a run that has at least one step."""
+    ranks = tuple(_analyze_rank(run, rank) for rank in run.ranks)
     target = next((x.target_loss for x in run.launches if x.target_loss is not None), None)
-    return Facts(
+    return RunAnalysis(
         run=run,
         ranks=ranks,
         shares=median_shares([r.breakdown for r in ranks]),
@@ -124,11 +144,11 @@ def gather(run: Run) -> Facts:
     )
 
 
-def _rank_facts(run: Run, rank: Rank) -> RankFacts:
+def _analyze_rank(run: Run, rank: Rank) -> RankAnalysis:
     rows = steady(rank)
     breakdown = break_down(rank, run.launches)
     window = read_window(rank)
-    return RankFacts(
+    return RankAnalysis(
         record=rank,
         breakdown=breakdown,
         rows=rows,
@@ -152,3 +172,13 @@ def gain_of_removing(share: float, least: float, most: float) -> Gain:
     """Return the assumed speed-up of saving between `least` and `most` (fractions) of what takes `share` of a step."""
     share = min(max(share, 0.0), 0.99)
     return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most), basis="assumed")
+
+
+def matrix_share(rank: RankAnalysis) -> float | None:
+    """Return the share of step time in matrix operators; None when the device's time in them was not taken."""
+    window = rank.window
+    if window is None or window.operator_s <= 0 or any(o.device_self_s is None for o in window.operators):
+        return None
+    compute = sum(rank.breakdown.shares[name] for name in ("forward", "backward", "optimizer"))
+    spent = sum(o.time_s for o in window.operators if o.name.startswith(_MATRIX_OPERATORS))
+    return spent / window.operator_s * compute

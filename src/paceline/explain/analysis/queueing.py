@@ -1,4 +1,4 @@
-"""How long a queue, and how many workers, ride over batches that take far longer than the rest?
+"""A simulation of the queue of a loader: the step time at other prefetch factors and numbers of workers.
 
 A loader hands batches out in order. Worker i makes batches i, i + w, i + 2w …; batch j is ordered when batch j - w·p is
 taken, with p the prefetch factor; it is taken when it is there and the step before it is over. With times of batches
@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from paceline.explain import words
+from paceline.explain.analysis.loader_model import LoaderModel
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.explain.supply import Supply
 
 _PLAYED = 3000  # batches
 _SETTLED = 500  # of them, after which the queue no longer holds what it held at first
@@ -39,10 +39,13 @@ class Queue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
-    """The supply of batches with a queue. Without workers there is no queue, and a step takes the measured time."""
+class QueueSimulation:
+    """A simulation of the loader with a queue of batches.
 
-    supply: Supply
+    Without workers there is no queue, and a step takes the measured time.
+    """
+
+    loader_model: LoaderModel
     loader: LoaderBreakdown
 
     @property
@@ -58,7 +61,7 @@ class Played:
 
     def step_s(self, queue: Queue) -> float:
         """Return what a step takes with a queue, or the CPU work of it on all cores where that is more."""
-        return self._step_s(queue, self.supply.compute_s)
+        return self._step_s(queue, self.loader_model.compute_s)
 
     def _step_s(self, queue: Queue, compute_s: float) -> float:
         taken = _taken(self._made, compute_s, queue)
@@ -67,7 +70,9 @@ class Played:
     @property
     def _burnt_s(self) -> float:
         """Seconds that the CPU work of a step takes on all cores."""
-        return (self.supply.other_cpu_s + self.supply.make_cpu_s + self.supply.hand_over_s) / self.supply.cores
+        return (
+            self.loader_model.other_cpu_s + self.loader_model.make_cpu_s + self.loader_model.hand_over_s
+        ) / self.loader_model.cores
 
     def gain(self, queue: Queue) -> Gain:
         """Return how many times as fast steps become; half of it at least, since few slow batches are seen."""
@@ -75,17 +80,17 @@ class Played:
 
     @cached_property
     def _now_s(self) -> float:
-        return self.step_s(self.now) if self.loader.workers else self.supply.step_s
+        return self.step_s(self.now) if self.loader.workers else self.loader_model.step_s
 
     def _gain_of(self, step_s: float) -> Gain:
         more = max(0.0, self._now_s / step_s - 1)
-        most = self._now_s / max(self.supply.compute_s / self.supply.warmer, 1e-9)
+        most = self._now_s / max(self.loader_model.compute_s / self.loader_model.warmer, 1e-9)
         return Gain(low=1 + _LEAST * more, high=max(1 + _LEAST * more, min(1 + _MOST * more, most)))
 
     def gain_in_any_order(self) -> Gain:
         """Return the gain if a batch is taken as soon as any is ready: then only the mean time of a batch counts."""
         made = float(np.mean(self._made)) / self.now.workers
-        return self._gain_of(max(self.supply.compute_s, made, self._burnt_s))
+        return self._gain_of(max(self.loader_model.compute_s, made, self._burnt_s))
 
     def better(self) -> list[Queue]:
         """Return the shortest queues that come near the best, of as many workers and of more; what to try first, first.
@@ -115,7 +120,7 @@ class Played:
 
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
         """Return the smallest queue that comes near the best, even if training is faster once it need not wait."""
-        steps = {queue: self._step_s(queue, self.supply.compute_s / self.supply.warmer) for queue in queues}
+        steps = {queue: self._step_s(queue, self.loader_model.compute_s / self.loader_model.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
         return min(near, key=lambda queue: (queue.batches, queue), default=None)
 

@@ -6,8 +6,8 @@ import pytest
 from tests.explain.build import RunFolder, plain
 from tests.explain.gpu_run import GIB, gpu_run, timed, window
 
+from paceline.explain.analysis.gpu import gpu_use, pcie_bytes_per_s
 from paceline.explain.diagnose import diagnose
-from paceline.explain.gpu import gpu_use
 
 
 def test_a_healthy_gpu(tmp_path):
@@ -199,3 +199,19 @@ def test_a_window_that_failed_says_why(tmp_path):
 def test_a_cpu_misses_nothing_of_this(tmp_path):
     told = diagnose(RunFolder(tmp_path).rank(plain()).facts().run).unavailable
     assert "device_times" not in told and "communication" not in told
+
+
+# ----------------------------------------------------------------------------------------------------------------- PCIe
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "gigabytes"),
+    [(1, 16, 4.0), (2, 16, 8.0), (3, 16, 15.754), (4, 16, 31.508), (5, 16, 63.015), (6, 16, 121.0), (3, 4, 3.938)],
+)
+def test_line_rates_of_the_specification(generation, lanes, gigabytes):
+    assert pcie_bytes_per_s(generation, lanes) == pytest.approx(gigabytes * 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("generation", "lanes"), [(0, 16), (9, 16), (4, 0)])
+def test_what_is_not_known_is_none(generation, lanes):
+    assert pcie_bytes_per_s(generation, lanes) is None

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paceline.core import units
-from paceline.explain.breakdown import kept_from_cpu
-from paceline.explain.facts import Facts
+from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding
 
 _OTHERS = 0.15  # share of the cores that others use, from which a run is disturbed
@@ -24,33 +24,33 @@ _LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "l
 _UNDISTURBED = ("CONV", "MEM", "HOST", "GPU", "RUN007", "COMP001")
 
 
-def others_take_cores(facts: Facts) -> bool:
+def others_take_cores(analysis: RunAnalysis) -> bool:
     """Say whether other programs or a CPU quota took cores. Without readings of the host, any waiting counts."""
-    host = facts.host
+    host = analysis.host
     known = host.allowed_cores is not None and host.own_cores is not None
     return not known or host.others_share > _OTHERS or (host.throttled or 0.0) >= _THROTTLED
 
 
-def taken_by_others(facts: Facts) -> float:
+def taken_by_others(analysis: RunAnalysis) -> float:
     """Return the share of step time that other programs may have cost: 0 if they took no cores.
 
     Ranks wait for each other, so what each of them waited for a core adds up.
     """
-    if not others_take_cores(facts):
+    if not others_take_cores(analysis):
         return 0.0
-    return min(_MOST, sum(kept_from_cpu(rank.record) for rank in facts.ranks))
+    return min(_MOST, sum(kept_from_cpu(rank.record) for rank in analysis.ranks))
 
 
-def with_confidence(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+def with_confidence(findings: Sequence[Finding], analysis: RunAnalysis) -> list[Finding]:
     """Lower the confidence of findings about time by what others took of the CPU, and say so.
 
     Confidence is low if waiting for a core may explain at least half of what a finding costs.
     """
-    if not others_take_cores(facts):
+    if not others_take_cores(analysis):
         return list(findings)
-    workers = [r.loader.runnable for r in facts.ranks if r.loader is not None and r.loader.makers]
-    of_loaders = max([facts.kept_from_cpu, *workers])
-    return [_lowered(f, of_loaders if f.code.startswith("DATA") else facts.kept_from_cpu) for f in findings]
+    workers = [r.loader.runnable for r in analysis.ranks if r.loader is not None and r.loader.makers]
+    of_loaders = max([analysis.kept_from_cpu, *workers])
+    return [_lowered(f, of_loaders if f.code.startswith("DATA") else analysis.kept_from_cpu) for f in findings]
 
 
 def _lowered(finding: Finding, kept: float) -> Finding:

@@ -8,7 +8,7 @@ import pytest
 from tests.explain.written_run import steady_rows, write_launch, write_rank
 
 from paceline.explain.compare import compare
-from paceline.explain.whole_run import WholeRun, whole_run
+from paceline.explain.comparison import WholeRun, whole_run
 from paceline.record.read import read_run
 from paceline.report.compare_json import comparison_to_json
 from paceline.report.compare_rows import rows

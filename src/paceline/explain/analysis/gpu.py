@@ -1,8 +1,12 @@
-"""How was the GPU of a rank used while it trained? Its readings between the rank's first and last step, summed up.
+"""The use of the GPU of a rank while it trained: readings between the first and the last step, summed up.
 
 A reading is *under load* when the GPU computed in at least half of the interval before it (NVML's utilization: the
 share of time in which some kernel ran). Clocks, power and the PCIe link are judged from such readings only: a GPU
 that has nothing to do lowers all three to save power.
+
+The rate of a PCIe link, one direction, before packet headers (PCI Express base specifications 1.0 to 6.0):
+
+    bytes/s = lanes * transfers/s * (payload bits / line bits) / 8
 
 No GPU has been seen by the authors of this file; what the driver means by its readings is taken from NVML's
 documentation (docs.nvidia.com/deploy/nvml-api).
@@ -16,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.explain.host import while_stepping
+from paceline.explain.analysis.host import while_stepping
 from paceline.record.run import JsonObject, Rank, Run
 
 LOADED = 50  # percent of utilization from which on a reading is under load
@@ -24,6 +28,8 @@ _HEAT = frozenset({"sw_thermal", "hw_thermal"})
 _POWER = frozenset({"power_cap"})
 _BRAKE = frozenset({"hw_power_brake"})
 _FEW = 3  # readings below which a median says nothing
+_TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
+_LINE_CODE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,3 +283,10 @@ def device_memory(rank: Rank) -> DeviceMemory | None:
         retries=int(np.nan_to_num(ticks["device_retries"]).max()),
         readings=len(ticks),
     )
+
+
+def pcie_bytes_per_s(generation: int, lanes: int) -> float | None:
+    """Return the line rate of a link in bytes/s, one direction; None for a generation not known or no lanes."""
+    if generation not in _TRANSFERS_PER_S or lanes < 1:
+        return None
+    return lanes * _TRANSFERS_PER_S[generation] * _LINE_CODE[generation] / 8

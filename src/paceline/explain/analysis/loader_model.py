@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.statistics import Floats
-from paceline.explain.breakdown import kept_from_cpu
-from paceline.explain.facts import TELLABLE_S, Facts, RankFacts
-from paceline.explain.loader import loaders_made
+from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.loader import loaders_made, made_behind
+from paceline.explain.analysis.run_analysis import TELLABLE_S, RankAnalysis, RunAnalysis
 from paceline.explain.model import Gain
-from paceline.explain.reader import made_behind
 from paceline.record import layout
 
 WORTH = 0.05  # a share of step time below which waiting for data is no finding
@@ -37,7 +36,7 @@ _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class LoaderModel:
     """One rank's need for batches and what making them takes; seconds a step."""
 
     step_s: float
@@ -113,8 +112,8 @@ class Supply:
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 
 
-def supply_of(facts: Facts, rank: RankFacts) -> Supply:
-    """Work out the supply of one rank."""
+def loader_model_of(analysis: RunAnalysis, rank: RankAnalysis) -> LoaderModel:
+    """Return the loader model of one rank."""
     steps = len(rank.rows)
     step_s = rank.total_s / steps
     wait = rank.phases["data_wait"]
@@ -128,7 +127,7 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
     make_cpu = fetch_cpu if loader is None else fetches * loader.cpu_per_batch_s
     sent = 0.0 if loader is None else loader.hand_over * make_s
     own = _own_cpu_s(rank) * step_s
-    return Supply(
+    return LoaderModel(
         step_s=step_s,
         wait_s=wait_s,
         restart_s=_restart_s(rank, 0.0),
@@ -140,17 +139,17 @@ def supply_of(facts: Facts, rank: RankFacts) -> Supply:
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
         starts=0.0 if loader is None or not in_process else loaders_made(rank.record) / max(1, rank.record.count),
         workers=int(behind) if loader is None else loader.makers,
-        cores=_cores(facts) / _ranks_here(facts, rank),
-        free_cores=_free_cores(facts, rank),
+        cores=_cores(analysis) / _ranks_here(analysis, rank),
+        free_cores=_free_cores(analysis, rank),
     )
 
 
-def made_by_own_threads(rank: RankFacts) -> bool:
+def made_by_own_threads(rank: RankAnalysis) -> bool:
     """Say whether the program makes its batches without a loader, in a thread or process of its own."""
     return rank.loader is None and made_behind(rank.record)
 
 
-def is_starved(rank: RankFacts) -> bool:
+def is_starved(rank: RankAnalysis) -> bool:
     """Say whether batches come from behind and in most steps none is ready: the rank can go no faster than they come.
 
     What it waits for data then says when its batches come, not how long they take, and the time it waits for other
@@ -161,13 +160,13 @@ def is_starved(rank: RankFacts) -> bool:
     return behind and len(waits) > 0 and float(np.median(waits)) >= _STARVED * float(np.median(rank.walls))
 
 
-def receiving_s(rank: RankFacts) -> float:
+def receiving_s(rank: RankAnalysis) -> float:
     """CPU seconds a step that the training thread spends in fetching, over the steps in which it was taken."""
     spent = rank.rows["fetch_cpu_s"]
     return float(np.nanmean(spent)) if np.isfinite(spent).any() else 0.0
 
 
-def _own_cpu_s(rank: RankFacts) -> float:
+def _own_cpu_s(rank: RankAnalysis) -> float:
     """CPU seconds a second of the training process (its threads, not its workers), while it was stepping."""
     ticks = rank.record.ticks
     ticks = ticks[ticks["step"] > 0]
@@ -176,26 +175,26 @@ def _own_cpu_s(rank: RankFacts) -> float:
     return float(ticks["cpu_s"][-1] - ticks["cpu_s"][0]) / (float(ticks["time_ns"][-1] - ticks["time_ns"][0]) / 1e9)
 
 
-def _cores(facts: Facts) -> float:
+def _cores(analysis: RunAnalysis) -> float:
     import os
 
-    return facts.host.allowed_cores or float(os.cpu_count() or 1)
+    return analysis.host.allowed_cores or float(os.cpu_count() or 1)
 
 
-def _free_cores(facts: Facts, rank: RankFacts) -> float | None:
+def _free_cores(analysis: RunAnalysis, rank: RankAnalysis) -> float | None:
     """Return the cores that this rank may count on while others use theirs: at least those that the run has now."""
-    host = facts.host
+    host = analysis.host
     if host.others_share <= 0 or host.allowed_cores is None or host.own_cores is None:
         return None
     left = max(host.allowed_cores - (host.other_cores or 0.0), host.own_cores, _LEAST_FREE)
-    return min(left, host.allowed_cores) / _ranks_here(facts, rank)
+    return min(left, host.allowed_cores) / _ranks_here(analysis, rank)
 
 
-def _ranks_here(facts: Facts, rank: RankFacts) -> int:
-    return max(1, sum(r.record.host == rank.record.host for r in facts.ranks))
+def _ranks_here(analysis: RunAnalysis, rank: RankAnalysis) -> int:
+    return max(1, sum(r.record.host == rank.record.host for r in analysis.ranks))
 
 
-def _restart_s(rank: RankFacts, batch_s: float) -> float:
+def _restart_s(rank: RankAnalysis, batch_s: float) -> float:
     """Return the seconds a step, on average, that first fetches after starting a loader take more than the others.
 
     Args:
@@ -206,7 +205,7 @@ def _restart_s(rank: RankFacts, batch_s: float) -> float:
     return float(more.sum()) / len(rank.rows) if len(more) else 0.0
 
 
-def restarts_s(rank: RankFacts, batch_s: float) -> Floats:
+def restarts_s(rank: RankAnalysis, batch_s: float) -> Floats:
     """Return the seconds that each first fetch takes more than a later one, and than making a batch."""
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     wait = rank.phases["data_wait"]
@@ -217,24 +216,24 @@ def restarts_s(rank: RankFacts, batch_s: float) -> Floats:
     return more
 
 
-def waiting_rank(facts: Facts) -> tuple[RankFacts, Supply] | None:
-    """Return the rank that waits for data most, with its supply; None when none waits noticeably."""
-    rank = max(facts.ranks, key=lambda one: float(one.phases["data_wait"].sum()) / max(one.total_s, 1e-9))
-    supply = supply_of(facts, rank)
-    return (rank, supply) if supply.wait_share >= WORTH and supply.wait_s >= TELLABLE_S else None
+def waiting_rank(analysis: RunAnalysis) -> tuple[RankAnalysis, LoaderModel] | None:
+    """Return the rank that waits for data most, with its loader model; None when none waits noticeably."""
+    rank = max(analysis.ranks, key=lambda one: float(one.phases["data_wait"].sum()) / max(one.total_s, 1e-9))
+    loader_model = loader_model_of(analysis, rank)
+    return (rank, loader_model) if loader_model.wait_share >= WORTH and loader_model.wait_s >= TELLABLE_S else None
 
 
-def bound_by_cpu(facts: Facts, rank: RankFacts, supply: Supply) -> bool:
-    """Say whether the cores, not the number of workers, limit the supply."""
+def bound_by_cpu(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderModel) -> bool:
+    """Say whether the cores limit the loader, rather than the number of workers."""
     loader = rank.loader
-    busy = supply.cpu_demand >= 0.8
+    busy = loader_model.cpu_demand >= 0.8
     if loader is not None and loader.workers:
         starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
         return busy or starved >= 0.25
     return busy
 
 
-def worker_threads(facts: Facts, rank: RankFacts) -> int:
+def worker_threads(analysis: RunAnalysis, rank: RankAnalysis) -> int:
     """Return how many compute threads the training loader's workers have, beside the threads that all workers have.
 
     A worker with fewer than `_LEAST_POOL` further threads has none: libraries start helper threads that do not compute.
@@ -242,27 +241,27 @@ def worker_threads(facts: Facts, rank: RankFacts) -> int:
     if rank.loader is None or not rank.loader.workers:
         return 0
     pids = {row.pid for row in rank.loader.per_worker}
-    most = max((int(w.last.get("threads") or 0) for w in facts.run.workers if w.pid in pids), default=0)
+    most = max((int(w.last.get("threads") or 0) for w in analysis.run.workers if w.pid in pids), default=0)
     further = most - _PLAIN_WORKER_THREADS
     return further * rank.loader.workers if further >= _LEAST_POOL else 0
 
 
-def is_blocked(rank: RankFacts) -> bool:
+def is_blocked(rank: RankAnalysis) -> bool:
     """Say whether making samples is mostly waiting (storage, network, sleep) rather than computing."""
     return rank.loader is not None and rank.loader.blocked >= 0.5
 
 
-def is_transport(rank: RankFacts, supply: Supply) -> bool:
+def is_transport(rank: RankAnalysis, loader_model: LoaderModel) -> bool:
     """Say whether collating and handing over, not making samples, is most of the work."""
     loader = rank.loader
     if loader is None or not loader.workers:
         return False
     receive = receiving_s(rank)
-    make = supply.make_s * (1 - loader.collate)
-    return loader.collate * supply.make_s + supply.hand_over_s + receive > 1.2 * make
+    make = loader_model.make_s * (1 - loader.collate)
+    return loader.collate * loader_model.make_s + loader_model.hand_over_s + receive > 1.2 * make
 
 
-def is_jitter(rank: RankFacts) -> bool:
+def is_jitter(rank: RankAnalysis) -> bool:
     """Say whether most of the waiting is a few long waits for slow batches, rather than a steady one.
 
     What the steps would wait without the slow batches, the median wait, is taken off: whether computing hides the
@@ -279,7 +278,7 @@ def is_jitter(rank: RankFacts) -> bool:
     return concentrated and slow_batches and not _waits_for_a_core(rank, float(more.sum()))
 
 
-def _waits_for_a_core(rank: RankFacts, more_s: float) -> bool:
+def _waits_for_a_core(rank: RankAnalysis, more_s: float) -> bool:
     """Say whether waiting for a CPU core, of whoever makes the batches, may explain half of these seconds."""
     if rank.loader is not None and rank.loader.makers:
         return rank.loader.runnable >= _BY_A_CORE * rank.loader.slow_share

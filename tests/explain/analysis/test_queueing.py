@@ -6,20 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.explain.test_supply import supply
+from tests.explain.analysis.test_loader_model import loader_model
 from tests.report.sample import loader
 
-from paceline.explain.queueing import Played, Queue
+from paceline.explain.analysis.queueing import Queue, QueueSimulation
 
-MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "tune-2026-11-21.json"
+MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "tune-2026-11-21.json"
 
 
-def played(*times: tuple[int, float], workers: int = 2, factor: int = 2, **needs: float) -> Played:
+def played(*times: tuple[int, float], workers: int = 2, factor: int = 2, **needs: float) -> QueueSimulation:
     """Return a loader whose batches take so long, each so often; the CPU is no bound unless it is said."""
     made = sum(count * seconds for count, seconds in times)
     needs = {"make_cpu_s": 0.0, "hand_over_s": 0.0, "other_cpu_s": 0.0, "compute_s": 0.0, **needs}
-    return Played(
-        supply=supply(workers=workers, make_s=made / sum(count for count, _ in times), **needs),
+    return QueueSimulation(
+        loader_model=loader_model(workers=workers, make_s=made / sum(count for count, _ in times), **needs),
         loader=loader(workers=workers, settings={"prefetch_factor": factor}, batch_times=times),
     )
 
@@ -62,9 +62,9 @@ def test_it_tells_what_a_grid_of_queues_measured():
 
 def test_what_is_proposed_is_near_the_best_where_training_computes_faster_once_it_need_not_wait():
     jitter = played((95, 0.0095), (5, 0.3085), compute_s=0.0085)
-    warm = played((95, 0.0095), (5, 0.3085), compute_s=0.0085 / jitter.supply.warmer)
+    warm = played((95, 0.0095), (5, 0.3085), compute_s=0.0085 / jitter.loader_model.warmer)
     best = min(warm.step_s(Queue(workers=w, factor=f)) for w in (4, 8) for f in (2, 4, 8, 16, 32))
-    assert jitter.supply.warmer > 1.1
+    assert jitter.loader_model.warmer > 1.1
     assert warm.step_s(jitter.better()[0]) <= 1.01 * best
 
 

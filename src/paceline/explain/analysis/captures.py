@@ -1,13 +1,16 @@
-"""Shares of the time of a capture, between its first and its last GPU event, for the rules to cite."""
+"""Shares of the time of a profiler capture, from its first to its last GPU event, and the roofline of its products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from paceline.core import units
-from paceline.explain.gains import at_most
+from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.loader_model import WORTH
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
-from paceline.explain.supply import WORTH
+from paceline.hardware.catalogue import Gpu
+from paceline.traces.analyze.matrix_products import Product
 from paceline.traces.analyze.path_summary import LOADER
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
@@ -101,3 +104,28 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
         remedies=[Remedy(id="loader.workers", safety="resampled", change=change, gain=gain)],
         summary=f"the GPU is idle during {units.percent(lost)} of the time while {who}",
     )
+
+
+# ------------------------------------------------------------------------------------------------------------- roofline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roof:
+    """What bounds a product, and how near to it the product comes."""
+
+    bound: str  # "compute" or "memory"
+    flops_per_s: float  # that the GPU could reach at these shapes
+    share: float  # of it that was reached
+
+
+def roof_of(product: Product, gpu: Gpu) -> Roof | None:
+    """Return how near a product comes to its roof; None where the peak of its format is not known.
+
+    Peaks are those of data sheets, dense: some tenths of it are out of reach of any kernel.
+    """
+    peak, reached = gpu.peak_flops.get(product.format), product.flops_per_s
+    if peak is None or reached is None or not product.bytes:
+        return None
+    by_memory = product.flops / product.bytes * gpu.memory_bytes_per_s
+    roof = min(peak, by_memory)
+    return Roof(bound="memory" if by_memory < peak else "compute", flops_per_s=roof, share=reached / roof)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.report import sample
 
-from paceline.explain.source import AROUND, source_lines
+from paceline.explain.analysis.source_lines import AROUND, source_lines
 from paceline.record.run import Launch, Rank, Run
 
 PROGRAM = """\

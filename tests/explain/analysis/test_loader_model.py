@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.build import RunFolder, histogram, loader, meter, plain, two_ranks
 
-from paceline.explain.diagnose import diagnose
-from paceline.explain.supply import (
-    Supply,
+from paceline.explain.analysis.loader_model import (
+    LoaderModel,
     bound_by_cpu,
     is_blocked,
     is_jitter,
     is_transport,
-    supply_of,
+    loader_model_of,
     waiting_rank,
     worker_threads,
 )
+from paceline.explain.diagnose import diagnose
 from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH
 
 
-def supply(**changes) -> Supply:
+def loader_model(**changes) -> LoaderModel:
     """20 ms a step: 10 of compute, and 10 of waiting for batches that take two workers 40 ms each."""
     values = {
         "step_s": 0.020,
@@ -38,11 +38,11 @@ def supply(**changes) -> Supply:
         "workers": 2,
         "cores": 2.0,
     }
-    return Supply(**(values | changes))
+    return LoaderModel(**(values | changes))
 
 
-SLEEP = supply()
-BURN = supply(step_s=0.025, wait_s=0.015, make_cpu_s=0.040)
+SLEEP = loader_model()
+BURN = loader_model(step_s=0.025, wait_s=0.015, make_cpu_s=0.040)
 
 
 def test_a_step_takes_the_longest_of_its_bounds():
@@ -54,9 +54,9 @@ def test_a_step_takes_the_longest_of_its_bounds():
 def test_the_fewest_workers_near_the_best():
     assert SLEEP.best_workers() == 4
     assert BURN.best_workers() == 2
-    assert supply(make_s=0.0396).best_workers() == 4
-    assert supply(make_s=0.0309).best_workers() == 3  # within 3% of the compute
-    assert supply(make_s=10.0, compute_s=0.001, other_cpu_s=0.001).best_workers() > 32
+    assert loader_model(make_s=0.0396).best_workers() == 4
+    assert loader_model(make_s=0.0309).best_workers() == 3  # within 3% of the compute
+    assert loader_model(make_s=10.0, compute_s=0.001, other_cpu_s=0.001).best_workers() > 32
 
 
 def test_samples_that_wait_gain_and_samples_that_burn_do_not():
@@ -67,18 +67,18 @@ def test_samples_that_wait_gain_and_samples_that_burn_do_not():
 
 def test_what_more_workers_do_not_explain_is_not_promised_of_them():
     """40 ms a step where the model knows of 20: of the rest, more workers may save half, or nothing."""
-    found = supply(step_s=0.040, wait_s=0.030)
+    found = loader_model(step_s=0.040, wait_s=0.030)
     assert found.unexplained_s == pytest.approx(0.020)
     assert found.gain_with(4).high == pytest.approx(2.0)
     busy = 0.55  # of the cores, with the batches that come twice as fast
     assert found.gain_with(4).low == pytest.approx(0.040 / (0.010 * (1.33 + 0.25 * busy) + 0.020))
-    assert supply(step_s=0.040, restart_s=0.020).unexplained_s == supply(workers=0).unexplained_s == 0.0
+    assert loader_model(step_s=0.040, restart_s=0.020).unexplained_s == loader_model(workers=0).unexplained_s == 0.0
 
 
 def test_shares():
     assert SLEEP.wait_share == 0.5
-    assert supply(restart_s=0.004).steady_share == pytest.approx(0.3)
-    assert supply(step_s=0.0).wait_share == supply(step_s=0.0).steady_share == 0.0
+    assert loader_model(restart_s=0.004).steady_share == pytest.approx(0.3)
+    assert loader_model(step_s=0.0).wait_share == loader_model(step_s=0.0).steady_share == 0.0
     assert BURN.cpu_demand == pytest.approx(1.0)
     assert SLEEP.cpu_demand == pytest.approx(0.275)
 
@@ -89,7 +89,7 @@ positive = st.floats(1e-4, 10.0)
 @given(positive, positive, positive, positive, st.floats(1, 64))
 @settings(deadline=None)
 def test_more_workers_never_predict_a_slower_step(compute, make, make_cpu, other, cores):
-    found = supply(compute_s=compute, make_s=make, make_cpu_s=make_cpu, other_cpu_s=other, cores=cores)
+    found = loader_model(compute_s=compute, make_s=make, make_cpu_s=make_cpu, other_cpu_s=other, cores=cores)
     times = [found.step_with(w) for w in range(1, 65)]
     assert times == sorted(times, reverse=True)
     best = found.best_workers()
@@ -115,8 +115,8 @@ def with_workers(tmp_path, rows, batch_s: float, cpu_s: float, *, own: float = 0
 
 
 def test_what_is_read_from_a_record(tmp_path):
-    facts = with_workers(tmp_path, plain(101, wait=10), 0.040, 0.002, hand_over_cpu_s=0.1)
-    found = supply_of(facts, facts.first)
+    analysis = with_workers(tmp_path, plain(101, wait=10), 0.040, 0.002, hand_over_cpu_s=0.1)
+    found = loader_model_of(analysis, analysis.first)
     assert (found.workers, found.cores) == (2, 2.0)
     assert (found.step_s, found.wait_s, found.compute_s) == pytest.approx((0.020, 0.010, 0.010), rel=1e-3)
     assert (found.make_s, found.make_cpu_s, found.hand_over_s) == pytest.approx((0.040, 0.002, 0.002), rel=1e-3)
@@ -125,15 +125,15 @@ def test_what_is_read_from_a_record(tmp_path):
 
 
 def test_steps_that_take_two_batches_need_twice_the_making(tmp_path):
-    facts = with_workers(tmp_path, plain(101, wait=10, fetches=2), 0.040, 0.002)
-    assert supply_of(facts, facts.first).make_s == pytest.approx(0.080)
+    analysis = with_workers(tmp_path, plain(101, wait=10, fetches=2), 0.040, 0.002)
+    assert loader_model_of(analysis, analysis.first).make_s == pytest.approx(0.080)
 
 
 def test_making_in_the_training_process_is_not_counted_twice(tmp_path):
     serial = loader(num_workers=0, meter=meter(100, 0.010, 0.009))
     folder = RunFolder(tmp_path).rank(plain(101, wait=10, fetch_cpu=9), summary={"loaders": [serial]}, cores=0.95)
-    facts = facts_of(folder)
-    found = supply_of(facts, facts.first)
+    analysis = facts_of(folder)
+    found = loader_model_of(analysis, analysis.first)
     assert found.workers == 0
     assert found.make_cpu_s == pytest.approx(0.009)
     assert found.other_cpu_s == pytest.approx(0.95 * 0.020 - 0.009, rel=0.02)
@@ -142,35 +142,35 @@ def test_making_in_the_training_process_is_not_counted_twice(tmp_path):
 def test_threads_in_place_of_workers_make_batches_behind(tmp_path):
     threads = loader(num_workers=0, threads=4, meter=meter(100, 0.060, 0.001))
     folder = RunFolder(tmp_path).rank(plain(101, wait=5, fetch_cpu=1), summary={"loaders": [threads]}, cores=0.5)
-    facts = facts_of(folder)
-    found = supply_of(facts, facts.first)
+    analysis = facts_of(folder)
+    found = loader_model_of(analysis, analysis.first)
     assert found.workers == 4
     assert found.make_s == pytest.approx(0.060)
     assert found.other_cpu_s == pytest.approx(0.5 * 0.015 - 0.001, rel=0.03)  # what threads use is not counted twice
-    told = {one.code: one for one in diagnose(facts.run).findings}
+    told = {one.code: one for one in diagnose(analysis.run).findings}
     assert "DATA001" not in told  # training does not make its data itself
     assert "4 threads" in told["DATA003"].summary
     assert [r.id for r in told["DATA003"].remedies] == ["loader.threads", "loader.shards"]
 
 
 def test_a_reader_by_hand(tmp_path):
-    facts = facts_of(RunFolder(tmp_path).rank(plain(101, gap=10, fetches=0)))
-    found = supply_of(facts, facts.first)
+    analysis = facts_of(RunFolder(tmp_path).rank(plain(101, gap=10, fetches=0)))
+    found = loader_model_of(analysis, analysis.first)
     assert (found.workers, found.make_s) == (0, pytest.approx(0.010))
 
 
 def test_cores_are_shared_by_the_ranks_of_a_host(tmp_path):
     two_ranks(folder := RunFolder(tmp_path), [plain(60, wait=10), plain(60, wait=20)])
-    facts = facts_of(folder, header={"allowed_cores": 8.0})
-    assert [supply_of(facts, r).cores for r in facts.ranks] == [4.0, 4.0]
-    rank, found = waiting_rank(facts)
+    analysis = facts_of(folder, header={"allowed_cores": 8.0})
+    assert [loader_model_of(analysis, r).cores for r in analysis.ranks] == [4.0, 4.0]
+    rank, found = waiting_rank(analysis)
     assert (rank.record.rank, round(found.wait_share, 2)) == (1, 0.67)
 
 
 @pytest.mark.parametrize("wait, waits", [(0.52, False), (0.54, True)])
 def test_waiting_is_noticeable_from_five_percent_on(tmp_path, wait, waits):
-    facts = facts_of(RunFolder(tmp_path).rank(plain(101, wait=wait)))
-    assert (waiting_rank(facts) is not None) == waits
+    analysis = facts_of(RunFolder(tmp_path).rank(plain(101, wait=wait)))
+    assert (waiting_rank(analysis) is not None) == waits
 
 
 # -- restarts ----------------------------------------------------------------------------------------
@@ -184,28 +184,28 @@ def epochs(length: int, first_ms: float, other_ms: float, count: int = 120) -> l
 
 
 def test_restarts_are_what_first_fetches_take_more(tmp_path):
-    facts = with_workers(tmp_path, epochs(10, 102, 2), 0.004, 0.004)
-    found = supply_of(facts, facts.first)
+    analysis = with_workers(tmp_path, epochs(10, 102, 2), 0.004, 0.004)
+    found = loader_model_of(analysis, analysis.first)
     first_left_out = 11  # the first epoch's start is warm-up
     assert found.restart_s == pytest.approx(first_left_out * 0.100 / 119, rel=1e-3)
     assert found.steady_share == pytest.approx((found.wait_s - found.restart_s) / found.step_s)
 
 
 def test_epochs_of_a_single_step_are_restarts_throughout(tmp_path):
-    facts = with_workers(tmp_path, epochs(1, 30, 0), 0.004, 0.004)
-    found = supply_of(facts, facts.first)
+    analysis = with_workers(tmp_path, epochs(1, 30, 0), 0.004, 0.004)
+    found = loader_model_of(analysis, analysis.first)
     assert found.restart_s == pytest.approx(found.wait_s)
 
 
 def test_without_workers_nothing_restarts(tmp_path):
     serial = loader(num_workers=0, meter=meter(100, 0.01, 0.01))
-    facts = facts_of(RunFolder(tmp_path).rank(epochs(1, 30, 0), summary={"loaders": [serial]}))
-    assert supply_of(facts, facts.first).restart_s == 0.0
+    analysis = facts_of(RunFolder(tmp_path).rank(epochs(1, 30, 0), summary={"loaders": [serial]}))
+    assert loader_model_of(analysis, analysis.first).restart_s == 0.0
 
 
 def test_first_fetches_like_the_others_cost_nothing(tmp_path):
-    facts = with_workers(tmp_path, epochs(10, 5, 5), 0.004, 0.004)
-    assert supply_of(facts, facts.first).restart_s == 0.0
+    analysis = with_workers(tmp_path, epochs(10, 5, 5), 0.004, 0.004)
+    assert loader_model_of(analysis, analysis.first).restart_s == 0.0
 
 
 # -- kinds -------------------------------------------------------------------------------------------
@@ -213,16 +213,16 @@ def test_first_fetches_like_the_others_cost_nothing(tmp_path):
 
 @pytest.mark.parametrize("cpu_s, blocked", [(0.021, False), (0.019, True)])
 def test_blocked_from_half_of_the_making_on(tmp_path, cpu_s, blocked):
-    facts = with_workers(tmp_path, plain(100, wait=10), 0.040, cpu_s)
-    assert is_blocked(facts.first) == blocked
+    analysis = with_workers(tmp_path, plain(100, wait=10), 0.040, cpu_s)
+    assert is_blocked(analysis.first) == blocked
 
 
 @pytest.mark.parametrize("cores, busy", [(2.4, True), (2.6, False)])
 def test_bound_by_cpu_from_four_fifths_of_the_cores_on(tmp_path, cores, busy):
     folder = RunFolder(tmp_path).rank(plain(100, wait=10), summary={"loaders": [loader()]}, cores=0.0)
     folder.worker(0, meter(100, 0.040, 0.040))
-    facts = folder.gauges(header={"allowed_cores": cores}).facts()
-    assert bound_by_cpu(facts, facts.first, supply_of(facts, facts.first)) == busy
+    analysis = folder.gauges(header={"allowed_cores": cores}).facts()
+    assert bound_by_cpu(analysis, analysis.first, loader_model_of(analysis, analysis.first)) == busy
 
 
 @pytest.mark.parametrize("runnable, starved", [(0.32, False), (0.35, True)])
@@ -230,8 +230,8 @@ def test_bound_by_cpu_when_workers_starve(tmp_path, runnable, starved):
     """A neighbour's load does not show in our own demand, but our workers wait for a core all the same."""
     folder = RunFolder(tmp_path).rank(plain(100, wait=10), summary={"loaders": [loader()]}, cores=0.2)
     folder.worker(0, meter(100, 0.020, 0.010), runnable_s=runnable)
-    facts = folder.gauges(header={"allowed_cores": 16.0}).facts()
-    assert bound_by_cpu(facts, facts.first, supply_of(facts, facts.first)) == starved
+    analysis = folder.gauges(header={"allowed_cores": 16.0}).facts()
+    assert bound_by_cpu(analysis, analysis.first, loader_model_of(analysis, analysis.first)) == starved
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ def test_bound_by_cpu_when_workers_starve(tmp_path, runnable, starved):
 def test_transport_from_a_fifth_more_than_the_samples_on(tmp_path, collate, hand_over, fetch_cpu, transport):
     folder = RunFolder(tmp_path).rank(plain(100, wait=10, fetch_cpu=fetch_cpu), summary={"loaders": [loader()]})
     folder.worker(0, meter(100, 0.020, 0.010, collate_s=2.0 * collate), hand_over_cpu_s=2.0 * hand_over)
-    facts = folder.gauges().facts()
-    assert is_transport(facts.first, supply_of(facts, facts.first)) == transport
+    analysis = folder.gauges().facts()
+    assert is_transport(analysis.first, loader_model_of(analysis, analysis.first)) == transport
 
 
 def jittery(tmp_path, slow_every: int, batches: list[float], wait: float = 0.1):
@@ -269,14 +269,14 @@ def test_jitter_is_few_long_waits_and_few_slow_batches(tmp_path):
 
 
 def test_steady_waiting_is_no_jitter(tmp_path):
-    facts = with_workers(tmp_path, plain(120, wait=10), 0.04, 0.01, histogram=histogram(*[0.01] * 50, *[1.0] * 20))
-    assert not is_jitter(facts.first)
-    assert np.isfinite(facts.first.phases["data_wait"]).all()
+    analysis = with_workers(tmp_path, plain(120, wait=10), 0.04, 0.01, histogram=histogram(*[0.01] * 50, *[1.0] * 20))
+    assert not is_jitter(analysis.first)
+    assert np.isfinite(analysis.first.phases["data_wait"]).all()
 
 
 def test_the_least_gain_leaves_other_programs_their_cores():
     """A program that uses 0.4 of two cores, beside others that use the rest, gains nothing for sure from workers."""
-    alone = supply(step_s=0.020, wait_s=0.012, compute_s=0.008, workers=0, make_s=0.012, make_cpu_s=0.002)
+    alone = loader_model(step_s=0.020, wait_s=0.012, compute_s=0.008, workers=0, make_s=0.012, make_cpu_s=0.002)
     beside = replace(alone, free_cores=0.4)
     assert alone.gain_with(4).low > 1.2
     assert beside.gain_with(4).low < alone.gain_with(4).low
@@ -288,5 +288,5 @@ def test_helper_threads_of_workers_are_no_compute_threads(tmp_path, threads, exp
     folder = RunFolder(tmp_path).rank(plain(60), summary={"loaders": [loader()]})
     for number in range(2):
         folder.worker(number, meter(100, 0.060, 0.001), threads=threads)
-    facts = folder.gauges().facts()
-    assert worker_threads(facts, facts.first) == expected
+    analysis = folder.gauges().facts()
+    assert worker_threads(analysis, analysis.first) == expected

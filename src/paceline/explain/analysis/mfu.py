@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.explain.breakdown import profiled_part
-from paceline.explain.window import Window
+from paceline.explain.analysis.breakdown import profiled_part
+from paceline.explain.analysis.profiler_window import Window
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.record.run import JsonObject, Rank
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.build import RunFolder, histogram, loader, meter, plain
 
-from paceline.explain.loader import batch_interval, loader_breakdown, slow_share, training_loaders, worker_row
+from paceline.explain.analysis.loader import batch_interval, loader_breakdown, slow_share, training_loaders, worker_row
 from paceline.observe.probe.fetchers import Meter
 from paceline.record.layout import BATCH_BOUNDS_S
 
