@@ -58,9 +58,9 @@ PACELINE = (
 from pathlib import Path
 from paceline.traces.analyze.ranks import read_all
 from paceline.traces.read.files import files_in
-from paceline.traces.analyze.ranks import Wanted
+from paceline.traces.analyze.ranks import TraceOptions
 began = begun()
-read_all(files_in([Path(sys.argv[1])]), Wanted(), 1)
+read_all(files_in([Path(sys.argv[1])]), TraceOptions(), 1)
 done(began)
 """
 )
@@ -69,13 +69,13 @@ FLOOR = (
     + """
 import zlib
 from pathlib import Path
-from paceline.traces.read.chrome_trace import decoded
-from paceline.traces.read.content import content_of
+from paceline.traces.read.chrome_trace import decode
+from paceline.traces.read.content import read_content
 from paceline.traces.read.files import files_in
 began = begun()
 gc.disable()
 for file in files_in([Path(sys.argv[1])]):
-    decoded(file, content_of(file).document)
+    decode(file, read_content(file).document)
 done(began)
 """
 )
@@ -85,11 +85,11 @@ MANY = (
 from pathlib import Path
 from paceline.traces.analyze.ranks import read_all
 from paceline.traces.read.files import files_in
-from paceline.traces.analyze.ranks import Wanted
+from paceline.traces.analyze.ranks import TraceOptions
 if __name__ == "__main__":
     began = begun()
     started = time.perf_counter()
-    traces = read_all(files_in([Path(sys.argv[1])]), Wanted())
+    traces = read_all(files_in([Path(sys.argv[1])]), TraceOptions())
     wall = time.perf_counter() - started
     assert len(traces.ranks) == int(sys.argv[2]), traces.problems
     readers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024

@@ -18,7 +18,7 @@ from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.explain.diagnose import diagnose, findings_in
 from paceline.explain.model import Diagnosis, Finding
 from paceline.record.layout import PHASES
-from paceline.traces.analyze.ranks import Wanted, read_all
+from paceline.traces.analyze.ranks import TraceOptions, read_all
 from paceline.traces.read.files import files_in
 
 
@@ -239,7 +239,7 @@ CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
 
 def findings(*paths: Path) -> dict[str, Finding]:
     """Findings by code, the verdict's first."""
-    return {one.code: one for one in findings_in(read_all(files_in(paths), Wanted(), 1))}
+    return {one.code: one for one in findings_in(read_all(files_in(paths), TraceOptions(), 1))}
 
 
 def launched(ts: float, dur: float, at: float, number: int, name: str = "sgemm", **args: Any) -> list[dict[str, Any]]:

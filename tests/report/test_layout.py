@@ -21,7 +21,7 @@ from paceline.explain.next_step import NextStep
 from paceline.record.read import read_run
 from paceline.report import compare_html, html, plan_html, trace_html, tune_html
 from paceline.report.page.next_step import Then
-from paceline.traces.analyze.timeline import gallery_of
+from paceline.traces.analyze.timeline import timeline_data_of
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
@@ -61,7 +61,7 @@ def compare_page(place: Path) -> str:
 def trace_page(scene: str) -> str:
     traces = read(scene)
     before = read("copies") if scene == "images" else None
-    return trace_html.to_html(traces, findings_in(traces), gallery_of(traces), before, next_command=COMMAND)
+    return trace_html.to_html(traces, findings_in(traces), timeline_data_of(traces), before, next_command=COMMAND)
 
 
 def tune_page(scene: str) -> str:

@@ -15,9 +15,9 @@ from tests.traces.making import captured, gpu, host, launch
 from paceline.explain.diagnose import findings_in
 from paceline.report.trace_html import to_html
 from paceline.report.trace_markdown import to_markdown
-from paceline.traces.analyze.ranks import Wanted, read_all
-from paceline.traces.analyze.timeline import gallery_of, packed, picture_of
-from paceline.traces.capture import COMPUTE, Capture, GpuEvents, Host, Launches
+from paceline.traces.analyze.ranks import TraceOptions, read_all
+from paceline.traces.analyze.timeline import pack_timelines, rank_timeline, timeline_data_of
+from paceline.traces.capture import COMPUTE, Capture, GpuEvents, HostActivity, Launches
 from paceline.traces.read.files import files_in
 
 CAPTURES = Path(__file__).parents[1] / "traces" / "captures"
@@ -27,7 +27,7 @@ in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
 def read(scene: str):
     files = files_in(sorted(CAPTURES.glob(SCENES[scene])))
-    return read_all(files, Wanted(launchers=True, path=True), 1)
+    return read_all(files, TraceOptions(launchers=True, path=True), 1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for scene in SCENES:
         traces = read(scene)
         before = read("copies") if scene == "images" else None
-        (folder / f"{scene}.html").write_text(to_html(traces, findings_in(traces), gallery_of(traces), before))
+        (folder / f"{scene}.html").write_text(to_html(traces, findings_in(traces), timeline_data_of(traces), before))
     return folder
 
 
@@ -60,8 +60,8 @@ def test_what_is_said(pages: Path) -> None:
 def test_names_are_text(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)></script><b>"
     captured(tmp_path, launch(0, 1), gpu(4, 10, 1, evil), host(evil, 0, 3))
-    traces = read_all([tmp_path / "made.json"], Wanted(launchers=True, path=True), 1)
-    page = to_html(traces, findings_in(traces), gallery_of(traces))
+    traces = read_all([tmp_path / "made.json"], TraceOptions(launchers=True, path=True), 1)
+    page = to_html(traces, findings_in(traces), timeline_data_of(traces))
     assert "<img" not in page
     assert page.count("</script>") == 2  # the data's and the script's
     assert "<img" not in to_markdown(traces, findings_in(traces))
@@ -70,17 +70,17 @@ def test_names_are_text(tmp_path: Path) -> None:
 def test_long_names_open_on_a_click_and_are_whole(tmp_path: Path) -> None:
     name = "void at::native::elementwise_kernel<" + "int, " * 200 + "float>(T)"
     captured(tmp_path, launch(0, 1), gpu(4, 10, 1, name))
-    traces = read_all([tmp_path / "made.json"], Wanted(path=True), 1)
-    page = to_html(traces, findings_in(traces), gallery_of(traces))
+    traces = read_all([tmp_path / "made.json"], TraceOptions(path=True), 1)
+    page = to_html(traces, findings_in(traces), timeline_data_of(traces))
     whole = name.replace("<", "&lt;").replace(">", "&gt;")
     assert page.count(f"</summary><code>{whole}</code></details>") >= 2  # of the kernels, and of the path
 
 
 def test_without_gpu_events_there_is_no_picture(tmp_path: Path) -> None:
     captured(tmp_path, host("aten::mm", 0, 3))
-    traces = read_all([tmp_path / "made.json"], Wanted(launchers=True, path=True), 1)
+    traces = read_all([tmp_path / "made.json"], TraceOptions(launchers=True, path=True), 1)
     page = tmp_path / "page.html"
-    page.write_text(to_html(traces, findings_in(traces), gallery_of(traces)))
+    page.write_text(to_html(traces, findings_in(traces), timeline_data_of(traces)))
     assert sections(page) == ["ranks", "launchers"]
     assert "CPU time" in page.read_text()
     assert "no verdict" in page.read_text()
@@ -97,7 +97,7 @@ def test_markdown_has_the_same_figures() -> None:
 
 def test_packed_pictures_hold_every_event_to_the_nanosecond() -> None:
     traces = read("eight")
-    made = gallery_of(traces).packed
+    made = timeline_data_of(traces).packed
     assert [title for title, _ in made.ranks] == [f"rank {rank}" for rank in range(8)]
     on_gpu = sum(count for _, lanes in made.ranks for _, kind, count in lanes if kind == "gpu")
     assert on_gpu == sum(rank.breakdown.events for rank in traces.ranks)
@@ -114,7 +114,7 @@ def many_events(count: int) -> Capture:
             name=(np.arange(count) % 7).astype(np.int32), stream=np.full(count, 7), correlation=np.full(count, -1),
             names=[f"kernel_{place}" for place in range(7)],
         ),
-        launches=Launches(start_ns=none, end_ns=none, correlation=none), steps=[], host=Host(),
+        launches=Launches(start_ns=none, end_ns=none, correlation=none), steps=[], host=HostActivity(),
     )  # fmt: skip
 
 
@@ -215,8 +215,8 @@ def page_of(capture: Capture) -> str:
     """Return a page with the picture of a capture alone."""
     from paceline.report.page.shell import asset, document
     from paceline.report.page.trace_timeline import timeline
-    from paceline.traces.analyze.timeline import Gallery
+    from paceline.traces.analyze.timeline import TimelineData
 
-    made = packed([picture_of(capture, capture.events, "rank 0")])
-    drawn = timeline(Gallery(packed=made, left_out=0))
+    made = pack_timelines([rank_timeline(capture, capture.events, "rank 0")])
+    drawn = timeline(TimelineData(packed=made, left_out=0))
     return document("a million events", drawn, style=asset("trace.css"), script=asset("trace.js"))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.traces.intervals import EMPTY, Union, intersection, length_before, merged, union_of, without
+from paceline.traces.intervals import EMPTY, Union, difference, intersection, length_before, union_of, union_of_unions
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 20)), max_size=12)
 
@@ -38,9 +38,9 @@ def test_a_union_covers_what_its_intervals_cover(pairs):
 def test_what_two_have_in_common_and_apart(first, second):
     a, b = made(first), made(second)
     assert instants(intersection(a, b)) == counted(first) & counted(second)
-    assert instants(without(a, b)) == counted(first) - counted(second)
-    assert instants(merged(a, b)) == counted(first) | counted(second)
-    assert merged(a, b).length_ns == a.length_ns + b.length_ns - intersection(a, b).length_ns
+    assert instants(difference(a, b)) == counted(first) - counted(second)
+    assert instants(union_of_unions(a, b)) == counted(first) | counted(second)
+    assert union_of_unions(a, b).length_ns == a.length_ns + b.length_ns - intersection(a, b).length_ns
 
 
 @given(INTERVALS)
@@ -52,7 +52,7 @@ def test_gaps_are_what_lies_between(pairs):
 
 
 def test_of_nothing_there_is_nothing():
-    assert merged() == merged(EMPTY) or merged().length_ns == 0
+    assert union_of_unions() == union_of_unions(EMPTY) or union_of_unions().length_ns == 0
     assert union_of(np.array([5], np.int64), np.array([5], np.int64)).length_ns == 0
 
 

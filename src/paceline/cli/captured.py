@@ -37,12 +37,12 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
     from paceline.explain.diagnose import findings_in
     from paceline.report.trace_html import to_html
     from paceline.report.trace_terminal import render_traces
-    from paceline.traces.analyze.ranks import Wanted, read_all
-    from paceline.traces.analyze.timeline import gallery_of
+    from paceline.traces.analyze.ranks import TraceOptions, read_all
+    from paceline.traces.analyze.timeline import timeline_data_of
 
-    traces = read_all(captures, Wanted(launchers=True, path=True))
+    traces = read_all(captures, TraceOptions(launchers=True, path=True))
     findings = findings_in(traces)
-    write_text(folder / PAGE, to_html(traces, findings, gallery_of(traces)))
+    write_text(folder / PAGE, to_html(traces, findings, timeline_data_of(traces)))
     if not quiet:
         render_traces(traces, findings, Console(stderr=True))
         where = f"wrote captures to {folder / layout.CAPTURES_DIR} and their report to {folder / PAGE}"

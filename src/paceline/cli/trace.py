@@ -19,7 +19,7 @@ from paceline.traces import WINDOWS
 if TYPE_CHECKING:
     from paceline.explain.model import Finding
     from paceline.traces.analyze.ranks import Traces
-    from paceline.traces.perfetto import Between
+    from paceline.traces.perfetto import ExportWindow
 
 
 @click.command(
@@ -99,32 +99,32 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     from paceline.report.trace_json import traces_json
     from paceline.report.trace_markdown import to_markdown as to_markdown_text
     from paceline.report.trace_terminal import render_traces
-    from paceline.traces.analyze.ranks import Wanted, read_all
-    from paceline.traces.analyze.timeline import gallery_of
-    from paceline.traces.analyze.what_if import change_of
-    from paceline.traces.perfetto import between_of
+    from paceline.traces.analyze.ranks import TraceOptions, read_all
+    from paceline.traces.analyze.timeline import timeline_data_of
+    from paceline.traces.analyze.what_if import parse_change
+    from paceline.traces.perfetto import parse_window
     from paceline.traces.read.files import files_in
 
     outputs = options["json_file"], options["markdown"], options["html"], options["perfetto"]
     check_writable(*outputs)
-    between = between_of(options["between"]) if options["between"] is not None else None
+    between = parse_window(options["between"]) if options["between"] is not None else None
     if between is not None and options["perfetto"] is None:
         raise UsageError("--between chooses the part that --perfetto writes; add --perfetto FILE")
-    wanted = Wanted(
+    wanted = TraceOptions(
         window=options["window"],
         launchers=options["operators"],
         path=options["path"] or bool(options["what_if"]) or options["html"] is not None,
         what_if=options["what_if"],
     )
     for text in wanted.what_if:
-        change_of(text)  # refuse mistakes before anything is read
+        parse_change(text)  # refuse mistakes before anything is read
     with Progress("files") as progress:
         traces = read_all(files_in(paths), wanted, options["processes"], progress)
     before = options["against"]
     against = None
     if before is not None:
         with Progress("files") as progress:
-            against = read_all(files_in([before]), Wanted(window=wanted.window), options["processes"], progress)
+            against = read_all(files_in([before]), TraceOptions(window=wanted.window), options["processes"], progress)
     findings = findings_in(traces)
     render_traces(traces, findings, Console(), against)
     if options["json_file"] is not None:
@@ -134,7 +134,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     if options["html"] is not None:
         write_text(
             options["html"],
-            to_html_text(traces, findings, gallery_of(traces), against, next_command=_next(paths, findings)),
+            to_html_text(traces, findings, timeline_data_of(traces), against, next_command=_next(paths, findings)),
         )
     if options["perfetto"] is not None:
         _write_cut(options["perfetto"], traces, between)
@@ -149,9 +149,9 @@ def _next(paths: tuple[Path, ...], findings: Sequence[Finding]) -> str:
     return shlex.join(["paceline", "trace", *map(str, paths), "--perfetto", "cut.json.gz"])
 
 
-def _write_cut(path: Path, traces: Traces, between: Between | None) -> None:
-    from paceline.traces.perfetto import cut, sources_of, write
+def _write_cut(path: Path, traces: Traces, between: ExportWindow | None) -> None:
+    from paceline.traces.perfetto import export_window, sources_and_shifts, write_export
 
-    data = cut(*sources_of(traces), between)
+    data = export_window(*sources_and_shifts(traces), between)
     with whole(path) as place:
-        write(place, data)
+        write_export(place, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.report.words import count
-from paceline.traces.analyze.comparison import Contrast, KernelChange
+from paceline.traces.analyze.comparison import CaptureComparison, KernelChange
 from paceline.traces.capture import CLASSES
 
 MAX_CHANGES = 10
@@ -12,7 +12,7 @@ _NAME_WIDTH = 60
 _WORTH = 0.001  # of the span
 
 
-def contrast_lines(found: Contrast) -> list[str]:
+def contrast_lines(found: CaptureComparison) -> list[str]:
     """Say what changed, a line for each part of the time and for each kernel that changed most."""
     span = max(found.parts[0][1], found.parts[0][2])
     if not span:

@@ -20,13 +20,13 @@ from paceline.report.page.trace_tables import against, collectives, kernels, lau
 from paceline.report.page.trace_timeline import timeline
 from paceline.report.page.verdict import problems
 from paceline.traces.analyze.ranks import Traces
-from paceline.traces.analyze.timeline import Gallery
+from paceline.traces.analyze.timeline import TimelineData
 
 
 def to_html(
     traces: Traces,
     findings: Sequence[Finding],
-    gallery: Gallery | None,
+    gallery: TimelineData | None,
     before: Traces | None = None,
     *,
     next_command: str = "",

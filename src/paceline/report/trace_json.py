@@ -11,12 +11,12 @@ from paceline.explain.diagnose import capture_verdict
 from paceline.explain.model import Finding
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.report.json_run import finding_json
-from paceline.traces.analyze.collectives import Collective, Straggler
-from paceline.traces.analyze.comparison import Contrast, KernelChange, contrasted
+from paceline.traces.analyze.collectives import Collective, CollectiveStraggler
+from paceline.traces.analyze.comparison import CaptureComparison, KernelChange, compare_captures
 from paceline.traces.analyze.gpu_time import Kernel
-from paceline.traces.analyze.launch_queue import Queue
+from paceline.traces.analyze.launch_queue import LaunchQueue
 from paceline.traces.analyze.launchers import Launcher, Launchers
-from paceline.traces.analyze.matrix_products import Matrix, Product, matrix_of
+from paceline.traces.analyze.matrix_products import MatrixProduct, MatrixTime, matrix_time
 from paceline.traces.analyze.path_summary import PathSummary
 from paceline.traces.analyze.ranks import RankTrace, Traces
 from paceline.traces.capture import CLASSES
@@ -34,14 +34,14 @@ def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | N
         "collectives": [_collective(one) for one in traces.matched.collectives],
         "clock_offsets_us": {str(rank): ns / 1e3 for rank, ns in traces.matched.offsets_ns.items()},
         "stragglers": [_straggler(one) for one in traces.stragglers],
-        "against": _contrast(against, contrasted(against.ranks, traces.ranks)) if against is not None else None,
+        "against": _contrast(against, compare_captures(against.ranks, traces.ranks)) if against is not None else None,
         "verdict": capture_verdict(traces, findings),
         "findings": [finding_json(finding) for finding in findings],
         "problems": [*traces.problems, *(against.problems if against is not None else ())],
     }
 
 
-def _contrast(before: Traces, found: Contrast) -> Json:
+def _contrast(before: Traces, found: CaptureComparison) -> Json:
     return {
         "files": list(before.files),
         "per_step": found.per_step,
@@ -76,7 +76,7 @@ def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
         "events": parts.events,
         **_times(rank, waited),
         "queue": _queue(rank.queue),
-        "matrix_us": _matrix(matrix_of(rank.kernels)) if parts.events else None,
+        "matrix_us": _matrix(matrix_time(rank.kernels)) if parts.events else None,
         "kernels": [_kernel(kernel) for kernel in rank.kernels],
         "critical_path": _path(rank.path) if rank.path is not None else None,
         **_launchers(rank.launchers, rank.gpu),
@@ -109,7 +109,7 @@ def _times(rank: RankTrace, waited_ns: int | None) -> Json:
     return {**found, "waiting_for_peers_us": _us(waited_ns)}
 
 
-def _queue(found: Queue) -> Json:
+def _queue(found: LaunchQueue) -> Json:
     """Return how launches and their work follow each other; null where no launch is in the capture."""
     return {
         "launched": found.launched,
@@ -127,7 +127,7 @@ def _us(nanoseconds: int | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / 1e3
 
 
-def _matrix(found: Matrix) -> Json:
+def _matrix(found: MatrixTime) -> Json:
     """Return the time of kernels that multiply matrices, by whether they do so on tensor cores."""
     return {
         "tensor_cores": found.tensor_ns / 1e3,
@@ -175,7 +175,7 @@ def _launchers(found: Launchers | None, gpu: str | None) -> Json:
     }
 
 
-def _product(one: Product, gpu: Gpu | None) -> Json:
+def _product(one: MatrixProduct, gpu: Gpu | None) -> Json:
     roof = roof_of(one, gpu) if gpu is not None else None
     return {
         "operator": one.name,
@@ -222,7 +222,7 @@ def _collective(one: Collective) -> Json:
     }
 
 
-def _straggler(one: Straggler) -> Json:
+def _straggler(one: CollectiveStraggler) -> Json:
     return {
         "rank": one.rank,
         "last_in": one.last_in,

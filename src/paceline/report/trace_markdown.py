@@ -13,8 +13,8 @@ from paceline.report.page.trace_head import about, said
 from paceline.report.trace_contrast import contrast_lines
 from paceline.report.trace_path import path_lines
 from paceline.report.trace_terminal import HEADS, KERNEL_HEADS, cells, kernel_rows, waiting
-from paceline.traces.analyze.across_ranks import unusual
-from paceline.traces.analyze.comparison import contrasted
+from paceline.traces.analyze.across_ranks import most_unusual
+from paceline.traces.analyze.comparison import compare_captures
 from paceline.traces.analyze.ranks import Traces
 
 _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
@@ -23,11 +23,11 @@ _MOST_RANKS = 16
 
 def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | None = None) -> str:
     """Write what captures show as GitHub-flavoured Markdown, with what changed where others are given."""
-    changed = contrast_lines(contrasted(before.ranks, traces.ranks)) if before is not None else []
+    changed = contrast_lines(compare_captures(before.ranks, traces.ranks)) if before is not None else []
     parts = [
         _title(traces, findings),
         escape(about(traces)),
-        _table(HEADS, [cells(rank) for rank in unusual(traces.ranks, _MOST_RANKS)]),
+        _table(HEADS, [cells(rank) for rank in most_unusual(traces.ranks, _MOST_RANKS)]),
         _more(len(traces.ranks) - _MOST_RANKS),
         _list(changed),
         *(finding_part(one) for one in findings),

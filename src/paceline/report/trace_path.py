@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.core import units
 from paceline.report.words import count
-from paceline.traces.analyze.across_ranks import unusual
+from paceline.traces.analyze.across_ranks import most_unusual
 from paceline.traces.analyze.path_summary import PathSummary
 from paceline.traces.analyze.ranks import RankTrace
 
@@ -23,7 +23,7 @@ _SHOWN = 0.005  # of the path
 def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
     """Say what the critical path of each rank is made of, and what changes would bring."""
     known = [rank for rank in ranks if rank.path is not None]
-    lines = [line for rank in unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
+    lines = [line for rank in most_unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
     left = len(known) - _MOST_RANKS
     return [*lines, f"the critical paths of {left:,} more ranks are in the JSON result"] if left > 0 else lines
 

@@ -9,7 +9,7 @@ from paceline.core import units
 from paceline.explain.analysis.captures import roof_of
 from paceline.hardware.catalogue import match_gpu
 from paceline.report.words import count
-from paceline.traces.analyze.matrix_products import Product, matrix_of
+from paceline.traces.analyze.matrix_products import MatrixProduct, matrix_time
 from paceline.traces.analyze.ranks import RankTrace
 
 _MOST = 8
@@ -18,7 +18,7 @@ _CPU = "this CPU"
 
 def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
     """Say how fast products were, what takes most over all captures first, and whether tensor cores made them."""
-    found: dict[tuple[str | None, str, str, str], list[Product]] = defaultdict(list)
+    found: dict[tuple[str | None, str, str, str], list[MatrixProduct]] = defaultdict(list)
     for rank in ranks:
         device = _CPU if rank.launchers is not None and rank.launchers.on_cpu else rank.gpu
         for one in rank.launchers.products if rank.launchers is not None else ():
@@ -29,7 +29,7 @@ def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
 
 def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
     """Say how much of the time of kernels that multiply matrices runs on tensor cores."""
-    each = [matrix_of(rank.kernels) for rank in ranks]
+    each = [matrix_time(rank.kernels) for rank in ranks]
     total = sum(one.total_ns for one in each)
     if not total:
         return []
@@ -42,7 +42,7 @@ def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
     return [f"matrix products take {units.seconds(total / 1e9)} of kernel time: {where}"]
 
 
-def _line(gpu_name: str | None, same: Sequence[Product]) -> str:
+def _line(gpu_name: str | None, same: Sequence[MatrixProduct]) -> str:
     one = _added(same)
     gpu = match_gpu(gpu_name) if gpu_name is not None else None
     roof = roof_of(one, gpu) if gpu is not None else None
@@ -59,8 +59,8 @@ def _tera(flops_per_s: float) -> str:
     return units.significant(flops_per_s / 1e12)
 
 
-def _added(same: Sequence[Product]) -> Product:
-    return Product(
+def _added(same: Sequence[MatrixProduct]) -> MatrixProduct:
+    return MatrixProduct(
         name=same[0].name,
         shapes=same[0].shapes,
         format=same[0].format,
@@ -71,5 +71,5 @@ def _added(same: Sequence[Product]) -> Product:
     )
 
 
-def _shapes(one: Product) -> str:
+def _shapes(one: MatrixProduct) -> str:
     return " ".join("x".join(map(str, shape)) for shape in one.shapes)

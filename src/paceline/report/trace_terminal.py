@@ -22,8 +22,8 @@ from paceline.report.trace_products import product_lines
 from paceline.report.words import count, number_list, printable
 from paceline.report.words import gain as gain_in_words
 from paceline.traces import WINDOWS
-from paceline.traces.analyze.across_ranks import kernels_over, share_of, unusual
-from paceline.traces.analyze.comparison import contrasted
+from paceline.traces.analyze.across_ranks import kernels_over, most_unusual, share_of
+from paceline.traces.analyze.comparison import compare_captures
 from paceline.traces.analyze.ranks import RankTrace, Traces
 from paceline.traces.capture import CLASSES
 
@@ -49,7 +49,7 @@ _MAX_EVIDENCE = 3
 def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
     """Print what captures show: tables on a terminal, elsewhere one line per fact."""
     told = _verdict(traces, findings)
-    changed = contrast_lines(contrasted(against.ranks, traces.ranks)) if against is not None else []
+    changed = contrast_lines(compare_captures(against.ranks, traces.ranks)) if against is not None else []
     lines = _rich(traces, told, changed, console.width) if console.is_terminal else _plain(traces, told, changed)
     encoded = partial(encodable, console=console)
     prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
@@ -129,7 +129,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 
 def _shown(traces: Traces) -> list[RankTrace]:
     """Return the ranks that get a row: none where no GPU did anything, which the verdict says already."""
-    return unusual(traces.ranks, MAX_RANKS) if any(rank.breakdown.events for rank in traces.ranks) else []
+    return most_unusual(traces.ranks, MAX_RANKS) if any(rank.breakdown.events for rank in traces.ranks) else []
 
 
 def _window(traces: Traces) -> str:

@@ -72,7 +72,7 @@ class Launches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostActivity:
     """What the training process did meanwhile, where the capture shows it."""
 
     loader: Union = EMPTY  # fetching batches
@@ -81,7 +81,7 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MarkedStep:
     """One marked training step on the host."""
 
     name: str  # "ProfilerStep#12"
@@ -100,8 +100,8 @@ class Capture:
     device: int | None  # the number of the device, where a file has several
     events: GpuEvents
     launches: Launches
-    steps: Sequence[Step]
-    host: Host
+    steps: Sequence[MarkedStep]
+    host: HostActivity
     calls: Sequence[CollectiveCall] = ()  # collectives, on the GPU and on the host
     problems: Sequence[str] = ()  # what could not be read, with its place
     captured_ns: tuple[int, int] | None = None  # from the first event to the last, of the host too; None: not known

@@ -57,7 +57,7 @@ def union_of(starts_ns: Ns, ends_ns: Ns) -> Union:
     )
 
 
-def merged(*unions: Union) -> Union:
+def union_of_unions(*unions: Union) -> Union:
     """Return the union of unions."""
     return union_of(
         np.concatenate([one.starts_ns for one in unions]) if unions else EMPTY.starts_ns,
@@ -77,7 +77,7 @@ def intersection(first: Union, second: Union) -> Union:
     return union_of(times[order][both], times[order][both + 1]) if len(both) else EMPTY
 
 
-def without(first: Union, second: Union) -> Union:
+def difference(first: Union, second: Union) -> Union:
     """Return where the first is and the second is not."""
     if not len(first.starts_ns) or not len(second.starts_ns):
         return first

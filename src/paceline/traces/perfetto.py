@@ -19,9 +19,9 @@ import msgspec
 from paceline.core.errors import UsageError
 from paceline.traces.analyze.ranks import Traces
 from paceline.traces.read import nsys
-from paceline.traces.read.content import NotACapture, content_of
+from paceline.traces.read.content import NotACapture, read_content
 from paceline.traces.read.kineto import STEP
-from paceline.traces.read.lenient import salvaged
+from paceline.traces.read.lenient import salvage_events
 
 MOST_RANKS = 32
 _UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
@@ -31,14 +31,14 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Between:
+class ExportWindow:
     """A window: marked steps, the last one included, or times since the first event of a capture, in microseconds."""
 
     steps: tuple[int, int] | None = None
     times_us: tuple[float, float] | None = None
 
 
-def between_of(text: str) -> Between:
+def parse_window(text: str) -> ExportWindow:
     """Return the window of a text such as ``#10:#12`` or ``1.5ms:20ms``.
 
     Raises:
@@ -46,7 +46,7 @@ def between_of(text: str) -> Between:
     """
     steps = _STEPS.fullmatch(text.strip())
     if steps is not None:
-        return Between(steps=(int(steps[1]), int(steps[2] or steps[1])))
+        return ExportWindow(steps=(int(steps[1]), int(steps[2] or steps[1])))
     ends = [_TIME.fullmatch(part.strip()) for part in text.split(":")]
     try:
         first, last = (float(end[1]) * _UNITS_US[end[2]] for end in ends if end is not None)
@@ -55,10 +55,10 @@ def between_of(text: str) -> Between:
     if last <= first:
         choices = "give marked steps, such as #10:#12, or times, such as 1.5ms:20ms"
         raise UsageError(f"--between {text!r} is not a range of steps or times; {choices}")
-    return Between(times_us=(first, last))
+    return ExportWindow(times_us=(first, last))
 
 
-def sources_of(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
+def sources_and_shifts(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
     """Return the files by what their ranks are called, and by how many microseconds the clocks of ranks are moved."""
     sources: dict[str, Path] = {}
     moved: dict[str, float] = {}
@@ -73,7 +73,7 @@ def sources_of(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
     return sources, moved
 
 
-def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Between | None) -> bytes:
+def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: ExportWindow | None) -> bytes:
     """Return a window of captures as JSON.
 
     Args:
@@ -104,7 +104,7 @@ def cut(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: Bet
     return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # what is no number becomes null
 
 
-def write(path: Path, data: bytes) -> None:
+def write_export(path: Path, data: bytes) -> None:
     """Write a cut, gzipped where its name says so.
 
     Raises:
@@ -116,11 +116,11 @@ def write(path: Path, data: bytes) -> None:
 def _events(path: Path) -> list[Json]:
     if nsys.is_export(path):
         raise UsageError(f"{path} is an Nsight export; --perfetto needs a capture of PyTorch's profiler")
-    data = content_of(path).document
+    data = read_content(path).document
     try:
         events = msgspec.json.decode(data).get("traceEvents")
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
-        events = salvaged(data).events
+        events = salvage_events(data).events
     if not events or not isinstance(events, list):
         raise NotACapture(f"{path} cannot be read as a profiler capture")
     return [event for event in events if isinstance(event, dict)]
@@ -140,13 +140,13 @@ def _steps(events: Sequence[Json]) -> dict[int, Json]:
     return {int(found[1]): event for event in marked if (found := STEP.match(str(event.get("name"))))}
 
 
-def _longest(events: Sequence[Json]) -> Between | None:
+def _longest(events: Sequence[Json]) -> ExportWindow | None:
     steps = _steps(events)
     number = max(steps, key=lambda number: steps[number]["dur"], default=None)
-    return None if number is None else Between(steps=(number, number))
+    return None if number is None else ExportWindow(steps=(number, number))
 
 
-def _ends(events: Sequence[Json], between: Between | None) -> tuple[float, float]:
+def _ends(events: Sequence[Json], between: ExportWindow | None) -> tuple[float, float]:
     """Return the window in the capture's own microseconds."""
     first = min((event["ts"] for event in events if _is_timed(event)), default=0.0)
     if between is None:

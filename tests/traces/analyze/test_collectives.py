@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.traces.analyze.collectives import matched, stragglers
+from paceline.traces.analyze.collectives import find_stragglers, match_collectives
 from paceline.traces.capture import CollectiveCall
 from paceline.traces.read.kineto import collective_kind
 
@@ -19,7 +19,7 @@ def calls(*starts_and_ends: tuple[float, float], kind: str = "all_reduce", **mor
 
 
 def test_the_last_to_come_is_waited_for():
-    found = matched({0: calls((0, 5)), 1: calls((4, 5)), 2: calls((1, 5))})
+    found = match_collectives({0: calls((0, 5)), 1: calls((4, 5)), 2: calls((1, 5))})
     (one,) = found.collectives
     assert (one.last, one.ranks, one.skew_ns, one.transfer_ns) == (1, 3, 4 * MS, 1 * MS)
     assert one.waited_ns == (4 + 3) * MS
@@ -33,7 +33,7 @@ def test_a_clock_that_is_off_is_moved_so_that_ends_fall_together():
     ahead = 20.0
     first = calls((0, 3), (10, 13), (20, 23))
     second = calls(*((s + 1 + ahead, e + ahead) for s, e in ((0, 3), (10, 13), (20, 23))))
-    found = matched({0: first, 1: second, 2: first})
+    found = match_collectives({0: first, 1: second, 2: first})
     assert found.offsets_ns == {1: round(-ahead * MS)}
     assert [(one.last, one.skew_ns) for one in found.collectives] == [(1, 1 * MS)] * 3
 
@@ -41,7 +41,7 @@ def test_a_clock_that_is_off_is_moved_so_that_ends_fall_together():
 def test_kinds_and_groups_are_matched_apart_and_what_is_short_is_told():
     first = [*calls((0, 1), (2, 3)), *calls((5, 6), kind="all_gather")]
     second = [*calls((0, 1)), *calls((5.5, 6), kind="all_gather")]
-    found = matched({0: first, 1: second})
+    found = match_collectives({0: first, 1: second})
     assert [(one.kind, one.number) for one in found.collectives] == [("all_reduce", 0), ("all_gather", 0)]
     assert found.problems == [
         "all_reduce of group 0: the ranks recorded different numbers of these collectives (between 1 and 2); "
@@ -52,18 +52,18 @@ def test_kinds_and_groups_are_matched_apart_and_what_is_short_is_told():
 def test_groups_of_one_name_are_matched_apart_by_who_they_are_of():
     """Two pairs of ranks, the second of which runs half a second later: that is no clock."""
     early, late = calls((0, 3), (10, 13), members="[0, 1]", size=2), calls((500, 503), (510, 513), members="[2, 3]")
-    found = matched({0: early, 1: early, 2: late, 3: late})
+    found = match_collectives({0: early, 1: early, 2: late, 3: late})
     assert [one.ranks for one in found.collectives] == [2] * 4
     assert not found.offsets_ns
     unknown = calls((0, 3), size=2)
-    untold = matched({0: unknown, 1: unknown, 2: unknown})
+    untold = match_collectives({0: unknown, 1: unknown, 2: unknown})
     assert not untold.collectives
     assert "3 ranks recorded it, but its group has 2" in untold.problems[0]
 
 
 def test_what_one_rank_sends_to_another_makes_nobody_a_straggler():
     sent = calls((0, 1), (2, 3), kind="send_recv", between_two=True)
-    found = matched({0: sent, 1: sent[1:]})
+    found = match_collectives({0: sent, 1: sent[1:]})
     assert not found.collectives
     assert not found.problems
 
@@ -72,7 +72,7 @@ def test_numbers_say_which_is_which_where_one_rank_was_captured_later():
     times = [(10.0 * k, 10.0 * k + 3) for k in range(6)]
     first = [calls(pair, number=40 + k)[0] for k, pair in enumerate(times)]
     second = [calls((start + 1, end), number=40 + k)[0] for k, (start, end) in enumerate(times)][2:]
-    found = matched({0: first, 1: second})
+    found = match_collectives({0: first, 1: second})
     assert [(one.last, one.skew_ns) for one in found.collectives] == [(1, 1 * MS)] * 4
     assert not found.offsets_ns
 
@@ -81,13 +81,15 @@ def test_without_numbers_those_that_end_together_are_matched():
     """Irregular times, the second rank's clock is 3 s ahead, and it was captured two collectives later."""
     times = [(0, 3), (7, 9), (20, 26), (31, 33), (50, 55), (58, 60)]
     second = calls(*((start + 3001, end + 3000) for start, end in times))[2:]
-    found = matched({0: calls(*times), 1: second})
+    found = match_collectives({0: calls(*times), 1: second})
     assert [(one.last, one.skew_ns) for one in found.collectives] == [(1, 1 * MS)] * 4
     assert found.offsets_ns == {1: -3000 * MS}
 
 
 def test_what_never_runs_at_the_same_time_is_not_the_same():
-    found = matched({0: calls((0, 1), (10, 11), (30, 31), (90, 91)), 1: calls((0, 1), (40, 41), (50, 51), (60, 61))})
+    found = match_collectives(
+        {0: calls((0, 1), (10, 11), (30, 31), (90, 91)), 1: calls((0, 1), (40, 41), (50, 51), (60, 61))}
+    )
     assert not found.collectives
     assert "does not run at the same time" in found.problems[0]
 
@@ -104,14 +106,14 @@ def test_clocks_of_hosts_are_found_by_the_groups_that_lie_across():
         ahead = 5000.0 if rank >= 2 else 0.0
         own = group(ahead, *within, name=f"host {rank // 2}")
         ranks[rank] = [*own, *group(ahead, (30, 31), (40, 41), name=f"across {rank % 2}")]
-    found = matched(ranks)
+    found = match_collectives(ranks)
     assert found.offsets_ns == {2: -5000 * MS, 3: -5000 * MS}
     assert all(one.skew_ns == 0 for one in found.collectives)
 
 
 def test_what_one_rank_runs_alone_is_not_compared():
-    assert not matched({0: calls((0, 1))}).collectives
-    assert not matched({}).collectives
+    assert not match_collectives({0: calls((0, 1))}).collectives
+    assert not match_collectives({}).collectives
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_bandwidth_is_what_a_link_has_to_carry(kind, wanted):
     """1 MB in 1 ms over a group of four, of which two ranks were captured."""
     own = calls((0, 2), kind=kind, bytes=1_000_000, size=4)
     late = calls((1, 2), kind=kind, bytes=1_000_000, size=4)
-    (one,) = matched({0: own, 1: late}).collectives
+    (one,) = match_collectives({0: own, 1: late}).collectives
     assert one.bus_bytes_per_s == pytest.approx(wanted)
 
 
@@ -144,9 +146,9 @@ def test_kinds_by_their_names(name, kind):
 
 def test_who_is_never_last_is_no_straggler_and_chance_is_none():
     ranks = {0: calls((0, 9), (20, 29)), 1: calls((8, 9), (28, 29)), 2: calls((7, 9), (27, 29))}
-    found = matched(ranks).collectives
-    (one,) = stragglers(found, 3)
+    found = match_collectives(ranks).collectives
+    (one,) = find_stragglers(found, 3)
     assert (one.rank, one.last_in, one.of, one.share) == (1, 2, 2, 1.0)
-    turns = matched({0: calls((0, 2), (11, 12)), 1: calls((1, 2), (10, 12))}).collectives
-    assert {one.rank for one in stragglers(turns, 2)} == {0, 1}
-    assert stragglers([], 8) == []
+    turns = match_collectives({0: calls((0, 2), (11, 12)), 1: calls((1, 2), (10, 12))}).collectives
+    assert {one.rank for one in find_stragglers(turns, 2)} == {0, 1}
+    assert find_stragglers([], 8) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.traces.making import by_chance, captured, fetching, gpu, host, launch, waiting
 
-from paceline.traces.analyze.critical_path import KINDS, CriticalPath, timeline_of, walked
+from paceline.traces.analyze.critical_path import KINDS, CriticalPath, critical_path_of, timeline_of
 from paceline.traces.analyze.path_summary import path_in
 from paceline.traces.read.files import captures_of
 
@@ -19,7 +19,7 @@ REAL = ("b200_eager", "diff_test", "dlrm8_rank0", "dlrm8_rank7", "resnet50_w4_a"
 def pieces(folder, *events) -> list[tuple[str, float, float]]:
     """Return kind, start and end of the pieces of a path, in microseconds."""
     capture = captured(folder, *events)
-    found = walked(timeline_of(capture, capture.events))
+    found = critical_path_of(timeline_of(capture, capture.events))
     return [(KINDS[k], s / 1e3, e / 1e3) for k, s, e in zip(found.kind, found.start_ns, found.end_ns, strict=True)]
 
 
@@ -79,7 +79,7 @@ def test_work_without_a_launch_is_not_known(tmp_path):
 def test_it_tiles_whatever_ran(tmp_path, seed):
     capture = captured(tmp_path, *by_chance(seed))
     line = timeline_of(capture, capture.events)
-    path = walked(line)
+    path = critical_path_of(line)
     assert_tiles(path, line.begin_ns, line.finish_ns)
     on = path.event >= 0
     assert (line.start_ns[path.event[on]] == path.start_ns[on]).all()
@@ -94,7 +94,7 @@ def test_it_tiles_real_captures_and_their_steps(name, window):
     (capture,) = captures_of(CAPTURES / f"{name}.json.gz")
     events = events_in(capture, window)
     line = timeline_of(capture, events)
-    assert_tiles(walked(line), line.begin_ns, line.finish_ns)
+    assert_tiles(critical_path_of(line), line.begin_ns, line.finish_ns)
     found = path_in(capture, events)
     assert sum(found.kinds_ns.values()) == found.length_ns == line.finish_ns - line.begin_ns
     marked = {step.name: step.end_ns - step.start_ns for step in capture.steps}

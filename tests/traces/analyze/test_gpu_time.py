@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.traces.analyze.gpu_time import Breakdown, broken_down, events_in
+from paceline.traces.analyze.gpu_time import Breakdown, break_down, events_in
 from paceline.traces.capture import Capture
 from paceline.traces.read import kineto, nsys
 
@@ -27,7 +27,7 @@ def capture_of(key: str) -> Capture:
 
 @pytest.mark.parametrize("key", KINETO)
 def test_the_whole_of_a_capture(key):
-    found, exact = broken_down(events_in(capture_of(key), "all")), EXACT[key]["whole_trace"]
+    found, exact = break_down(events_in(capture_of(key), "all")), EXACT[key]["whole_trace"]
     assert found.events == exact["n"]
     assert in_us(found) == pytest.approx(
         {
@@ -47,7 +47,7 @@ def test_the_whole_of_a_capture(key):
 
 @pytest.mark.parametrize("key", KINETO)
 def test_the_window_of_hta(key):
-    found, exact = broken_down(events_in(capture_of(key), "hta")), EXACT[key]["hta_window"]
+    found, exact = break_down(events_in(capture_of(key), "hta")), EXACT[key]["hta_window"]
     assert found.events == exact["n"]
     us = in_us(found)
     assert [us["span"], us["idle"], us["compute"], us["communication"], us["exposed communication"]] == pytest.approx(
@@ -64,7 +64,7 @@ def test_a_gpu_of_an_nsight_export(key, tmp_path):
         shutil.copyfileobj(packed, unpacked)
     assert nsys.is_export(file)
     (capture,) = [one for one in nsys.read(file) if one.device == int(gpu.removeprefix("gpu"))]
-    found, exact = broken_down(capture.events), EXACT[key]
+    found, exact = break_down(capture.events), EXACT[key]
     assert (found.span_ns, found.idle_ns, found.compute_ns) == (exact["span_ns"], exact["idle_ns"], exact["compute_ns"])
     assert (found.communication_ns, found.exposed_communication_ns) == (exact["comm_ns"], exact["exposed_comm_ns"])
 
@@ -72,7 +72,7 @@ def test_a_gpu_of_an_nsight_export(key, tmp_path):
 @pytest.mark.parametrize("key", KINETO)
 @pytest.mark.parametrize("window", ["all", "steps", "hta"])
 def test_the_parts_tile_the_span(key, window):
-    found = broken_down(events_in(capture_of(key), window))
+    found = break_down(events_in(capture_of(key), window))
     parts = found.idle_ns + found.compute_ns + found.exposed_communication_ns + found.exposed_copy_ns
     assert parts == found.span_ns > 0
 

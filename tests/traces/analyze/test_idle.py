@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.traces.read.test_kineto import kernel, written
 
-from paceline.traces.analyze.gpu_time import broken_down, events_in
+from paceline.traces.analyze.gpu_time import break_down, events_in
 from paceline.traces.analyze.idle import idle_of
 from paceline.traces.read import kineto
 
@@ -66,7 +66,7 @@ def test_causes_add_up_to_the_idle_time(file, window):
     events = events_in(found, window)
     parts = idle_of(events, found.launches, found.host)
     causes = [parts.loader_ns, parts.synchronising_ns, parts.host_ns, parts.device_ns, parts.unknown_ns]
-    assert sum(causes) == parts.total_ns == broken_down(events).idle_ns
+    assert sum(causes) == parts.total_ns == break_down(events).idle_ns
     assert np.min(causes) >= 0
 
 
@@ -82,7 +82,7 @@ def test_parts_add_up_though_events_of_no_length_lie_on_the_edges(tmp_path):
     work = [kernel(0, 0, correlation=1), kernel(20, 10, correlation=2), kernel(50, 0, correlation=3)]
     capture = kineto.read(written(tmp_path, [*work, launch(10, 2)]))
     found = idle_of(capture.events, capture.launches, capture.host)
-    assert found.total_ns == broken_down(capture.events).idle_ns == 40_000
+    assert found.total_ns == break_down(capture.events).idle_ns == 40_000
     assert sum(found.causes_ns.values()) == 40_000
     assert (found.host_ns, found.device_ns, found.unknown_ns) == (10_000, 10_000, 20_000)
     empty = kineto.read(written(tmp_path, [kernel(0, 0), kernel(7, 0)]))

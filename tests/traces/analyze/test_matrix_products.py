@@ -156,9 +156,9 @@ def test_products_of_a_capture_and_their_roof(tmp_path):
 
 
 def test_a_product_that_memory_bounds():
-    from paceline.traces.analyze.matrix_products import Product
+    from paceline.traces.analyze.matrix_products import MatrixProduct
 
-    thin = Product(name="aten::mm", shapes=[], format="bf16", calls=1, total_ns=1000, flops=2_000, bytes=2_000)
+    thin = MatrixProduct(name="aten::mm", shapes=[], format="bf16", calls=1, total_ns=1000, flops=2_000, bytes=2_000)
     roof = roof_of(thin, match_gpu("NVIDIA H100 80GB HBM3"))
     assert (roof.bound, roof.flops_per_s) == ("memory", pytest.approx(3.35e12))
     assert roof_of(thin, match_gpu("Tesla V100-SXM2-16GB")) is None  # it has no bf16

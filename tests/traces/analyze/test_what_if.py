@@ -9,19 +9,19 @@ from tests.traces.making import by_chance, captured, fetching, gpu, launch, wait
 from tests.traces.read.test_kineto import kernel, written
 
 from paceline.core.errors import UsageError
-from paceline.traces.analyze.critical_path import timeline_of, walked
-from paceline.traces.analyze.ranks import Wanted, read_all
-from paceline.traces.analyze.what_if import Change, Replay, change_of, usual
+from paceline.traces.analyze.critical_path import critical_path_of, timeline_of
+from paceline.traces.analyze.ranks import TraceOptions, read_all
+from paceline.traces.analyze.what_if import Replay, WhatIfChange, parse_change, usual_changes
 from paceline.traces.read.files import captures_of
 
 CAPTURES = Path(__file__).parents[1] / "captures"
-NOTHING = Change(what="nothing changed")
+NOTHING = WhatIfChange(what="nothing changed")
 
 
 def after(folder, *events, asked: str) -> float:
     """Return how long a capture takes with a change, in microseconds."""
     capture = captured(folder, *events)
-    return Replay(timeline_of(capture, capture.events)).play(change_of(asked)).after_ns / 1e3
+    return Replay(timeline_of(capture, capture.events)).play(parse_change(asked)).after_ns / 1e3
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -44,12 +44,12 @@ def test_a_change_gains_no_more_than_what_it_takes_away(tmp_path, seed):
     capture = captured(tmp_path, *by_chance(seed))
     line = timeline_of(capture, capture.events)
     before = line.finish_ns - line.begin_ns
-    for change in usual(line):
+    for change in usual_changes(line):
         assert 0 <= Replay(line).play(change).after_ns <= before
-    lost = Replay(line).play(change_of("communication=gone")).after_ns
+    lost = Replay(line).play(parse_change("communication=gone")).after_ns
     communication = sum(line.end_ns - line.start_ns) - sum((line.end_ns - line.start_ns)[line.class_ != 1])
     assert before - lost <= communication
-    assert Replay(line).play(change_of("communication=2")).after_ns >= lost
+    assert Replay(line).play(parse_change("communication=2")).after_ns >= lost
 
 
 def test_the_host_bounds_a_run_that_is_launched_piece_by_piece(tmp_path):
@@ -91,7 +91,7 @@ def test_a_host_that_does_not_wait_for_results(tmp_path):
 )
 def test_what_cannot_be_asked(asked, said):
     with pytest.raises(UsageError, match=said):
-        change_of(asked)
+        parse_change(asked)
 
 
 def test_a_kernel_that_some_rank_has_is_asked_of_all(tmp_path):
@@ -99,21 +99,21 @@ def test_a_kernel_that_some_rank_has_is_asked_of_all(tmp_path):
     captured(tmp_path, launch(0, 1), gpu(4, 10, 1), name="rank0.json")
     captured(tmp_path, launch(0, 1), gpu(4, 10, 1), launch(5, 2), gpu(10, 30, 2, "conv"), name="rank1.json")
     files = [tmp_path / "rank0.json", tmp_path / "rank1.json"]
-    traces = read_all(files, Wanted(path=True, what_if=("kernel:conv=2",)), 1)
+    traces = read_all(files, TraceOptions(path=True, what_if=("kernel:conv=2",)), 1)
     (without,), (with_it,) = (rank.path.what_if for rank in traces.ranks)
     assert without.after_ns == without.before_ns
     assert with_it.after_ns == with_it.before_ns - 10_000
     with pytest.raises(UsageError, match="no kernel name contains 'norm'"):
-        read_all(files, Wanted(path=True, what_if=("kernel:norm=2",)), 1)
+        read_all(files, TraceOptions(path=True, what_if=("kernel:norm=2",)), 1)
 
 
 def test_what_is_asked_by_itself_is_what_the_capture_has(tmp_path):
     capture = captured(tmp_path, launch(0, 1), gpu(4, 10, 1), fetching(12, 30), launch(35, 2), gpu(38, 40, 2, "add"))
     line = timeline_of(capture, capture.events)
-    asked = [change.what for change in usual(line)]
+    asked = [change.what for change in usual_changes(line)]
     parts = ("fetching batches", "host work")
     assert asked == [*(f"{part} took no time" for part in parts), "gemm took 1/2", "add took 1/2"]
-    assert walked(line).by_kind()["loader"] == 18_000
+    assert critical_path_of(line).by_kind()["loader"] == 18_000
 
 
 def test_a_launch_that_a_full_queue_holds_up_waits_for_the_gpu(tmp_path):
@@ -126,7 +126,7 @@ def test_a_launch_that_a_full_queue_holds_up_waits_for_the_gpu(tmp_path):
         events += [{**call, "args": {"correlation": number}}]
     (capture,) = captures_of(written(tmp_path, events))
     line = timeline_of(capture, capture.events)
-    assert walked(line).by_kind()["compute"] > 0.98 * walked(line).length_ns
-    half = Replay(line).play(change_of("compute=2"))
+    assert critical_path_of(line).by_kind()["compute"] > 0.98 * critical_path_of(line).length_ns
+    half = Replay(line).play(parse_change("compute=2"))
     assert half.faster == pytest.approx(2.0, rel=0.05)
     assert Replay(line).play(NOTHING).faster == 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.traces.analyze.ranks import Wanted, summaries_of
+from paceline.traces.analyze.ranks import TraceOptions, summaries_of
 from paceline.traces.capture import COMMUNICATION, COMPUTE, COPY
 from paceline.traces.read import kineto
 from paceline.traces.read.content import NotACapture
@@ -124,12 +124,12 @@ def test_each_gpu_of_a_process_is_shown_by_itself(tmp_path):
     events = [kernel(100 * k, 100, device=0, correlation=k) for k in range(10)]
     events += [kernel(0, 50, device=1, correlation=20), kernel(950, 50, device=1, correlation=21)]
     events += [{**kernel(10, 5, device=2, correlation=30), "cat": "gpu_memcpy", "name": "Memcpy PtoP"}]
-    first, second = summaries_of(written(tmp_path, events), Wanted())
+    first, second = summaries_of(written(tmp_path, events), TraceOptions())
     assert [one.breakdown.idle_ns for one in (first, second)] == [0, 900_000]
     assert [one.device for one in (first, second)] == [0, 1]
     assert "kernels ran on 2 GPUs" in first.problems[-1]
     assert second.title.startswith("GPU 1 of ")
-    (whole,) = summaries_of(written(tmp_path, events[:10] + events[12:]), Wanted())
+    (whole,) = summaries_of(written(tmp_path, events[:10] + events[12:]), TraceOptions())
     assert whole.breakdown.events == 11
 
 

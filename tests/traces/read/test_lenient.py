@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.traces.read.test_kineto import kernel
 
-from paceline.traces.analyze.gpu_time import broken_down
+from paceline.traces.analyze.gpu_time import break_down
 from paceline.traces.capture import Capture
 from paceline.traces.read import kineto
 from paceline.traces.read.content import NotACapture
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_json(tmp_path, name, wrong):
     text = text_of([*TEN, kernel(100, 7, name="HERE", correlation=10)]).replace("HERE", wrong)
     found = read(tmp_path, text)
     assert len(found.events) == 11
-    assert broken_down(found.events).compute_ns == 57_000
+    assert break_down(found.events).compute_ns == 57_000
     assert list(found.events.correlation) == list(range(11))
 
 
@@ -84,7 +84,7 @@ def test_numbers_that_are_too_large_or_none(tmp_path):
 def test_times_that_no_clock_shows_are_left_out(tmp_path, ts, dur):
     text = text_of([*TEN, kernel(123456, 654321)]).replace("123456", ts).replace("654321", str(dur))
     found = read(tmp_path, text)
-    assert broken_down(found.events).span_ns == 95_000
+    assert break_down(found.events).span_ns == 95_000
     assert "1 GPU events have impossible times" in found.problems[0]
 
 
@@ -96,13 +96,13 @@ def test_half_of_a_surrogate_pair_is_no_text(tmp_path):
 
 def test_durations_below_zero_count_as_nothing(tmp_path):
     found = read(tmp_path, text_of([*TEN, kernel(100, -3)]))
-    assert broken_down(found.events).compute_ns == 50_000
+    assert break_down(found.events).compute_ns == 50_000
     assert "1 GPU events end before they begin" in found.problems[0]
 
 
 def test_events_in_any_order(tmp_path):
     shuffled = random.Random(0).sample(TEN, len(TEN))
-    assert broken_down(read(tmp_path, text_of(shuffled)).events) == broken_down(read(tmp_path, text_of()).events)
+    assert break_down(read(tmp_path, text_of(shuffled)).events) == break_down(read(tmp_path, text_of()).events)
 
 
 @pytest.mark.parametrize("content", ['{"traceEvents": null}', '{"traceEvents": null, "deviceProperties": [{"id": 0}]}'])
@@ -148,7 +148,7 @@ def test_whatever_is_done_to_a_capture_it_is_read_or_refused(tmp_path, seed):
         found = read(tmp_path, bytes(data))
     except NotACapture:
         return
-    parts = broken_down(found.events)
+    parts = break_down(found.events)
     assert parts.idle_ns + parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns == parts.span_ns
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.traces.analyze.gpu_time import broken_down
+from paceline.traces.analyze.gpu_time import break_down
 from paceline.traces.capture import launched_at
 from paceline.traces.read import nsys
 from paceline.traces.read.content import NotACapture
@@ -57,18 +57,18 @@ def without(path: Path, *statements: str) -> Path:
 def test_each_gpu_is_a_capture(made):
     first, second = nsys.read(made)
     assert [(one.device, one.gpu) for one in (first, second)] == [(0, "NVIDIA H100 80GB HBM3"), (1, None)]
-    parts = broken_down(first.events)
+    parts = break_down(first.events)
     assert (parts.span_ns, parts.busy_ns, parts.compute_ns, parts.exposed_communication_ns) == (400, 350, 200, 100)
     assert [step.name for step in first.steps] == ["ProfilerStep#4"]
     assert first.host.synchronising.length_ns == 380
-    assert broken_down(second.events) == parts
+    assert break_down(second.events) == parts
 
 
 @pytest.mark.parametrize("table", [COPY, SET, RUNTIME])
 def test_a_table_that_is_missing_is_told(made, table):
     first, _ = nsys.read(without(made, f"DROP TABLE {table}"))
     assert [problem for problem in first.problems if f"table {table} is missing" in problem]
-    assert broken_down(first.events).compute_ns == 200
+    assert break_down(first.events).compute_ns == 200
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS", "TARGET_INFO_GPU"])
@@ -79,13 +79,13 @@ def test_what_is_often_missing_is_no_problem(made, table):
 
 def test_without_kernels_copies_are_read(made):
     first, _ = nsys.read(without(made, f"DROP TABLE {KERNEL}"))
-    assert broken_down(first.events).copy_ns == 50
+    assert break_down(first.events).copy_ns == 50
     assert any(KERNEL in problem for problem in first.problems)
 
 
 def test_without_names_kernels_are_compute(made):
     first, _ = nsys.read(without(made, "DROP TABLE StringIds"))
-    assert broken_down(first.events).compute_ns == 300
+    assert break_down(first.events).compute_ns == 300
     assert any("kernels have no names: table StringIds is missing" in problem for problem in first.problems)
 
 
@@ -98,7 +98,7 @@ def test_a_column_that_is_missing(made, column):
 def test_rows_without_times_are_told(made):
     first, _ = nsys.read(without(made, f"UPDATE {KERNEL} SET end = NULL WHERE deviceId = 0 AND streamId = 9"))
     assert f"{made}: 1 rows of the table {KERNEL} have no times" in first.problems
-    assert broken_down(first.events).communication_ns == 0
+    assert break_down(first.events).communication_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_rows_without_times_are_told(made):
 )
 def test_a_column_that_is_missing_beside_the_kernels_takes_none_of_them(made, statement):
     found = nsys.read(without(made, statement))
-    assert [broken_down(one.events).compute_ns for one in found] == [200, 200]
+    assert [break_down(one.events).compute_ns for one in found] == [200, 200]
 
 
 def test_processes_have_correlations_of_their_own(made):
@@ -140,14 +140,14 @@ def test_copies_are_named_by_where_they_go(made):
     without(made, *(f"ALTER TABLE {COPY} ADD COLUMN {column}" for column in ("copyKind", "srcKind", "dstKind")))
     first, _ = nsys.read(without(made, f"UPDATE {COPY} SET copyKind = 1, srcKind = 0, dstKind = 2"))
     assert "Memcpy HtoD (Pageable -> Device)" in first.events.names
-    assert broken_down(first.events).copy_ns == 50
+    assert break_down(first.events).copy_ns == 50
 
 
 def test_graphs_that_were_traced_whole_are_gpu_work(made):
     without(made, "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, streamId, graphId)")
     without(made, "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (600, 900, 0, 7, 3)")
     first, _ = nsys.read(made)
-    assert broken_down(first.events).compute_ns == 500
+    assert break_down(first.events).compute_ns == 500
 
 
 def test_without_a_row_there_is_nothing_to_read(made):
@@ -179,6 +179,6 @@ def test_whatever_is_done_to_an_export_it_is_read_or_refused(tmp_path, seed):
     except NotACapture:
         return
     for one in found:
-        parts = broken_down(one.events)
+        parts = break_down(one.events)
         exposed = parts.exposed_communication_ns + parts.exposed_copy_ns
         assert parts.idle_ns + parts.compute_ns + exposed == parts.span_ns

@@ -10,7 +10,7 @@ from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.loader_model import WORTH
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.hardware.catalogue import Gpu
-from paceline.traces.analyze.matrix_products import Product
+from paceline.traces.analyze.matrix_products import MatrixProduct
 from paceline.traces.analyze.path_summary import LOADER
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
@@ -118,7 +118,7 @@ class Roof:
     share: float  # of it that was reached
 
 
-def roof_of(product: Product, gpu: Gpu) -> Roof | None:
+def roof_of(product: MatrixProduct, gpu: Gpu) -> Roof | None:
     """Return how near a product comes to its roof; None where the peak of its format is not known.
 
     Peaks are those of data sheets, dense: some tenths of it are out of reach of any kernel.

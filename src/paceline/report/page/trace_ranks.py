@@ -9,7 +9,7 @@ from paceline.report import words
 from paceline.report.page.chart import legend, stacked
 from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.trace_idle import main_cause
-from paceline.traces.analyze.across_ranks import shares_of, unusual
+from paceline.traces.analyze.across_ranks import most_unusual, shares_of
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
 MAX_ROWS = 24
@@ -31,7 +31,7 @@ def part_bar(parts: Mapping[str, float], *, named: bool = False) -> Markup:
 
 def ranks(traces: Traces) -> Markup:
     """List the ranks; of very many, those that differ most from the median."""
-    chosen = unusual(traces.ranks, MAX_ROWS)
+    chosen = most_unusual(traces.ranks, MAX_ROWS)
     left = len(traces.ranks) - len(chosen)
     text = None
     if left:

@@ -11,7 +11,7 @@ from paceline.report.page.kernel_name import kernel_name
 from paceline.report.page.markup import Markup, details, element, section, table
 from paceline.report.trace_products import product_lines
 from paceline.traces.analyze.across_ranks import LAUNCHER_KINDS, is_on_cpu, kernels_over, launchers_over, share_of
-from paceline.traces.analyze.comparison import Contrast, contrasted
+from paceline.traces.analyze.comparison import CaptureComparison, compare_captures
 from paceline.traces.analyze.gpu_time import Kernel
 from paceline.traces.analyze.launchers import Launcher
 from paceline.traces.analyze.ranks import Traces
@@ -112,7 +112,7 @@ def against(traces: Traces, before: Traces | None) -> Markup | None:
     """Say what changed since another capture."""
     if before is None:
         return None
-    found = contrasted(before.ranks, traces.ranks)
+    found = compare_captures(before.ranks, traces.ranks)
     unit = (
         "of a step, mean over ranks"
         if found.per_step
@@ -132,7 +132,7 @@ def against(traces: Traces, before: Traces | None) -> Markup | None:
     )
 
 
-def _changes(found: Contrast) -> Markup:
+def _changes(found: CaptureComparison) -> Markup:
     heads = (("Kernel", ""), ("Before", "num"), ("After", "num"), ("Change", "num"))
     rows = (
         [kernel_name(one.name), _time(one.before.total_ns), _time(one.after.total_ns), _signed(one.change_ns)]

@@ -17,7 +17,7 @@ from paceline.core import units
 from paceline.report import words
 from paceline.report.page.chart import legend
 from paceline.report.page.markup import Markup, element, section
-from paceline.traces.analyze.timeline import GPU, Gallery, Packed
+from paceline.traces.analyze.timeline import GPU, PackedTimelines, TimelineData
 from paceline.traces.intervals import Ns, length_before, union_of
 
 COLOURS = {
@@ -35,7 +35,7 @@ _HELP = (
 )
 
 
-def timeline(gallery: Gallery | None) -> Markup | None:
+def timeline(gallery: TimelineData | None) -> Markup | None:
     """Draw what ran when on the ranks that stand out."""
     if gallery is None:
         return None
@@ -66,7 +66,7 @@ def _tools() -> Markup:
     return element("div", *made, search, element("span", id="found", class_="quiet"), class_="tools scripted")
 
 
-def _data(made: Packed) -> str:
+def _data(made: PackedTimelines) -> str:
     """Return header and events as text; base64 has no character that would end a script."""
     names = [[name, class_] for name, class_ in made.names]
     head = {"unit_ns": made.unit_ns, "span_ns": made.span_ns, "names": names, "colours": COLOURS, "ranks": made.ranks}
@@ -77,7 +77,7 @@ def _data(made: Packed) -> str:
 # -- without a script ------------------------------------------------------------------------------------
 
 
-def _lanes(made: Packed) -> list[Markup]:
+def _lanes(made: PackedTimelines) -> list[Markup]:
     numbers = np.frombuffer(zlib.decompress(made.data), "<u4")
     classes = np.array([list(COLOURS).index(class_) for _, class_ in made.names])
     at, found = 0, []
@@ -92,7 +92,7 @@ def _lanes(made: Packed) -> list[Markup]:
     return found
 
 
-def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: Packed) -> NDArray[np.float64]:
+def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: PackedTimelines) -> NDArray[np.float64]:
     """Return by class and bin what share of a bin is taken."""
     span = max(1, made.span_ns // made.unit_ns)
     edges = np.linspace(0, span, _BINS + 1).astype(np.int64)

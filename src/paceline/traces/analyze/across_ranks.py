@@ -77,7 +77,7 @@ def shares_of(rank: RankTrace) -> dict[str, float]:
     return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(PARTS, parts, strict=True)}
 
 
-def unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
+def most_unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
     """Return as many ranks as may be shown, in their order: all of them, or those furthest from the median."""
     if len(ranks) <= most:
         return list(ranks)

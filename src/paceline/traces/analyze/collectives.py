@@ -37,7 +37,7 @@ SHARED_NS = 50_000  # ends that are closer show one clock; moving it would only 
 _OF_ONE_HOST_NS = 20_000_000
 
 
-def offsets_of(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[int, str]) -> dict[int, int]:
+def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[int, str]) -> dict[int, int]:
     """Return by how much the clock of each rank is to be moved; 0 where it fits as it is.
 
     Args:
@@ -48,7 +48,7 @@ def offsets_of(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[in
     moved: dict[int, int] = {}
     for rank in sorted(links):
         if rank not in moved:
-            late = _walked(links, rank, hosts)
+            late = _clock_lags(links, rank, hosts)
             middle = median_low(late.values())
             moved |= {one: _apart(middle - own) for one, own in late.items()}
     return moved
@@ -70,7 +70,9 @@ def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int
     return links
 
 
-def _walked(links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]) -> dict[int, int]:
+def _clock_lags(
+    links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]
+) -> dict[int, int]:
     """Return how late the clocks are of all that is linked with a rank, along the links of most collectives."""
     late: dict[int, int] = {}
     ahead = [(0, root, 0)]
@@ -112,7 +114,7 @@ class Collective:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matched:
+class MatchedCollectives:
     """The collectives of some ranks."""
 
     collectives: Sequence[Collective]
@@ -122,7 +124,7 @@ class Matched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Same:
+class CollectiveSequences:
     """What some ranks ran of a kind in a group, each in order."""
 
     kind: str
@@ -134,14 +136,18 @@ class Same:
         """As problems name it."""
         return f"{self.kind} of group {self.group}" if self.group else self.kind
 
-    def side_by_side(self) -> SideBySide:
+    def side_by_side(self) -> MatchedSequences:
         """Return the same collectives of each rank: by their numbers where these are told, else by their order."""
         common = self._numbers_of_all()
         if common:
             own = {rank: {one.number: one for one in some} for rank, some in self.ranks.items()}
-            return SideBySide({rank: [some[number] for number in common] for rank, some in own.items()}, _BY_NUMBER)
+            return MatchedSequences(
+                {rank: [some[number] for number in common] for rank, some in own.items()}, _BY_NUMBER
+            )
         shortest = min(self.ranks, key=lambda rank: len(self.ranks[rank]))
-        return SideBySide({rank: _beside(own, self.ranks[shortest]) for rank, own in self.ranks.items()}, _BY_END)
+        return MatchedSequences(
+            {rank: _aligned_by_end(own, self.ranks[shortest]) for rank, own in self.ranks.items()}, _BY_END
+        )
 
     def _numbers_of_all(self) -> list[int]:
         """Return the numbers that all ranks have; none where some tell no number, or one twice."""
@@ -159,14 +165,14 @@ class Same:
         ] * (len(counts) > 1)
 
 
-class SideBySide(NamedTuple):
+class MatchedSequences(NamedTuple):
     """The same collectives of ranks, in order, and how they were found."""
 
     ranks: Mapping[int, Sequence[CollectiveCall]]
     how: str
 
 
-def _beside(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
+def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
     """Return as many in a row as another rank has: those whose ends are apart by the same, then by the least."""
     more = len(own) - len(others)
     if not 0 < more * len(others) <= _TRIED:
@@ -182,7 +188,9 @@ def _beside(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> 
     return own[first : first + len(others)]
 
 
-def matched(calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str] = NO_HOSTS) -> Matched:
+def match_collectives(
+    calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str] = NO_HOSTS
+) -> MatchedCollectives:
     """Match the collectives of several ranks.
 
     Args:
@@ -198,7 +206,7 @@ def matched(calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, s
             problems += same.uneven(how)
             together.append((same, ranks))
     ends = ({rank: [one.end_ns for one in own] for rank, own in ranks.items()} for _, ranks in together)
-    offsets = offsets_of(ends, hosts)
+    offsets = clock_offsets(ends, hosts)
     found: list[Collective] = []
     waited: dict[int, int] = defaultdict(int)
     for same, ranks in together:
@@ -208,7 +216,7 @@ def matched(calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, s
             arrived = max(starts.values())
             for rank, start in starts.items():
                 waited[rank] += arrived - start
-    return Matched(
+    return MatchedCollectives(
         collectives=sorted(found, key=lambda one: one.start_ns),
         offsets_ns={rank: offset for rank, offset in offsets.items() if offset},
         waited_ns=dict(waited),
@@ -216,17 +224,21 @@ def matched(calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, s
     )
 
 
-def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[Same]:
+def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveSequences]:
     """Return what two or more ranks ran, by kind and group."""
     by_key: dict[tuple[str, str, str], dict[int, list[CollectiveCall]]] = defaultdict(dict)
     for rank, own in calls.items():
         for call in sorted(own, key=lambda call: call.start_ns):
             if not call.between_two:
                 by_key[call.kind, call.group, call.members].setdefault(rank, []).append(call)
-    return [Same(kind=kind, group=group, ranks=ranks) for (kind, group, _), ranks in by_key.items() if len(ranks) > 1]
+    return [
+        CollectiveSequences(kind=kind, group=group, ranks=ranks)
+        for (kind, group, _), ranks in by_key.items()
+        if len(ranks) > 1
+    ]
 
 
-def _is_one(same: Same, problems: list[str]) -> bool:
+def _is_one(same: CollectiveSequences, problems: list[str]) -> bool:
     """Say whether a group is one: several that have the same name and do not tell who they are of cannot be parted."""
     size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
     if size is None or len(same.ranks) <= size:
@@ -239,13 +251,16 @@ def _is_one(same: Same, problems: list[str]) -> bool:
 
 
 def _end_together(
-    same: Same, ranks: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str], problems: list[str]
+    same: CollectiveSequences,
+    ranks: Mapping[int, Sequence[CollectiveCall]],
+    hosts: Mapping[int, str],
+    problems: list[str],
 ) -> bool:
     """Say whether collectives that were matched can be the same: at some moment each ran on all ranks."""
     if same.kind in _ONE_SIDED:
         return True
     ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
-    offsets = offsets_of([ends], hosts)
+    offsets = clock_offsets([ends], hosts)
     fit = 0
     for number in range(len(next(iter(ends.values())))):
         arrived = max(own[number].start_ns + offsets[rank] for rank, own in ranks.items())
@@ -300,7 +315,7 @@ _WORTH = 0.1  # of all waiting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggler:
+class CollectiveStraggler:
     """A rank that others wait for."""
 
     rank: int
@@ -310,7 +325,7 @@ class Straggler:
     share: float  # of all waiting
 
 
-def stragglers(collectives: Sequence[Collective], ranks: int) -> list[Straggler]:
+def find_stragglers(collectives: Sequence[Collective], ranks: int) -> list[CollectiveStraggler]:
     """Return who is waited for, the worst first.
 
     Args:
@@ -326,6 +341,8 @@ def stragglers(collectives: Sequence[Collective], ranks: int) -> list[Straggler]
         caused = sum(one.waited_ns for one in own)
         if caused >= max(_WORTH, 1 / ranks) * waited:
             found.append(
-                Straggler(rank=rank, last_in=len(own), of=len(collectives), caused_ns=caused, share=caused / waited)
+                CollectiveStraggler(
+                    rank=rank, last_in=len(own), of=len(collectives), caused_ns=caused, share=caused / waited
+                )
             )
     return sorted(found, key=lambda one: -one.caused_ns)

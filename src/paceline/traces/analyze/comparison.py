@@ -15,7 +15,7 @@ from paceline.traces.analyze.ranks import RankTrace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class MeanTime:
     """A kernel, or all of a class, in one of both; a step of a rank, or whole."""
 
     count: float
@@ -28,8 +28,8 @@ class KernelChange:
 
     name: str
     class_: int
-    before: Side
-    after: Side
+    before: MeanTime
+    after: MeanTime
 
     @property
     def change_ns(self) -> float:
@@ -38,7 +38,7 @@ class KernelChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class CaptureComparison:
     """Two captures, or two sets of ranks, beside each other; means over ranks."""
 
     per_step: bool
@@ -59,19 +59,19 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
 )
 
 
-def contrasted(before: Sequence[RankTrace], after: Sequence[RankTrace]) -> Contrast:
+def compare_captures(before: Sequence[RankTrace], after: Sequence[RankTrace]) -> CaptureComparison:
     """Hold the ranks of one capture against those of another."""
     per_step = all(rank.steps for rank in [*before, *after])
     shares = [_share(rank, per_step) for rank in before], [_share(rank, per_step) for rank in after]
     parts = [(name, _mean(map(of, before), shares[0]), _mean(map(of, after), shares[1])) for name, of in _PARTS]
     sides = _by_name(before, shares[0]), _by_name(after, shares[1])
     classes = {kernel.name: kernel.class_ for rank in [*before, *after] for kernel in rank.kernels}
-    none = Side(count=0.0, total_ns=0.0)
+    none = MeanTime(count=0.0, total_ns=0.0)
     changes = [
         KernelChange(name=name, class_=class_, before=sides[0].get(name, none), after=sides[1].get(name, none))
         for name, class_ in classes.items()
     ]
-    return Contrast(
+    return CaptureComparison(
         per_step=per_step,
         parts=parts,
         kernels=sorted(changes, key=lambda one: (-abs(one.change_ns), one.name)),
@@ -87,11 +87,11 @@ def _mean(values: Iterable[float], shares: Sequence[float]) -> float:
     return sum(scaled) / len(scaled) if scaled else 0.0
 
 
-def _by_name(ranks: Sequence[RankTrace], shares: Sequence[float]) -> dict[str, Side]:
+def _by_name(ranks: Sequence[RankTrace], shares: Sequence[float]) -> dict[str, MeanTime]:
     counts: dict[str, float] = defaultdict(float)
     totals: dict[str, float] = defaultdict(float)
     for rank, share in zip(ranks, shares, strict=True):
         for kernel in rank.kernels:
             counts[kernel.name] += share * kernel.count / len(ranks)
             totals[kernel.name] += share * kernel.total_ns / len(ranks)
-    return {name: Side(count=counts[name], total_ns=totals[name]) for name in counts}
+    return {name: MeanTime(count=counts[name], total_ns=totals[name]) for name in counts}

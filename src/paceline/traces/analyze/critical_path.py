@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.traces.capture import CLASSES, NO_LAUNCH_NS, Capture, GpuEvents, launched_at
-from paceline.traces.intervals import Ns, Union, intersection, union_of, without
+from paceline.traces.intervals import Ns, Union, difference, intersection, union_of
 
 # Kinds of pieces: the classes of GPU events, then what runs on no GPU.
 COMPUTE, COMMUNICATION, COPY, HOST, LOADER, LAUNCH, GAP, RETURN, UNKNOWN = range(9)
@@ -133,7 +133,7 @@ def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return own, anywhere
 
 
-def bindings(line: Timeline) -> NDArray[np.int64]:
+def binding_events(line: Timeline) -> NDArray[np.int64]:
     """Return for each event the event that held it up; `NO_EVENT`: its launch did, or nothing that is known."""
     own, anywhere = predecessors(line)
     gap = line.start_ns - line.end_ns[own]
@@ -143,14 +143,14 @@ def bindings(line: Timeline) -> NDArray[np.int64]:
     return np.where(held, chosen, NO_EVENT)
 
 
-def walked(line: Timeline) -> CriticalPath:
+def critical_path_of(line: Timeline) -> CriticalPath:
     """Return the critical path of a timeline."""
-    table = np.array(_Walk(line).back()[::-1], np.int64).reshape(-1, 4)
+    table = np.array(_PathWalk(line).back()[::-1], np.int64).reshape(-1, 4)
     path = CriticalPath(start_ns=table[:, 0], end_ns=table[:, 1], kind=table[:, 2].astype(np.uint8), event=table[:, 3])
-    return _parted(path, line.loader)
+    return _split_at_loader(path, line.loader)
 
 
-class _Walk:
+class _PathWalk:
     """Backwards through a timeline; pieces are start, end, kind and event, the last one first."""
 
     def __init__(self, line: Timeline) -> None:
@@ -159,7 +159,7 @@ class _Walk:
         self._ends: list[int] = line.end_ns.tolist()
         self._launches: list[int] = line.launch_ns.tolist()
         self._classes: list[int] = line.class_.tolist()
-        self._held_by: list[int] = bindings(line).tolist()
+        self._held_by: list[int] = binding_events(line).tolist()
         self._by_end: list[int] = by_end.tolist()
         self._in_order: list[int] = line.end_ns[by_end].tolist()
         self._calls = list(zip(line.synchronising.starts_ns.tolist(), line.synchronising.ends_ns.tolist(), strict=True))
@@ -208,12 +208,12 @@ class _Walk:
         return NO_EVENT
 
 
-def _parted(path: CriticalPath, loader: Union) -> CriticalPath:
+def _split_at_loader(path: CriticalPath, loader: Union) -> CriticalPath:
     """Part the pieces of the host where it fetches batches."""
     host = path.kind == HOST
     hosts = union_of(path.start_ns[host], path.end_ns[host])
     fetching = intersection(hosts, loader)
-    others = without(hosts, fetching)
+    others = difference(hosts, fetching)
     parts = (fetching, LOADER), (others, HOST)
     start = np.concatenate([path.start_ns[~host], *(part.starts_ns for part, _ in parts)])
     order = np.argsort(start, kind="stable")

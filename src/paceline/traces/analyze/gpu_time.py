@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import UsageError
 from paceline.traces import WINDOWS
 from paceline.traces.capture import COMMUNICATION, COMPUTE, COPY, Capture, GpuEvents
-from paceline.traces.intervals import Union, merged, union_of
+from paceline.traces.intervals import Union, union_of, union_of_unions
 from paceline.traces.read.event_classes import hta_class_of, is_transfer
 
 
@@ -108,13 +108,13 @@ class Breakdown:
         return self.communication_ns - self.exposed_communication_ns
 
 
-def broken_down(events: GpuEvents) -> Breakdown:
+def break_down(events: GpuEvents) -> Breakdown:
     """Break down the GPU events of a window; all zero where there is none."""
     compute, communication, copies = (_union(events, class_) for class_ in (COMPUTE, COMMUNICATION, COPY))
-    both = merged(compute, communication)
-    busy = merged(both, copies)
+    both = union_of_unions(compute, communication)
+    busy = union_of_unions(both, copies)
     between = np.array([is_transfer(name) for name in events.names], bool)[events.name]
-    within = merged(both, _union_of(events, ~between & (events.class_ == COPY)))
+    within = union_of_unions(both, _union_of(events, ~between & (events.class_ == COPY)))
     return Breakdown(
         events=len(events),
         span_ns=int(events.end_ns.max() - events.start_ns.min()) if len(events) else 0,

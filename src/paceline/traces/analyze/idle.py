@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.traces.capture import NO_LAUNCH_NS, GpuEvents, Host, Launches, launched_at
-from paceline.traces.intervals import EMPTY, Ns, Union, intersection, union_of, without
+from paceline.traces.capture import NO_LAUNCH_NS, GpuEvents, HostActivity, Launches, launched_at
+from paceline.traces.intervals import EMPTY, Ns, Union, difference, intersection, union_of
 
 MICRO_NS = 10_000  # gaps below are what lies between kernels that are launched one after the other
 
@@ -51,7 +51,7 @@ class Idle:
         }
 
 
-def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
+def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
     """Part the gaps between GPU events by their causes."""
     gaps = _gaps(events)
     lasted = gaps.ends_ns - gaps.starts_ns
@@ -60,7 +60,7 @@ def idle_of(events: GpuEvents, launches: Launches, host: Host) -> Idle:
     until = np.clip(launched, gaps.starts_ns, gaps.ends_ns)
     hosts = union_of(gaps.starts_ns[known], until[known])
     loader = intersection(hosts, host.loader).length_ns
-    synchronising = intersection(without(hosts, host.loader), host.synchronising).length_ns
+    synchronising = intersection(difference(hosts, host.loader), host.synchronising).length_ns
     return Idle(
         gaps=len(lasted),
         micro_ns=int(lasted[lasted < MICRO_NS].sum()),

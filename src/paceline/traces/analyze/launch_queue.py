@@ -21,7 +21,7 @@ SHORT_NS = 100_000  # longer work leaves the host the time for ten launches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue:
+class LaunchQueue:
     """Of the GPU events of a window whose launch is in the capture."""
 
     launched: int
@@ -34,13 +34,13 @@ class Queue:
     bound_ns: int  # that they take together
 
 
-NOTHING = Queue(
+NOTHING = LaunchQueue(
     launched=0, delay_median_ns=None, delay_high_ns=None, waiting_median=None, waiting_most=None,
     late=0, stretches=0, bound_ns=0,
 )  # fmt: skip
 
 
-def queue_of(events: GpuEvents, launches: Launches) -> Queue:
+def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
     """Return how launches and their work follow each other in a window."""
     at = launched_at(events.correlation, launches)
     known = at != NO_LAUNCH_NS
@@ -50,7 +50,7 @@ def queue_of(events: GpuEvents, launches: Launches) -> Queue:
     waiting = _waiting(at[known], events.start_ns[known])
     late, short, begins, ends = _late(events, at)
     stretches = _runs(late & short)
-    return Queue(
+    return LaunchQueue(
         launched=int(known.sum()),
         delay_median_ns=_quantile(delays, 0.5),
         delay_high_ns=_quantile(delays, 0.95),

@@ -23,14 +23,14 @@ from typing import Any
 import msgspec
 
 from paceline.traces.analyze.matrix_products import (
+    MatrixProduct,
+    MatrixProducts,
     OperatorCall,
-    Product,
-    Products,
     has_formula,
     on_tensor_cores,
     work_of,
 )
-from paceline.traces.read.content import NotACapture, content_of
+from paceline.traces.read.content import NotACapture, read_content
 from paceline.traces.read.kineto import GPU_CATEGORIES
 
 OPERATORS = frozenset({"cpu_op", "Operator"})
@@ -102,12 +102,12 @@ def events_of(path: Path) -> list[HostEvent]:
         NotACapture: It is none, or damaged.
     """
     try:
-        return _DECODER.decode(content_of(path).document).events
+        return _DECODER.decode(read_content(path).document).events
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotACapture(f"{path} is not a complete capture of PyTorch's profiler: {error}") from error
 
 
-def begun(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
+def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
     """Yield launches, operators and Python functions with what is open around them, the outermost first."""
     threads: dict[int | str, list[HostEvent]] = defaultdict(list)
     for event in events:
@@ -133,23 +133,23 @@ def _counts(event: HostEvent) -> bool:
     return is_launch(event) or event.cat in OPERATORS or event.cat == "python_function"
 
 
-def opened(stack: Sequence[HostEvent]) -> CallSite:
+def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
     """Return what is innermost of a stack."""
     return CallSite(
         operator=_operator(stack), module=_module(stack), line=_line(stack), backward_of=_backward_of(stack)
     )
 
 
-def forward_of(events: Sequence[HostEvent]) -> ForwardCallSites:
+def forward_call_sites(events: Sequence[HostEvent]) -> ForwardCallSites:
     """Return where nodes were made, of captures that tell modules or lines."""
     if not any(event.cat == "python_function" or (event.args and event.args.stack) for event in events):
         return ForwardCallSites(made={})
     made: dict[int, tuple[float, CallSite]] = {}
-    for event, stack in begun(events):
+    for event, stack in host_events(events):
         number = _sequence(event)
         if number is None or not _is_forward(event) or made.get(number, (event.ts,))[0] > event.ts:
             continue
-        made[number] = event.ts, opened([*stack, event])
+        made[number] = event.ts, call_site_of([*stack, event])
     return ForwardCallSites(made={number: found for number, (_, found) in made.items()})
 
 
@@ -214,12 +214,12 @@ class Launchers:
     operators: Sequence[Launcher]
     modules: Sequence[Launcher]
     lines: Sequence[Launcher]
-    products: Sequence[Product] = ()  # of the operators whose shapes are told, what takes most first
+    products: Sequence[MatrixProduct] = ()  # of the operators whose shapes are told, what takes most first
     on_cpu: bool = False  # the capture has no GPU work: times are the CPU's, in operators
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Gpu:
+class _GpuWork:
     """GPU work of one correlation."""
 
     total_ns: int
@@ -240,7 +240,7 @@ class _TimeByCallSite:
             table[name][0] += launches
             table[name][1] += time_ns
 
-    def found(self, products: Products, *, on_cpu: bool) -> Launchers:
+    def found(self, products: MatrixProducts, *, on_cpu: bool) -> Launchers:
         """Return what was added."""
         operators, modules, lines = map(_sorted, (self.operators, self.modules, self.lines))
         return Launchers(
@@ -263,7 +263,7 @@ def launchers_in(path: Path) -> Launchers:
         NotACapture: It is none, or damaged.
     """
     events = events_of(path)
-    lasted: dict[int, _Gpu] = {}
+    lasted: dict[int, _GpuWork] = {}
     without, any_work = 0, False
     for event in events:
         if event.cat in GPU_CATEGORIES and event.dur is not None:
@@ -273,13 +273,13 @@ def launchers_in(path: Path) -> Launchers:
             if correlation is None:
                 without += time_ns
                 continue
-            before = lasted.get(correlation, _Gpu(total_ns=0, on_tensor_cores=False))
+            before = lasted.get(correlation, _GpuWork(total_ns=0, on_tensor_cores=False))
             tensor = before.on_tensor_cores or on_tensor_cores(event.name) is True
-            lasted[correlation] = _Gpu(total_ns=before.total_ns + time_ns, on_tensor_cores=tensor)
+            lasted[correlation] = _GpuWork(total_ns=before.total_ns + time_ns, on_tensor_cores=tensor)
     return _on_gpu(lasted, without, events) if any_work else _on_cpu(events)
 
 
-def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[HostEvent]) -> Launchers:
+def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostEvent]) -> Launchers:
     """Add the time of GPU events up by what was open when they were launched.
 
     Args:
@@ -287,12 +287,17 @@ def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[HostEvent
         without: Nanoseconds of GPU work that has no correlation.
         events: All of the capture.
     """
-    left, tally, products, forward = dict(lasted), _TimeByCallSite(), Products(_outer(events)), forward_of(events)
-    for event, stack in begun(events):
+    left, tally, products, forward = (
+        dict(lasted),
+        _TimeByCallSite(),
+        MatrixProducts(_outer(events)),
+        forward_call_sites(events),
+    )
+    for event, stack in host_events(events):
         correlation = event.args.correlation if event.args is not None and is_launch(event) else None
         work = left.pop(correlation, None) if correlation is not None else None
         if work is not None:
-            tally.add(forward.of(opened(stack)), work.total_ns)
+            tally.add(forward.of(call_site_of(stack)), work.total_ns)
             _into(products, reversed(stack), work)
     rest = without + sum(work.total_ns for work in left.values())
     if rest:
@@ -303,14 +308,14 @@ def _on_gpu(lasted: Mapping[int, _Gpu], without: int, events: Sequence[HostEvent
 def _outer(events: Sequence[HostEvent]) -> set[int]:
     """Return operators within which another one is the product: what else they do, such as adding a bias, is none."""
     outer: set[int] = set()
-    for event, stack in begun(events):
+    for event, stack in host_events(events):
         around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
         if around and event.cat in OPERATORS and work_of(_called(event)) is not None:
             outer.update(around)
     return outer
 
 
-def _into(products: Products, around: Iterable[HostEvent], work: _Gpu) -> None:
+def _into(products: MatrixProducts, around: Iterable[HostEvent], work: _GpuWork) -> None:
     """Add work to the innermost product that it is part of."""
     for event in around:
         if event.cat in OPERATORS and products.take(id(event), _called(event), work.total_ns, work.on_tensor_cores):
@@ -318,35 +323,37 @@ def _into(products: Products, around: Iterable[HostEvent], work: _Gpu) -> None:
 
 
 @dataclass(kw_only=True)
-class _Computed:
+class _CpuOperator:
     """An operator that ran on the CPU."""
 
     event: HostEvent
     into: CallSite
-    around: _Computed | None
+    around: _CpuOperator | None
     self_ns: int
 
 
 def _on_cpu(events: Sequence[HostEvent]) -> Launchers:
     """Add the CPU's time in operators up, each less what the operators within took."""
-    computed: dict[int, _Computed] = {}
-    for event, stack in begun(events):
+    computed: dict[int, _CpuOperator] = {}
+    for event, stack in host_events(events):
         if event.cat not in OPERATORS:
             continue
         outer = next((computed[id(one)] for one in reversed(stack) if id(one) in computed), None)
         time_ns = round((event.dur or 0.0) * 1000)
-        computed[id(event)] = _Computed(event=event, into=opened([*stack, event]), around=outer, self_ns=time_ns)
+        computed[id(event)] = _CpuOperator(
+            event=event, into=call_site_of([*stack, event]), around=outer, self_ns=time_ns
+        )
         if outer is not None:
             outer.self_ns -= time_ns
-    tally, products, forward = _TimeByCallSite(), Products(_outer(events)), forward_of(events)
+    tally, products, forward = _TimeByCallSite(), MatrixProducts(_outer(events)), forward_call_sites(events)
     for one in computed.values():
         time_ns = max(0, one.self_ns)
         tally.add(forward.of(one.into), time_ns)
-        _into(products, _outwards(one), _Gpu(total_ns=time_ns, on_tensor_cores=False))
+        _into(products, _outwards(one), _GpuWork(total_ns=time_ns, on_tensor_cores=False))
     return tally.found(products, on_cpu=True)
 
 
-def _outwards(one: _Computed | None) -> Iterable[HostEvent]:
+def _outwards(one: _CpuOperator | None) -> Iterable[HostEvent]:
     while one is not None:
         yield one.event
         one = one.around

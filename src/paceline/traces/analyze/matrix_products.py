@@ -150,12 +150,11 @@ _FORMULAS: Mapping[str, Callable[[OperatorCall], _Amount]] = {
     "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, _BACKWARD, 11),
 }
 
-
 _Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """All calls of an operator with the same shapes; nanoseconds, operations and bytes of all of them."""
 
     name: str
@@ -180,7 +179,7 @@ class _ProductTotal:
     on_tensor_cores: bool = False
 
 
-class Products:
+class MatrixProducts:
     """Adds GPU work up by the operator that it belongs to and its shapes."""
 
     def __init__(self, outer: Iterable[int] = ()) -> None:
@@ -219,15 +218,15 @@ class Products:
         self._found.setdefault(key, _ProductTotal(work=work)).calls += 1
         return key
 
-    def found(self) -> list[Product]:
+    def found(self) -> list[MatrixProduct]:
         """Return all of them, what takes most first."""
         made = [_made(name, shapes, tally) for (name, shapes), tally in self._found.items()]
         return sorted(made, key=lambda one: (-one.total_ns, one.name))
 
 
-def _made(name: str, shapes: _Shapes, tally: _ProductTotal) -> Product:
+def _made(name: str, shapes: _Shapes, tally: _ProductTotal) -> MatrixProduct:
     form = tally.work.format
-    return Product(
+    return MatrixProduct(
         name=name,
         shapes=shapes,
         format="tf32" if form == "fp32" and tally.on_tensor_cores else form,
@@ -262,7 +261,7 @@ _PLAIN = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class MatrixTime:
     """GPU time of kernels that multiply matrices; nanoseconds, added up over kernels."""
 
     tensor_ns: int  # on tensor cores, or matrix cores
@@ -290,8 +289,8 @@ def is_product(name: str) -> bool:
     return bool(_MATRIX.search(said)) and not _NO_PRODUCT.search(said)
 
 
-def matrix_of(kernels: Sequence[Kernel]) -> Matrix:
+def matrix_time(kernels: Sequence[Kernel]) -> MatrixTime:
     """Add up the time of kernels that multiply matrices, by what they run on."""
     own = [(on_tensor_cores(one.name), one.total_ns) for one in kernels if is_product(one.name)]
     tensor, plain, unknown = (sum(ns for where, ns in own if where is which) for which in (True, False, None))
-    return Matrix(tensor_ns=tensor, plain_ns=plain, unknown_ns=unknown)
+    return MatrixTime(tensor_ns=tensor, plain_ns=plain, unknown_ns=unknown)

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.traces.analyze.critical_path import KINDS, NO_EVENT, CriticalPath, Timeline, timeline_of, walked
-from paceline.traces.analyze.what_if import Change, Outcome, Replay, as_it_was, change_of, usual
-from paceline.traces.capture import Capture, GpuEvents, Step
+from paceline.traces.analyze.critical_path import KINDS, NO_EVENT, CriticalPath, Timeline, critical_path_of, timeline_of
+from paceline.traces.analyze.what_if import (
+    Replay,
+    WhatIfChange,
+    WhatIfOutcome,
+    parse_change,
+    recorded_durations,
+    usual_changes,
+)
+from paceline.traces.capture import Capture, GpuEvents, MarkedStep
 from paceline.traces.intervals import Ns
 from paceline.traces.read.event_classes import is_transfer
 
@@ -35,10 +42,10 @@ class PathSummary:
     kinds_ns: Mapping[str, int]  # adds up to the length
     kernels_ns: Mapping[str, int]  # by name, what is longest on the path first
     steps: Sequence[StepPath]
-    what_if: Sequence[Outcome]
+    what_if: Sequence[WhatIfOutcome]
 
 
-def path_in(capture: Capture, events: GpuEvents, changes: Sequence[Change] = ()) -> PathSummary | None:
+def path_in(capture: Capture, events: GpuEvents, changes: Sequence[WhatIfChange] = ()) -> PathSummary | None:
     """Walk the critical path of a window and play changes; None where nothing ran on the GPU.
 
     Args:
@@ -49,13 +56,13 @@ def path_in(capture: Capture, events: GpuEvents, changes: Sequence[Change] = ())
     line = timeline_of(capture, events)
     if line is None:
         return None
-    path, replay = walked(line), Replay(line)
+    path, replay = critical_path_of(line), Replay(line)
     return PathSummary(
         length_ns=path.length_ns,
         kinds_ns=path.by_kind(),
         kernels_ns=_by_name(path, line),
         steps=[_step(path, step) for step in _distinct(capture.steps, line)],
-        what_if=[replay.play(change) for change in changes or usual(line)],
+        what_if=[replay.play(change) for change in changes or usual_changes(line)],
     )
 
 
@@ -67,16 +74,16 @@ def _by_name(path: CriticalPath, line: Timeline) -> dict[str, int]:
     return {line.names[int(place)]: int(totals[place]) for place in order if totals[place]}
 
 
-def _distinct(steps: Sequence[Step], line: Timeline) -> list[Step]:
+def _distinct(steps: Sequence[MarkedStep], line: Timeline) -> list[MarkedStep]:
     """Return steps within a timeline, each once: several threads may mark the same one."""
-    found: dict[str, Step] = {}
+    found: dict[str, MarkedStep] = {}
     for step in steps:
         if step.name not in found and step.end_ns > line.begin_ns and step.start_ns < line.finish_ns:
             found[step.name] = step
     return sorted(found.values(), key=lambda step: step.start_ns)
 
 
-def _step(path: CriticalPath, step: Step) -> StepPath:
+def _step(path: CriticalPath, step: MarkedStep) -> StepPath:
     lasted = np.minimum(path.end_ns, step.end_ns) - np.maximum(path.start_ns, step.start_ns)
     totals = np.zeros(len(KINDS), np.int64)
     np.add.at(totals, path.kind, np.maximum(lasted, 0))
@@ -90,15 +97,15 @@ _MOST_EVENTS = 400_000  # 20 µs of CPU time each, over all parts
 
 def _without_transfers(line: Timeline) -> Ns:
     between = np.array([is_transfer(name) for name in line.names], bool)
-    return np.where(between[line.name], 0, as_it_was(line))
+    return np.where(between[line.name], 0, recorded_durations(line))
 
 
-_CHANGES: Mapping[str, Change] = {
-    COMMUNICATION: change_of("communication=gone"),
-    TRANSFER: Change(what="copies from and to the host took no time", lasting=_without_transfers),
-    LOADER: change_of("loader=gone"),
-    HOST: change_of("host=gone"),
-    WAITS: change_of("waits=gone"),
+_CHANGES: Mapping[str, WhatIfChange] = {
+    COMMUNICATION: parse_change("communication=gone"),
+    TRANSFER: WhatIfChange(what="copies from and to the host took no time", lasting=_without_transfers),
+    LOADER: parse_change("loader=gone"),
+    HOST: parse_change("host=gone"),
+    WAITS: parse_change("waits=gone"),
 }
 
 

@@ -16,20 +16,25 @@ from pathlib import Path
 import msgspec
 
 from paceline.hardware.operating_system import allowed_cores
-from paceline.traces.analyze.collectives import Matched, Straggler, matched, stragglers
-from paceline.traces.analyze.gpu_time import Breakdown, Kernel, broken_down, events_in, kernels_of, steps_in
+from paceline.traces.analyze.collectives import (
+    CollectiveStraggler,
+    MatchedCollectives,
+    find_stragglers,
+    match_collectives,
+)
+from paceline.traces.analyze.gpu_time import Breakdown, Kernel, break_down, events_in, kernels_of, steps_in
 from paceline.traces.analyze.idle import Idle, idle_of
-from paceline.traces.analyze.launch_queue import Queue, queue_of
+from paceline.traces.analyze.launch_queue import LaunchQueue, queue_of
 from paceline.traces.analyze.launchers import Launchers, launchers_in
 from paceline.traces.analyze.path_summary import PathSummary, path_in, speed_ups_without
-from paceline.traces.analyze.what_if import change_of, check_kernels
-from paceline.traces.capture import Capture, CollectiveCall, GpuEvents, Step
+from paceline.traces.analyze.what_if import check_kernels, parse_change
+from paceline.traces.capture import Capture, CollectiveCall, GpuEvents, MarkedStep
 from paceline.traces.read.content import NotACapture
 from paceline.traces.read.files import captures_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class TraceOptions:
     """What is to be found out of each capture; what is off takes time of its own."""
 
     window: str = "all"
@@ -51,7 +56,7 @@ class RankTrace:
     steps: int  # that are marked, in the window
     breakdown: Breakdown
     idle: Idle
-    queue: Queue
+    queue: LaunchQueue
     loader_is_serial: bool | None  # None: no loader is seen
     kernels: Sequence[Kernel]
     calls: Sequence[CollectiveCall]
@@ -76,13 +81,13 @@ class RankTrace:
         return self.breakdown.span_ns or self.host_ns
 
 
-def summaries_of(path: Path, wanted: Wanted) -> list[RankTrace]:
+def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
     """Read a file and summarise what it holds.
 
     Raises:
         NotACapture: It is no capture, or nothing of it could be read.
     """
-    ranks = [summarised(capture, wanted) for capture in captures_of(path)]
+    ranks = [summarise(capture, wanted) for capture in captures_of(path)]
     if len(ranks) > 1:
         ranks = [replace(rank, one_of_several=True) for rank in ranks]
     return _with_launchers(path, ranks) if wanted.launchers else ranks
@@ -98,12 +103,12 @@ def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
     return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
 
 
-def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
+def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
     """Summarise a capture in a window."""
     window = wanted.window
     events = events_in(capture, window)
     calls = _within(capture, events, window)
-    changes = [change_of(text) for text in wanted.what_if]
+    changes = [parse_change(text) for text in wanted.what_if]
     problems = list(capture.problems)
     if not len(capture.events):
         problems.append(f"{capture.source}: the capture contains no GPU events, because the profiler saw no GPU")
@@ -117,7 +122,7 @@ def summarised(capture: Capture, wanted: Wanted) -> RankTrace:
         device=capture.device,
         window=window,
         steps=steps_in(capture, window),
-        breakdown=broken_down(events),
+        breakdown=break_down(events),
         idle=idle_of(events, capture.launches, capture.host),
         queue=queue_of(events, capture.launches),
         loader_is_serial=capture.host.loader_is_serial,
@@ -151,7 +156,7 @@ def _within(capture: Capture, events: GpuEvents, window: str) -> list[Collective
     return [call for call in capture.calls if first <= call.start_ns <= last]
 
 
-def _covered(spans: Sequence[Step | CollectiveCall]) -> int:
+def _covered(spans: Sequence[MarkedStep | CollectiveCall]) -> int:
     return max(one.end_ns for one in spans) - min(one.start_ns for one in spans) if spans else 0
 
 
@@ -164,8 +169,8 @@ class Traces:
 
     files: Sequence[str]
     ranks: Sequence[RankTrace]
-    matched: Matched
-    stragglers: Sequence[Straggler]
+    matched: MatchedCollectives
+    stragglers: Sequence[CollectiveStraggler]
     problems: Sequence[str]  # of files, of ranks, of what does not fit together
 
 
@@ -182,7 +187,7 @@ _READ = msgspec.msgpack.Decoder(_Read)
 
 def read_all(
     files: Sequence[Path],
-    wanted: Wanted,
+    wanted: TraceOptions,
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Traces:
@@ -208,12 +213,14 @@ def read_all(
         raise NotACapture("; ".join(broken))
     check_kernels(wanted.what_if, (kernel.name for rank in ranks for kernel in rank.kernels))
     together = {rank.rank: rank.calls for rank in ranks if rank.rank is not None}
-    fitted = matched(together, {rank.rank: rank.host for rank in ranks if rank.rank is not None and rank.host})
+    fitted = match_collectives(
+        together, {rank.rank: rank.host for rank in ranks if rank.rank is not None and rank.host}
+    )
     return Traces(
         files=[str(file) for file in files],
         ranks=ranks,
         matched=fitted,
-        stragglers=stragglers(fitted.collectives, len(together)),
+        stragglers=find_stragglers(fitted.collectives, len(together)),
         problems=[
             *broken,
             *(problem for rank in ranks for problem in rank.problems),
@@ -232,7 +239,7 @@ def _read(files: Sequence[Path], one: Callable[[Path], bytes], processes: int) -
         yield from map(_READ.decode, pool.map(one, files, chunksize=1))
 
 
-def _packed(file: Path, wanted: Wanted) -> bytes:
+def _packed(file: Path, wanted: TraceOptions) -> bytes:
     try:
         return msgspec.msgpack.encode(_Read(ranks=summaries_of(file, wanted)))
     except NotACapture as error:

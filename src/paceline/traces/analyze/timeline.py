@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline.traces.analyze.gpu_time import events_in
 from paceline.traces.analyze.ranks import RankTrace, Traces
-from paceline.traces.capture import CLASSES, Capture, GpuEvents, Step
+from paceline.traces.capture import CLASSES, Capture, GpuEvents, MarkedStep
 from paceline.traces.intervals import Ns, Union
 from paceline.traces.read.files import captures_of
 
@@ -38,7 +38,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class RankTimeline:
     """The lanes of one rank."""
 
     title: str
@@ -46,7 +46,7 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class PackedTimelines:
     """Pictures of some ranks; `data` is deflated, and holds of each lane in turn starts, durations and names.
 
     All are 32-bit numbers, little-endian; starts are differences, the first from the beginning; times count `unit_ns`.
@@ -59,7 +59,7 @@ class Packed:
     data: bytes
 
 
-def picture_of(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 0) -> Picture:
+def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 0) -> RankTimeline:
     """Return the lanes of a rank: steps and what the host did, then the streams of its GPU.
 
     Args:
@@ -77,10 +77,10 @@ def picture_of(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 
     ]
     streams = np.unique(events.stream).tolist()
     lanes += [_stream(events, stream) for stream in streams]
-    return Picture(title=title, lanes=[_moved(lane, moved_ns) for lane in lanes if len(lane.start_ns)])
+    return RankTimeline(title=title, lanes=[_shifted(lane, moved_ns) for lane in lanes if len(lane.start_ns)])
 
 
-def packed(pictures: Sequence[Picture]) -> Packed | None:
+def pack_timelines(pictures: Sequence[RankTimeline]) -> PackedTimelines | None:
     """Pack pictures on one clock; None where nothing ran."""
     lanes = [lane for picture in pictures for lane in picture.lanes]
     gpu = [lane for lane in lanes if lane.kind == GPU]
@@ -91,7 +91,7 @@ def packed(pictures: Sequence[Picture]) -> Packed | None:
     unit = max(1, -(-span // _LARGEST))
     names: dict[tuple[str, str], int] = {}
     columns = [_columns(lane, first, unit, names) for lane in lanes]
-    return Packed(
+    return PackedTimelines(
         unit_ns=unit,
         span_ns=span,
         names=list(names),
@@ -124,8 +124,8 @@ def _stream(events: GpuEvents, stream: int) -> Lane:
     return _lane(title, GPU, own.start_ns, own.end_ns, place.astype(np.int64), names)
 
 
-def _steps(steps: Sequence[Step]) -> Lane:
-    distinct: Mapping[str, Step] = {step.name: step for step in reversed(steps)}
+def _steps(steps: Sequence[MarkedStep]) -> Lane:
+    distinct: Mapping[str, MarkedStep] = {step.name: step for step in reversed(steps)}
     starts = np.array([step.start_ns for step in distinct.values()], np.int64)
     ends = np.array([step.end_ns for step in distinct.values()], np.int64)
     return _lane("steps", HOST, starts, ends, np.arange(len(starts)), [(name, "step") for name in distinct])
@@ -144,7 +144,7 @@ def _launches(capture: Capture) -> Lane:
     )
 
 
-def _moved(lane: Lane, ns: int) -> Lane:
+def _shifted(lane: Lane, ns: int) -> Lane:
     if not ns:
         return lane
     return Lane(
@@ -161,27 +161,27 @@ MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # of several ranks; of a single one all 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gallery:
+class TimelineData:
     """Pictures, and how many ranks have none."""
 
-    packed: Packed
+    packed: PackedTimelines
     left_out: int
 
 
-def gallery_of(traces: Traces) -> Gallery | None:
+def timeline_data_of(traces: Traces) -> TimelineData | None:
     """Return pictures of the ranks that stand out; None where nothing ran on a GPU."""
-    chosen = chosen_of(traces)
+    chosen = ranks_to_show(traces)
     pictures = []
     for rank in chosen:
         for capture in captures_of(Path(rank.source)):
             if capture.device == rank.device:
                 moved = traces.matched.offsets_ns.get(rank.rank, 0) if rank.rank is not None else 0
-                pictures.append(picture_of(capture, events_in(capture, rank.window), rank.title, moved))
-    made = packed(pictures)
-    return Gallery(packed=made, left_out=len(traces.ranks) - len(chosen)) if made is not None else None
+                pictures.append(rank_timeline(capture, events_in(capture, rank.window), rank.title, moved))
+    made = pack_timelines(pictures)
+    return TimelineData(packed=made, left_out=len(traces.ranks) - len(chosen)) if made is not None else None
 
 
-def chosen_of(traces: Traces) -> list[RankTrace]:
+def ranks_to_show(traces: Traces) -> list[RankTrace]:
     """Return who is waited for, then those that are idle most, as many as a page can hold, in order."""
     waited_for = {one.rank: place for place, one in enumerate(traces.stragglers)}
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.errors import UsageError
-from paceline.traces.analyze.critical_path import NO_EVENT, Timeline, bindings, predecessors
+from paceline.traces.analyze.critical_path import NO_EVENT, Timeline, binding_events, predecessors
 from paceline.traces.capture import CLASSES, COMMUNICATION, COPY, NO_LAUNCH_NS
 from paceline.traces.intervals import Ns, length_before
 
@@ -26,28 +26,28 @@ _USUAL_LAUNCH_NS, _USUAL_GAP_NS = 5_000, 1_000  # where a capture shows none
 _NEVER = float("-inf")
 _WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host is busy until then; launches; comes back from a call that waited
 
-Lasting = Callable[[Timeline], Ns]  # how long GPU work takes
+Durations = Callable[[Timeline], Ns]  # how long GPU work takes
 _Mark = tuple[int, int, int, int]  # when, which of the three, which event, time spent fetching since the last mark
 
 
-def as_it_was(line: Timeline) -> Ns:
+def recorded_durations(line: Timeline) -> Ns:
     """Return how long each piece of GPU work took."""
     return line.end_ns - line.start_ns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class WhatIfChange:
     """What is taken to be faster."""
 
     what: str  # in words
-    lasting: Lasting = as_it_was
+    lasting: Durations = recorded_durations
     host: float = 1.0  # by what the host's own time is multiplied
     loader: float = 1.0  # and the time in which it fetches batches
     waits: bool = True  # whether calls wait for the GPU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class WhatIfOutcome:
     """A change, and how long the capture would take with it."""
 
     what: str
@@ -66,13 +66,13 @@ class Replay:
     def __init__(self, line: Timeline) -> None:
         self._line = line
         own, _ = predecessors(line)
-        held = bindings(line)
+        held = binding_events(line)
         self._own, self._other = own.tolist(), np.where(held == own, NO_EVENT, held).tolist()
         self._delays = list(zip(*_delays(line, own, held), strict=True))
         self._marks = _marks(line)
         self._finish = line.finish_ns - line.begin_ns
 
-    def play(self, change: Change) -> Outcome:
+    def play(self, change: WhatIfChange) -> WhatIfOutcome:
         """Return how long it takes with a change."""
         taken = change.lasting(self._line).tolist()
         launched = [0.0] * len(self._line)
@@ -88,7 +88,7 @@ class Replay:
                     launched[which] = at
             before = time
         self._run_to(len(self._line) - 1, launched, ends, taken)
-        return Outcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
+        return WhatIfOutcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
 
     def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
         """Play GPU work in the order in which it began, as far as to one piece."""
@@ -147,7 +147,7 @@ _NAMES = {"loader": "fetching batches", "host": "host work", "copy": "copies"}
 _LARGEST, _TWICE = 3, 2.0
 
 
-def change_of(text: str) -> Change:
+def parse_change(text: str) -> WhatIfChange:
     """Return the change that a text such as ``communication=2`` or ``kernel:gemm=gone`` asks for.
 
     Raises:
@@ -164,14 +164,14 @@ def change_of(text: str) -> Change:
     share = _left(text, factor)
     said = f"{_NAMES.get(part, part.removeprefix(_KERNEL))} {'took no time' if gone else f'took 1/{factor.strip()}'}"
     if part == "loader":
-        return Change(what=said, loader=share)
+        return WhatIfChange(what=said, loader=share)
     if part == "host":
-        return Change(what=said, host=share)
+        return WhatIfChange(what=said, host=share)
     if part == "waits":
-        return Change(what="no call of the host waited for the GPU", waits=False)
+        return WhatIfChange(what="no call of the host waited for the GPU", waits=False)
     if part in CLASSES:
-        return Change(what=said, lasting=_of_class(CLASSES.index(part), share))
-    return Change(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
+        return WhatIfChange(what=said, lasting=_of_class(CLASSES.index(part), share))
+    return WhatIfChange(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
 
 
 def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
@@ -187,27 +187,27 @@ def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
             raise UsageError(f"--what-if {text}: no kernel name contains {part!r}")
 
 
-def usual(line: Timeline) -> list[Change]:
+def usual_changes(line: Timeline) -> list[WhatIfChange]:
     """Return what is worth asking of a capture: each part gone that it has, its largest kernels twice as fast."""
     present = set(np.unique(line.class_).tolist())
     asked = ["loader=gone"] if line.loader.length_ns else []
     asked += ["host=gone"]
     asked += ["waits=gone"] if line.synchronising.length_ns else []
     asked += [f"{CLASSES[each]}=gone" for each in (COMMUNICATION, COPY) if each in present]
-    changes = [change_of(text) for text in asked]
+    changes = [parse_change(text) for text in asked]
     return changes + [_twice(line, name) for name in _largest(line)]
 
 
 def _largest(line: Timeline) -> Sequence[int]:
-    totals = np.bincount(line.name, weights=as_it_was(line), minlength=len(line.names))
+    totals = np.bincount(line.name, weights=recorded_durations(line), minlength=len(line.names))
     return [int(name) for name in np.argsort(-totals, kind="stable")[:_LARGEST] if totals[name] > 0]
 
 
-def _twice(line: Timeline, name: int) -> Change:
+def _twice(line: Timeline, name: int) -> WhatIfChange:
     def lasting(line: Timeline) -> Ns:
         return _scaled(line, lambda own: own.name == name, 1 / _TWICE)
 
-    return Change(what=f"{line.names[name]} took 1/2", lasting=lasting)
+    return WhatIfChange(what=f"{line.names[name]} took 1/2", lasting=lasting)
 
 
 def _left(text: str, factor: str) -> float:
@@ -223,11 +223,11 @@ def _left(text: str, factor: str) -> float:
     return 1 / times
 
 
-def _of_class(class_: int, share: float) -> Lasting:
+def _of_class(class_: int, share: float) -> Durations:
     return lambda line: _scaled(line, lambda own: own.class_ == class_, share)
 
 
-def _of_names(part: str, share: float) -> Lasting:
+def _of_names(part: str, share: float) -> Durations:
     def chosen(line: Timeline) -> np.ndarray:
         return np.array([part in name for name in line.names], bool)[line.name]
 
@@ -235,5 +235,5 @@ def _of_names(part: str, share: float) -> Lasting:
 
 
 def _scaled(line: Timeline, chosen: Callable[[Timeline], np.ndarray], share: float) -> Ns:
-    lasted = as_it_was(line)
+    lasted = recorded_durations(line)
     return np.where(chosen(line), np.rint(lasted * share).astype(np.int64), lasted)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from paceline.traces.intervals import Ns
 from paceline.traces.read.content import NotACapture
 from paceline.traces.read.events import OTHERS, Args, Event, ExactEvent, LooseEvent
-from paceline.traces.read.lenient import args_of, decimals_of, doubles_of, loose_of, salvaged
+from paceline.traces.read.lenient import args_of, decimals_of, doubles_of, loose_event, salvage_events
 
 _EXACT_US = 2.0**43  # times below are exact to less than half a nanosecond as doubles
 _LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
@@ -45,7 +45,7 @@ class Device(msgspec.Struct):
     name: str | None = None
 
 
-class Top(msgspec.Struct):
+class TraceHeader(msgspec.Struct):
     """What stands beside the events."""
 
     distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
@@ -55,7 +55,7 @@ class Top(msgspec.Struct):
 
 def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
     fields = [("events", list[event] | None, msgspec.field(name="traceEvents", default=None))]
-    return msgspec.json.Decoder(msgspec.defstruct("_File", fields, bases=(Top,)))
+    return msgspec.json.Decoder(msgspec.defstruct("_File", fields, bases=(TraceHeader,)))
 
 
 _FILE = _decoder(Union[(Event, *OTHERS)])  # noqa: UP007  (of a tuple)
@@ -67,13 +67,13 @@ _LOOSE_FILE = _decoder(LooseEvent)
 class Document:
     """A capture that is decoded."""
 
-    top: Top
+    top: TraceHeader
     events: Sequence[Any]  # those that do not last have None for their category
     problems: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class EventColumns:
     """Events as columns, in the order of the capture."""
 
     names: Sequence[str]
@@ -88,10 +88,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.names)
 
-    def where(self, chosen: NDArray[np.bool_]) -> Rows:
+    def where(self, chosen: NDArray[np.bool_]) -> EventColumns:
         """Return some of them."""
         picked = chosen.tolist()
-        return Rows(
+        return EventColumns(
             names=list(compress(self.names, picked)),
             categories=list(compress(self.categories, picked)),
             start_ns=self.start_ns[chosen],
@@ -107,22 +107,22 @@ class Inexact(Exception):
     """Doubles lose decimals of the times of these events."""
 
 
-def decoded(path: Path, text: bytes) -> Document:
+def decode(path: Path, text: bytes) -> Document:
     """Decode a capture.
 
     Raises:
         NotACapture: It is JSON, but none.
         msgspec.DecodeError: It is damaged.
     """
-    return _decoded(path, text, _FILE)
+    return _decode_with(path, text, _FILE)
 
 
-def decoded_exactly(path: Path, text: bytes) -> Document:
+def decode_exactly(path: Path, text: bytes) -> Document:
     """Decode a capture with all decimals of its times, which takes longer; the same is raised."""
-    return _decoded(path, text, _EXACT_FILE)
+    return _decode_with(path, text, _EXACT_FILE)
 
 
-def _decoded(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Document:
+def _decode_with(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Document:
     try:
         file = decoder.decode(text)
     except msgspec.ValidationError:
@@ -132,7 +132,7 @@ def _decoded(path: Path, text: bytes, decoder: msgspec.json.Decoder[Any]) -> Doc
     return Document(top=file, events=file.events)
 
 
-def rows_of(events: Sequence[Any]) -> Rows:
+def columns_of(events: Sequence[Any]) -> EventColumns:
     """Return events as columns.
 
     Raises:
@@ -142,7 +142,7 @@ def rows_of(events: Sequence[Any]) -> Rows:
     loose = bool(events) and isinstance(events[0], LooseEvent)
     times = _loose_times(events) if loose else _times(events)
     args, unusable = args_of(events) if loose else (list(map(_ARGS, events)), 0)
-    rows = Rows(
+    rows = EventColumns(
         names=list(map(_NAME, events)),
         categories=list(map(_CATEGORY, events)),
         start_ns=times.start_ns,
@@ -156,14 +156,14 @@ def rows_of(events: Sequence[Any]) -> Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Times:
+class _EventTimes:
     start_ns: Ns
     lasted_ns: Ns
     timed: NDArray[np.bool_]
     possible: NDArray[np.bool_]
 
 
-def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _Times:
+def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _EventTimes:
     ts, dur = list(map(_TS, events)), list(map(_DUR, events))
     if events and isinstance(events[0], ExactEvent):
         return _of_decimals(ts, dur)
@@ -173,11 +173,11 @@ def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _Times:
     return found
 
 
-def _loose_times(events: Sequence[LooseEvent]) -> _Times:
+def _loose_times(events: Sequence[LooseEvent]) -> _EventTimes:
     return _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
 
 
-def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Times | None:
+def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
     """Return times; None where doubles may have lost decimals. Where durations have some, starts had them too."""
     ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # what is None becomes NaN
     timed = ~np.isnan(dur)
@@ -186,7 +186,7 @@ def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Tim
     if ((size >= _EXACT_US) & (size < _LAST_US) & ((ts != np.floor(ts)) | (dur != np.floor(dur)))).any():
         return None
     possible = np.maximum(size, dur) < _LAST_US
-    return _Times(start_ns=_rounded(ts), lasted_ns=_rounded(dur), timed=timed, possible=possible)
+    return _EventTimes(start_ns=_rounded(ts), lasted_ns=_rounded(dur), timed=timed, possible=possible)
 
 
 def _rounded(us: NDArray[np.float64]) -> Ns:
@@ -196,14 +196,14 @@ def _rounded(us: NDArray[np.float64]) -> Ns:
     return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)
 
 
-def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) -> _Times:
+def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) -> _EventTimes:
     limit = Decimal(_LAST_US)
 
     def nanoseconds(values: Sequence[Decimal | None]) -> Ns:
         return np.fromiter((round(min(max(us or 0, -limit), limit) * 1000) for us in values), np.int64, len(values))
 
     possible = (max(abs(ts), us or 0) < limit for ts, us in zip(starts, lasted, strict=True))
-    return _Times(
+    return _EventTimes(
         start_ns=nanoseconds(starts),
         lasted_ns=nanoseconds(lasted),
         timed=np.array([us is not None for us in lasted], bool),
@@ -217,15 +217,15 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
     Raises:
         NotACapture: Nothing can.
     """
-    found = salvaged(text)
+    found = salvage_events(text)
     complete = [event for event in found.events if event.get("ph", "X") == "X"]
     if not complete:
         raise NotACapture(f"{path} cannot be read as a profiler capture: {error}") from error
     try:
-        top = msgspec.convert(found.top, Top, strict=False)
+        top = msgspec.convert(found.top, TraceHeader, strict=False)
     except msgspec.ValidationError:
-        top = Top()
-    events = [event for each in complete if (event := loose_of(each)) is not None]
+        top = TraceHeader()
+    events = [event for each in complete if (event := loose_event(each)) is not None]
     lost = found.lost + len(complete) - len(events)
     said = f"{path}: damaged ({error}); {len(events):,} events were read"
     if found.repaired:

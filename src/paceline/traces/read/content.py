@@ -37,7 +37,7 @@ class Content:
         return b'{"traceEvents":' + data + b"}" if data[:_HEAD_BYTES].lstrip()[:1] == b"[" else data
 
 
-def content_of(path: Path) -> Content:
+def read_content(path: Path) -> Content:
     """Return the bytes of a file, unpacked where it is gzipped; of one that is cut off, what is there.
 
     Raises:

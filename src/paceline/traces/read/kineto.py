@@ -15,10 +15,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.traces.capture import COMMUNICATION, Capture, CollectiveCall, GpuEvents, Host, Launches, Step
+from paceline.traces.capture import (
+    COMMUNICATION,
+    Capture,
+    CollectiveCall,
+    GpuEvents,
+    HostActivity,
+    Launches,
+    MarkedStep,
+)
 from paceline.traces.intervals import Union, union_of
-from paceline.traces.read.chrome_trace import Document, Inexact, Rows, decoded, decoded_exactly, rows_of, salvage
-from paceline.traces.read.content import content_of
+from paceline.traces.read.chrome_trace import (
+    Document,
+    EventColumns,
+    Inexact,
+    columns_of,
+    decode,
+    decode_exactly,
+    salvage,
+)
+from paceline.traces.read.content import read_content
 from paceline.traces.read.event_classes import class_of, is_gloo, is_loader, is_serial_loader, is_synchronising
 from paceline.traces.read.events import NO_ARGS, Args
 
@@ -38,7 +54,6 @@ _ITEM_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _COPY_CATEGORIES = GPU_CATEGORIES - {"kernel", "Kernel"}
 _LAUNCHING = re.compile("runtime|driver", re.IGNORECASE)  # categories of calls that launch work, or wait for it
@@ -57,14 +72,14 @@ def read(path: Path) -> Capture:
     Raises:
         NotACapture: It is none, or nothing of it could be read.
     """
-    content = content_of(path)
+    content = read_content(path)
     text = content.document
     with _no_collection():
         try:
             try:
-                return _capture(path, decoded(path, text), content.problems)
+                return _capture(path, decode(path, text), content.problems)
             except Inexact:
-                return _capture(path, decoded_exactly(path, text), content.problems)
+                return _capture(path, decode_exactly(path, text), content.problems)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _capture(path, salvage(path, text, error), content.problems)
 
@@ -108,14 +123,14 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
     )
 
 
-def _by_use(events: Sequence[Any]) -> tuple[Rows, Rows, Rows]:
+def _by_use(events: Sequence[Any]) -> tuple[EventColumns, EventColumns, EventColumns]:
     """Return what ran on the GPU, the calls of its runtime, and ranges on the host that may be steps or batches."""
     uses = _Uses()
     deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop without its interpreter
-    return rows_of(uses.gpu), rows_of(uses.calls), rows_of(uses.annotations or uses.others)
+    return columns_of(uses.gpu), columns_of(uses.calls), columns_of(uses.annotations or uses.others)
 
 
-def _captured(rows: Sequence[Rows]) -> tuple[int, int] | None:
+def _captured(rows: Sequence[EventColumns]) -> tuple[int, int] | None:
     """Return the times of the first and the last event, on the GPU or the host; None without events."""
     some = [each for each in rows if len(each)]
     if not some:
@@ -124,7 +139,7 @@ def _captured(rows: Sequence[Rows]) -> tuple[int, int] | None:
     return min(starts), max(ends)
 
 
-def _last(rows: Rows) -> int:
+def _last(rows: EventColumns) -> int:
     return int((rows.start_ns + np.maximum(rows.lasted_ns, 0)).max())
 
 
@@ -153,7 +168,7 @@ class _Uses(dict[str | None, Callable[[Any], None]]):
         return self.annotations if category == _ANNOTATION else self.others
 
 
-def _faults(path: Path, gpu: Rows, unusable: int) -> list[str]:
+def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
     """Say what is wrong with events that were read."""
     found = []
     if gpu.wild:
@@ -182,7 +197,7 @@ def _rank_in(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _gpu_events(gpu: Rows, args: Sequence[Args]) -> GpuEvents:
+def _gpu_events(gpu: EventColumns, args: Sequence[Args]) -> GpuEvents:
     places: dict[str, int] = {}
     name = np.array([places.setdefault(each, len(places)) for each in gpu.names], np.int32)
     names = list(places)
@@ -197,7 +212,9 @@ def _gpu_events(gpu: Rows, args: Sequence[Args]) -> GpuEvents:
     )
 
 
-def _classes(gpu: Rows, args: Sequence[Args], name: NDArray[np.int32], names: Sequence[str]) -> NDArray[np.uint8]:
+def _classes(
+    gpu: EventColumns, args: Sequence[Args], name: NDArray[np.int32], names: Sequence[str]
+) -> NDArray[np.uint8]:
     """Return the class of each event; each kind of them is looked at once."""
     copies = np.array([category in _COPY_CATEGORIES for category in gpu.categories], bool)
     collective = np.array([one.collective is not None for one in args], bool)
@@ -206,28 +223,28 @@ def _classes(gpu: Rows, args: Sequence[Args], name: NDArray[np.int32], names: Se
     return np.array(known, np.uint8)[place]
 
 
-def _host(marks: Rows, calls: Rows) -> Host:
+def _host(marks: EventColumns, calls: EventColumns) -> HostActivity:
     fetches = _named(marks, is_loader)
     loader, serial = _covered(fetches), _covered(_named(fetches, is_serial_loader))
-    return Host(
+    return HostActivity(
         loader=loader,
         loader_is_serial=2 * serial.length_ns > loader.length_ns if loader.length_ns else None,
         synchronising=_covered(_named(calls, is_synchronising)),
     )
 
 
-def _named(rows: Rows, wanted: Callable[[str], object]) -> Rows:
+def _named(rows: EventColumns, wanted: Callable[[str], object]) -> EventColumns:
     """Return rows of some names that took time; a name is looked at once."""
     names = {name for name in set(rows.names) if wanted(name)}
     return rows.where(np.array([name in names for name in rows.names], bool) & rows.timed)
 
 
-def _covered(rows: Rows) -> Union:
+def _covered(rows: EventColumns) -> Union:
     """Return where rows are, on whatever thread."""
     return union_of(rows.start_ns, rows.start_ns + rows.lasted_ns)
 
 
-def _collectives(gpu: Rows, args: Sequence[Args], events: GpuEvents) -> list[CollectiveCall]:
+def _collectives(gpu: EventColumns, args: Sequence[Args], events: GpuEvents) -> list[CollectiveCall]:
     """Return the collectives among GPU events."""
     return [
         _call(gpu.names[place], args[place], int(events.start_ns[place]), int(events.end_ns[place]))
@@ -235,7 +252,7 @@ def _collectives(gpu: Rows, args: Sequence[Args], events: GpuEvents) -> list[Col
     ]
 
 
-def _on_the_host(marks: Rows) -> list[CollectiveCall]:
+def _on_the_host(marks: EventColumns) -> list[CollectiveCall]:
     """Return the collectives of gloo, which run on threads of the host; their group is not told."""
     own = _named(marks, is_gloo)
     times = zip(own.names, own.start_ns.tolist(), (own.start_ns + own.lasted_ns).tolist(), strict=True)
@@ -270,7 +287,7 @@ def _column(values: Sequence[Any]) -> NDArray[np.int64]:
         return np.fromiter(known, np.int64, len(values))
 
 
-def _launches(calls: Rows) -> Launches:
+def _launches(calls: EventColumns) -> Launches:
     correlation = [None if args is None else args.correlation for args in calls.args]
     launching = np.array([each is not None for each in correlation], bool)
     return Launches(
@@ -280,11 +297,11 @@ def _launches(calls: Rows) -> Launches:
     )
 
 
-def _steps(marks: Rows) -> list[Step]:
+def _steps(marks: EventColumns) -> list[MarkedStep]:
     own = _named(marks, STEP.match)
     ends = own.start_ns + own.lasted_ns
     times = zip(own.names, own.start_ns.tolist(), ends.tolist(), strict=True)
-    return [Step(name=name, start_ns=start, end_ns=end) for name, start, end in times]
+    return [MarkedStep(name=name, start_ns=start, end_ns=end) for name, start, end in times]
 
 
 def collective_kind(name: str) -> str:

@@ -78,7 +78,7 @@ def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
     return found, False
 
 
-def loose_of(event: dict[str, Any]) -> LooseEvent | None:
+def loose_event(event: dict[str, Any]) -> LooseEvent | None:
     """Return the fields of a salvaged event that count; None without a time."""
     own = {key: event[key] for key in ("name", "cat", "ts", "dur") if event.get(key) is not None}
     args = event.get("args")
@@ -106,7 +106,7 @@ _TOP_KEYS = ("distributedInfo", "deviceProperties", "host_name")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Salvaged:
+class SalvagedEvents:
     """What could be read."""
 
     events: list[dict[str, Any]]
@@ -116,7 +116,7 @@ class Salvaged:
     first_lost: int | None  # character at which the first of them begins
 
 
-def salvaged(data: bytes) -> Salvaged:
+def salvage_events(data: bytes) -> SalvagedEvents:
     """Read the events of a broken capture, one by one."""
     text = data.decode("utf-8", "replace")
     events, repaired, lost, first_lost = [], 0, 0, None
@@ -128,7 +128,7 @@ def salvaged(data: bytes) -> Salvaged:
         elif _TIMED & event.keys():  # else it is another object of the file, such as a device
             events.append(event)
             repaired += guessed
-    return Salvaged(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
+    return SalvagedEvents(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
 
 
 def _chunks(text: str) -> Iterator[tuple[int, str]]:
@@ -146,11 +146,11 @@ def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
             continue
         if not isinstance(event, dict):
             return None, guessed
-        return (_spoken(event) if _SURROGATE.search(attempt) else event), guessed
+        return (_with_valid_unicode(event) if _SURROGATE.search(attempt) else event), guessed
     return _fields(chunk), True
 
 
-def _spoken(event: dict[str, Any]) -> dict[str, Any]:
+def _with_valid_unicode(event: dict[str, Any]) -> dict[str, Any]:
     """Return an event whose texts are Unicode: halves of surrogate pairs are none, and become question marks."""
     spoken: dict[str, Any] = json.loads(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace"))
     return spoken
@@ -183,7 +183,7 @@ def _top(text: str) -> dict[str, Any]:
         place = re.search(rf'"{key}"\s*:\s*', text)
         if place is not None:
             try:
-                found |= _spoken({key: _LENIENT.raw_decode(text, place.end())[0]})
+                found |= _with_valid_unicode({key: _LENIENT.raw_decode(text, place.end())[0]})
             except (ValueError, RecursionError):
                 continue
     return found

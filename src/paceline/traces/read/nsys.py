@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.traces.capture import Capture, GpuEvents, Host, Launches, Step
+from paceline.traces.capture import Capture, GpuEvents, HostActivity, Launches, MarkedStep
 from paceline.traces.intervals import union_of
 from paceline.traces.read.content import NotACapture
 from paceline.traces.read.event_classes import class_of, is_synchronising
@@ -232,15 +232,15 @@ def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> n
     return np.array([-1 if number < 0 else number * len(places) + place for number, place in own], np.int64)
 
 
-def _host(calls: Sequence[_Range]) -> Host:
+def _host(calls: Sequence[_Range]) -> HostActivity:
     """Return calls that wait for the GPU; batches being fetched are not marked in exports."""
     waits = [one for one in calls if is_synchronising(one.name)]
     starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
-    return Host(synchronising=union_of(starts, ends))
+    return HostActivity(synchronising=union_of(starts, ends))
 
 
-def _steps(ranges: Sequence[_Range]) -> list[Step]:
-    return [Step(name=one.name, start_ns=one.start, end_ns=one.end) for one in ranges if STEP.match(one.name)]
+def _steps(ranges: Sequence[_Range]) -> list[MarkedStep]:
+    return [MarkedStep(name=one.name, start_ns=one.start, end_ns=one.end) for one in ranges if STEP.match(one.name)]
 
 
 def _devices(export: _Export) -> dict[int, str]:
