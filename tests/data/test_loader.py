@@ -31,7 +31,7 @@ from paceline.data.processes import manner_of
 from paceline.data.ranks import Share, share_here
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources.image_folder import image_folder
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 
 
 @pytest.fixture(scope="module")

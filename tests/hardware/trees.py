@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 
 MOUNTINFO_V1 = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

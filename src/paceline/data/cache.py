@@ -23,8 +23,8 @@ from paceline.core.errors import EnvironmentFault
 from paceline.data.model import Contents
 from paceline.data.rank_counts import ranks_here
 from paceline.data.sharded import Place, ShardedDataset
-from paceline.hardware.files import LocalFiles
-from paceline.hardware.memory import available_bytes
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
 
 Numbers = NDArray[np.int64]
 Pixels = NDArray[np.uint8]  # of shape [height, width, 3]

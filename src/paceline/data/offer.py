@@ -11,8 +11,8 @@ import numpy as np
 from paceline.data.rank_counts import ranks_here
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
-from paceline.hardware.files import LocalFiles
-from paceline.hardware.memory import available_bytes
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
 
 _OF_FREE = 0.4  # of what is free, that a cache may take
 _PAYS = 0.3  # share of the CPU time of a sample, that decoding has to take

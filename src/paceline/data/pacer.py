@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from paceline.data.tuning import Bounds, Pace, Tuning, Window, slowed, tuned
-from paceline.hardware.busy import host_busy_s
+from paceline.hardware.host import host_busy_s
 
 _LEAST_S = 0.5  # of a window
 _LEAST_BATCHES = 4  # beside those that are ahead

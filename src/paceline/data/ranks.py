@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 
 from paceline.data.rank_counts import ranks_here
-from paceline.hardware.files import HostFiles
 from paceline.hardware.host import this_host
+from paceline.hardware.operating_system import HostFiles
 
 _OF_MEMORY = 16  # a loader takes this part of the memory there is, at most
 _LEAST_BYTES = 512 << 20  # unless that is less

@@ -1,1 +1,1 @@
-"""What machines are and can do: GPUs and instances as data files, this host, its links."""
+"""The machine: GPUs and instances (data files), this host, its control groups and its operating system."""

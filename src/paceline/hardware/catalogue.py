@@ -1,4 +1,4 @@
-"""What can a GPU do, and what does an instance cost? The two data tables, as frozen rows.
+"""The data tables of GPUs and cloud instances, as frozen rows.
 
 Where each figure comes from, and which want checking: data/SOURCES.md.
 """

@@ -1,4 +1,4 @@
-"""How much CPU and memory do control groups leave us? The tightest limit from our own group up to the root.
+"""The CPU and memory limits of control groups: the tightest limit from our own group up to the root.
 
     cores = quota / period        cpu.max (v2), cpu.cfs_quota_us / cpu.cfs_period_us (v1)
     bytes                         memory.max (v2), memory.limit_in_bytes (v1)
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.hardware.files import HostFiles
+from paceline.hardware.operating_system import HostFiles
 
 _UNLIMITED_V1_BYTES = 1 << 60  # v1 prints "no limit" as the largest page-aligned number
 

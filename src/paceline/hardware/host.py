@@ -1,17 +1,25 @@
-"""What is this host, and how much of it is ours?
+"""This host: its cores and memory, how much of them this process may use, and the CPU time used so far.
 
-    allowed cores = min(cores in our affinity, CPU quota of our control groups)
-    memory limit  = min(MemTotal, memory limit of our control groups)
+    allowed cores    = min(cores in our affinity, CPU quota of our control groups)
+    memory limit     = min(MemTotal, memory limit of our control groups)
+    available memory = min(MemAvailable, memory.max - (memory.current - inactive_file))
 
-All of it from text files, so that a tree of files can stand in for a host.
+Available is what could be used without swapping and without the kernel killing a process; the page cache of a group
+that is inactive is given back first. Source: Linux proc(5) and admin-guide/cgroup-v2. All of it is read from text
+files, so that a tree of files can stand in for a host.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from paceline.hardware.cgroup import cpu_group, memory_group
-from paceline.hardware.files import HostFiles, LocalFiles
+from paceline.hardware.cgroup import Group, cpu_group, memory_group
+from paceline.hardware.operating_system import HostFiles, LocalFiles
+
+_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
+_COLD = {1: "total_inactive_file", 2: "inactive_file"}  # page cache that goes first: no sign of need
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +108,52 @@ def _count_cores(online: str | None) -> int:
 def _least(total: int | None, limit: float | None) -> int | None:
     known = [each for each in (total, limit) if each is not None]
     return int(min(known)) if known else None
+
+
+# ---------------------------------------------------------------------------------------------------------- free memory
+
+
+def available_bytes(files: HostFiles) -> float | None:
+    """Return the bytes that could be used now; None where neither the host nor a group tells."""
+    found = [left for left in (_of_host(files), _of_group(files, memory_group(files))) if left is not None]
+    return min(found, default=None)
+
+
+def _of_host(files: HostFiles) -> float | None:
+    kib = _fields(files.read("/proc/meminfo")).get("MemAvailable:")
+    return 1024.0 * kib if kib is not None else None
+
+
+def held_bytes(files: HostFiles, group: Group) -> int | None:
+    """Return the bytes that a group cannot give back; None where no limit binds, or nothing is told."""
+    if group.limit_folder is None:
+        return None
+    used = (files.read(f"{group.limit_folder}/{_USED[group.version]}") or "").strip()
+    cold = _fields(files.read(f"{group.limit_folder}/memory.stat")).get(_COLD[group.version], 0)
+    return max(0, int(used) - cold) if used.isdigit() else None
+
+
+def _of_group(files: HostFiles, group: Group) -> float | None:
+    held = held_bytes(files, group)
+    return None if held is None or group.limit is None else max(0.0, group.limit - held)
+
+
+def _fields(text: str | None) -> dict[str, int]:
+    """Return lines of a name and a whole number, by name."""
+    rows = [line.split() for line in (text or "").splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdigit()}
+
+
+# ------------------------------------------------------------------------------------------------------------- CPU time
+
+
+def host_busy_s() -> float:
+    """Return the CPU seconds that processes have had since the host started, and what was taken from it meanwhile.
+
+    The latter ("stolen") is what other guests had of a virtual machine's cores while something here wanted to run.
+    """
+    with open("/proc/stat", encoding="ascii") as file:
+        fields = [int(x) for x in file.readline().split()[1:]]
+    user, nice, system = fields[:3]
+    stolen = fields[7] if len(fields) > 7 else 0
+    return (user + nice + system + stolen) / _TICKS

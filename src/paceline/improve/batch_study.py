@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.core import units
-from paceline.hardware.files import LocalFiles
-from paceline.hardware.memory import available_bytes
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.batch import BatchStudy, Size, noise_scale, progress, rate_factor, rule_of
 from paceline.improve.model import Candidate
 from paceline.improve.recipe import Recipe, merged

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from paceline.hardware.files import LocalFiles
-from paceline.hardware.memory import available_bytes
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.contest import Contest, Until
 from paceline.improve.pairing import RoundLimits
 from paceline.improve.recipe import Recipe

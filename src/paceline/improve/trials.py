@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import psutil
 
 from paceline.core.errors import PacelineError
-from paceline.hardware.busy import host_busy_s
+from paceline.hardware.host import host_busy_s
 from paceline.improve import child
 from paceline.improve.child import ports
 from paceline.improve.gpu_blocks import GpuSampler, GpuState

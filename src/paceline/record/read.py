@@ -1,7 +1,13 @@
-"""How is a run read back, while it is being written or after anything was killed? Torn tails are cut off."""
+"""Read a run folder, while it is being written or after a process was killed. Torn ends of files are cut off.
+
+A long run is read in stretches: rows that follow one another, evenly placed from the first step to the last. Medians,
+shares and trends of some hundred thousand steps are as good as those of millions, and memory and time of a report do
+not depend on the length of a run.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
@@ -12,11 +18,15 @@ import numpy as np
 
 from paceline.core.errors import NewerSchemaError, RecordError
 from paceline.record import layout
-from paceline.record.lives import lives_of
+from paceline.record.ranks import select_ranks
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
-from paceline.record.stretches import chunks, read_stretches, rows_in, rows_of_each, stretches
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
+MOST_ROWS = 200_000  # of all ranks of a run together
+LEAST_ROWS = 1_024  # of one rank
+_STRETCHES = 64
+_LEAST_STRETCH = 128
+_CHUNK_ROWS = 1 << 16
 
 
 def rows_type(fields: Sequence[str], packing: Struct) -> np.dtype[Any]:
@@ -49,15 +59,15 @@ def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
     ranks = list(_ranks(folder, problems, in_stretches=in_stretches))
     if not launches and not ranks:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
-    lives = lives_of([rank for rank in ranks if len(rank.steps)])
-    problems += lives.problems
+    selection = select_ranks([rank for rank in ranks if len(rank.steps)])
+    problems += selection.problems
     return Run(
         run_id=folder.name,
         folder=folder,
         launches=launches,
-        ranks=lives.ranks,
-        earlier=lives.other_lives,
-        beside=lives.beside,
+        ranks=selection.ranks,
+        earlier=selection.other_attempts,
+        beside=selection.beside,
         stepless=tuple(rank for rank in ranks if not len(rank.steps)),
         workers=tuple(_workers(folder, problems)),
         gauges={
@@ -246,3 +256,46 @@ def _workers(folder: Path, problems: list[str]) -> Iterator[Worker]:
             meta=head,
             ticks=tuple(r for r in records[1:] if r.get("kind") == "tick"),
         )
+
+
+# ---------------------------------------------------------------------------------------------- stretches of a long run
+
+
+def rows_in(path: Path, row_type: np.dtype[Any]) -> int:
+    """Return how many whole rows a file holds; 0 if there is no file."""
+    try:
+        return os.stat(path).st_size // row_type.itemsize
+    except OSError:
+        return 0
+
+
+def rows_of_each(processes: int) -> int:
+    """Return the largest number of step rows to read per process, so that all processes stay within the limit."""
+    return max(LEAST_ROWS, MOST_ROWS // max(1, processes))
+
+
+def stretches(count: int, most: int) -> list[tuple[int, int]]:
+    """Return the first and the last number (exclusive) of the stretches of rows to read; one if all are read."""
+    if count <= most:
+        return [(0, count)]
+    number = max(2, min(_STRETCHES, most // _LEAST_STRETCH))
+    length = most // number
+    starts = np.linspace(0, count - length, number).astype(np.int64)
+    return [(int(start), int(start) + length) for start in starts]
+
+
+def read_stretches(path: Path, row_type: np.dtype[Any], parts: Sequence[tuple[int, int]]) -> Rows:
+    """Read some stretches of rows."""
+    with open(path, "rb") as file:
+        read = []
+        for start, end in parts:
+            file.seek(start * row_type.itemsize)
+            read.append(np.frombuffer(file.read((end - start) * row_type.itemsize), row_type))
+    return np.concatenate(read)
+
+
+def chunks(path: Path, row_type: np.dtype[Any]) -> Iterator[Rows]:
+    """Yield all whole rows of a file, some at a time."""
+    with open(path, "rb") as file:
+        while data := file.read(_CHUNK_ROWS * row_type.itemsize):
+            yield np.frombuffer(data[: len(data) - len(data) % row_type.itemsize], row_type)

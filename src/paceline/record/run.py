@@ -1,4 +1,4 @@
-"""What does a reader get from a run folder? Frozen data, in SI units; what was not measured is None or NaN."""
+"""The data of a run folder, frozen and in SI units. What was not measured is None or NaN."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Run:
     run_id: str
     folder: Path
     launches: Sequence[Launch]
-    ranks: Sequence[Rank]  # by rank; of restarted ranks the life that trained longest
-    earlier: Sequence[Rank]  # other lives of ranks that were restarted
+    ranks: Sequence[Rank]  # by rank; of restarted ranks the attempt that trained longest
+    earlier: Sequence[Rank]  # other attempts of ranks that were restarted
     workers: Sequence[Worker]
     gauges: Mapping[str, Sequence[JsonObject]]  # by host, in order of time
     beside: Sequence[Rank] = ()  # processes that trained and are no ranks of the job that is explained

@@ -1,4 +1,4 @@
-"""How does the parent side of a run write? One folder per run, files replaced whole."""
+"""Create the folder of a run, and write its JSON files as a whole."""
 
 from __future__ import annotations
 

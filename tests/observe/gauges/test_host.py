@@ -5,8 +5,8 @@ import time
 import pytest
 from tests.hardware.trees import UNLIMITED_V1, own_group, plant
 
-from paceline.hardware.files import LocalFiles
 from paceline.hardware.host import this_host
+from paceline.hardware.operating_system import LocalFiles
 from paceline.observe.gauges.host import HostReader, missing, readings
 from paceline.observe.gauges.tree import ProcessTree, TreeReading
 

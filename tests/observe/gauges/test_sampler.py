@@ -13,7 +13,7 @@ from tests.hardware.trees import plant
 from tests.observe.gauges.test_host import BASE
 from tests.observe.gauges.written_nvml import GPU_LOST, NOT_SUPPORTED, WrittenNvml
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 from paceline.observe.gauges.nvidia import GpuReader
 from paceline.observe.gauges.nvml import NvmlFault
 from paceline.observe.gauges.sampler import Sampler, interval_s

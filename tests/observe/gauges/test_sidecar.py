@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 from paceline.observe.gauges.tree import read_process
 
 SRC = str(Path(__file__).parents[3] / "src")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 from paceline.observe.gauges.tree import PAGE_BYTES, TICKS_PER_S, ProcessTree, parse_stat, read_process
 
 

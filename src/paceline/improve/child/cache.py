@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from paceline.hardware.files import LocalFiles
-from paceline.hardware.memory import available_bytes
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.child import held
 from paceline.improve.child.dataset_state import changed, in_words, state_of
 from paceline.improve.child.digest import digest

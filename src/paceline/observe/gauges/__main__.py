@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 from paceline.observe.gauges.sampler import Sampler
 from paceline.observe.gauges.tree import Process, read_process
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.hardware.cgroup import Group, cpu_group, memory_group
-from paceline.hardware.files import HostFiles
-from paceline.hardware.host import Host
-from paceline.hardware.memory import held_bytes
+from paceline.hardware.host import Host, held_bytes
+from paceline.hardware.operating_system import HostFiles
 from paceline.observe.gauges import counters
 from paceline.observe.gauges.counters import CoreTicks, DiskCounts, NetworkCounts, Pressure
 from paceline.observe.gauges.tree import TreeReading

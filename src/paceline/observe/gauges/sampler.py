@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.hardware.files import HostFiles, LocalFiles
+from paceline.hardware.operating_system import HostFiles, LocalFiles
 from paceline.observe.gauges.clock import Clock, SystemClock
 from paceline.observe.gauges.driver import open_gpus, patiently
 from paceline.observe.gauges.lines import FileInUse

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.hardware.files import HostFiles
 from paceline.hardware.host import Host, this_host
+from paceline.hardware.operating_system import HostFiles
 from paceline.observe.gauges import host as gauges
 from paceline.observe.gauges.clock import Clock
 from paceline.observe.gauges.lines import LineFile

@@ -23,8 +23,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from paceline.core.errors import EnvironmentFault
-from paceline.hardware.busy import host_busy_s
-from paceline.hardware.host import this_host
+from paceline.hardware.host import host_busy_s, this_host
 from paceline.plan.calibrate.benchmark_models import (
     BLOCKS,
     GRID,

@@ -1,6 +1,6 @@
-"""Which training processes are the ranks of a run, and which are not?
+"""Select the training processes that are the ranks of a run.
 
-Processes of a distributed job are its ranks. After a restart the ranks have another *life*: the life that trained
+Processes of a distributed job are its ranks. After a restart each rank has another attempt: the attempt that trained
 longest is explained. Processes without a process group are ranks of one another only if they train at the same time;
 of processes one after the other, the one that trained longest is explained. Times of hosts are compared by the time
 of day.
@@ -20,22 +20,22 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lives:
+class RankSelection:
     """The processes of a run that made at least one step."""
 
     ranks: Sequence[Rank]  # numbered from 0, or by their process group
-    other_lives: Sequence[Rank] = ()  # of the same ranks, before or after a restart
+    other_attempts: Sequence[Rank] = ()  # of the same ranks, before or after a restart
     beside: Sequence[Rank] = ()  # processes that are no ranks of this job
     problems: Sequence[str] = ()  # what was left out, in words
 
 
-def lives_of(trained: Sequence[Rank]) -> Lives:
+def select_ranks(trained: Sequence[Rank]) -> RankSelection:
     """Return the ranks among processes that made at least one step."""
     ordered = sorted(trained, key=_started_unix_s)
     joined = [r for r in ordered if _is_joined(r)]
     if joined:
         return _of_job(joined, [r for r in ordered if not _is_joined(r)])
-    return _of_processes(ordered) if ordered else Lives(ranks=())
+    return _of_processes(ordered) if ordered else RankSelection(ranks=())
 
 
 def _is_joined(rank: Rank) -> bool:
@@ -48,7 +48,7 @@ def trained_s(rank: Rank) -> float:
     return float(walls.mean()) * rank.count if len(walls) else 0.0
 
 
-def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> Lives:
+def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> RankSelection:
     jobs = _jobs(joined)
     chosen = max(enumerate(jobs), key=lambda pair: (min(trained_s(r) for r in pair[1].values()), pair[0]))[1]
     ranks = tuple(chosen[number] for number in sorted(chosen))
@@ -56,17 +56,19 @@ def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> Lives:
     left_out = [
         f"process {r.pid} trained alone beside the {len(ranks)} ranks; it was left out" for r in alone[:_MOST_NAMED]
     ]
-    return Lives(ranks=ranks, other_lives=others, beside=tuple(alone), problems=left_out + _told(ranks, others))
+    return RankSelection(
+        ranks=ranks, other_attempts=others, beside=tuple(alone), problems=left_out + _told(ranks, others)
+    )
 
 
 def _told(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
     if not others:
         return []
     first = ranks[0]
-    lives = [first, *(r for r in others if r.rank == first.rank)]
-    total = sum(r.count for r in lives)
+    attempts = [first, *(r for r in others if r.rank == first.rank)]
+    total = sum(r.count for r in attempts)
     return [
-        f"rank {first.rank} made {total} steps in {len(lives)} lives (restarts, or jobs one after the other); this "
+        f"rank {first.rank} made {total} steps in {len(attempts)} lives (restarts, or jobs one after the other); this "
         f"report is of the longest, with {first.count} steps"
     ]
 
@@ -75,7 +77,7 @@ def _jobs(joined: Sequence[Rank]) -> list[dict[int, Rank]]:
     """Group processes, in the order of their start, into ranks that trained together.
 
     A process with a rank number that is taken begins a new group, unless another rank of the group still trains: then
-    only this rank was restarted, and of its two lives the longer one counts.
+    only this rank was restarted, and of its two attempts the longer one counts.
     """
     jobs: list[dict[int, Rank]] = []
     for rank in joined:
@@ -92,12 +94,12 @@ def _still_trains(job: dict[int, Rank], beside: Rank) -> bool:
     return any(_span_unix_s(r)[1] > begun for number, r in job.items() if number != beside.rank)
 
 
-def _of_processes(ordered: Sequence[Rank]) -> Lives:
+def _of_processes(ordered: Sequence[Rank]) -> RankSelection:
     longest = max(ordered, key=trained_s)
     together = [r for r in ordered if r is longest or _shared(longest, r) >= _TOGETHER]
     beside = tuple(r for r in ordered if all(r is not one for one in together))
     ranks = tuple(replace(r, rank=number) for number, r in enumerate(together))
-    return Lives(ranks=ranks, beside=beside, problems=_left_out(longest, beside))
+    return RankSelection(ranks=ranks, beside=beside, problems=_left_out(longest, beside))
 
 
 def _shared(longest: Rank, other: Rank) -> float:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-from paceline.hardware.files import LocalFiles
+from paceline.hardware.operating_system import LocalFiles
 
 
 def test_the_hosts_own_files_are_read():
