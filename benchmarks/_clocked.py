@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.improve.recipe import to_toml
+from paceline.core.recipe import to_toml
 
 LIMIT_S = 150.0  # of one run: what takes longer is no candidate
 LINE = re.compile(r"step (\d+) loss (\S+)")

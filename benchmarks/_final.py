@@ -16,7 +16,7 @@ from _clocked import Clocked, bare, clocked, under
 from _grid import Case
 from _turns import in_turn
 
-from paceline.improve.recipe import BASELINE, Recipe, in_words
+from paceline.core.recipe import BASELINE, Recipe, in_words
 
 _FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
 _LONGER = 2  # times the steps of a cell of the grid

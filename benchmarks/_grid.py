@@ -12,7 +12,7 @@ from typing import Any
 
 from _clocked import RunFailed, clocked, under
 
-from paceline.improve.recipe import BASELINE, Recipe, checked, in_words, merged
+from paceline.core.recipe import BASELINE, Recipe, checked, in_words, merged
 
 PROGRAMS = Path(__file__).parent / "tune_programs"
 AS_IS = "as is"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.improve.recipe import in_words
+from paceline.core.recipe import in_words
 
 ASKED = {"reached": 0.95, "cost": 0.25, "predicted": 0.8}
 Row = Mapping[str, Any]

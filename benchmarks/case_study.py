@@ -28,7 +28,7 @@ from _clocked import RunFailed, bare, tuned, under
 from _final import played
 from _machine import about
 
-from paceline.improve.recipe import in_words
+from paceline.core.recipe import in_words
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "case_study_programs" / "photos.py"

@@ -39,7 +39,7 @@ from _machine import about, stolen_s
 from _train_doctor import Treated, treated
 from _tune_table import ASKED, markdown, passed, sentences, summary
 
-from paceline.improve.recipe import Recipe
+from paceline.core.recipe import Recipe
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA = "paceline.benchmark.tune/1"

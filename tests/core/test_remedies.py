@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.recipe import SETTINGS
 from paceline.core.remedies import (
     PRECISION_REMEDIES,
     REMEDIES,
@@ -26,7 +27,6 @@ from paceline.improve import remedies as tunable
 from paceline.improve.pages import files as remedy_files
 from paceline.improve.pages import remedy_pages
 from paceline.improve.patches import suggestions
-from paceline.improve.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 SOURCE, DOCS = ROOT / "src" / "paceline", ROOT / "docs"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import environment
 
+from paceline.core.recipe import SETTINGS
 from paceline.core.remedies import REMEDIES
-from paceline.improve.settings import SETTINGS
 
 SRC = Path(__file__).parents[2] / "src"
 

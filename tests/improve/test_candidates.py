@@ -9,9 +9,9 @@ import pytest
 from tests.explain.build import RunFolder, loader, meter, plain, training
 from tests.explain.gpu_run import OPTIMIZER, gpu_run, timed, window
 
+from paceline.core.recipe import Recipe, checked
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.improve.model import Candidate
-from paceline.improve.recipe import Recipe, checked
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 

@@ -7,8 +7,8 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.child import conducted
-from paceline.improve.recipe import BASELINE
 from paceline.improve.trials import Player
 
 LAGS = """

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.baseline import watch_baseline
 from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS
 from paceline.improve.isolation import Isolation, isolation_for, peers_of
-from paceline.improve.recipe import BASELINE
 from paceline.improve.trials import Player, TrialFailed
 from paceline.improve.workshop import Workshop
 from paceline.observe.isolation import own_addresses

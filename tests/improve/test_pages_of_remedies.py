@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.recipe import SETTINGS
 from paceline.improve import remedies
 from paceline.improve.pages import files, write_pages
 from paceline.improve.remedies import all_remedies
-from paceline.improve.settings import SETTINGS
 
 DOCS = Path(__file__).parents[2] / "docs" / "remedies"
 HEADINGS = ["Safety class", "What it sets", "How it is confirmed", "In the source"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.recipe import Recipe
 from paceline.improve.isolation import isolation_for
 from paceline.improve.patch_check import check_patch, checked_patch, without
 from paceline.improve.patches.model import Patch
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of
-from paceline.improve.recipe import Recipe
 
 SOURCE = """
 import torch

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS
-from paceline.improve.recipe import BASELINE
 from paceline.improve.workshop import Contest, Until, Workshop
 
 TRAINS = """

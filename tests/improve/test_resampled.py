@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.improve.test_traps import workshop_of
 
+from paceline.core.recipe import BASELINE
 from paceline.explain.model import LoaderBreakdown
 from paceline.explain.words import safety_of_worker_draws, safety_of_workers
 from paceline.improve.model import Check
-from paceline.improve.recipe import BASELINE
 from paceline.improve.verify import WorkerStates, worker_draws
 
 PROGRAM = """

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.budget import Budget
 from paceline.improve.contest import Contest, Until
 from paceline.improve.goals import TIME
 from paceline.improve.gpu_blocks import GpuMemory, GpuSampler
-from paceline.improve.recipe import BASELINE
 from paceline.improve.trials import Block, ProgramFailed
 from paceline.improve.workshop import Workshop
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from paceline.core.recipe import in_words, merged
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import named_remedy
 from paceline.improve import tune
 from paceline.improve.ledger import Ledger
 from paceline.improve.pairing import Round
-from paceline.improve.recipe import in_words, merged
 from paceline.improve.workshop import Race, Workshop
 
 pytestmark = pytest.mark.timeout(120)

@@ -7,8 +7,8 @@ import socket
 import pytest
 from tests.improve.test_traps import workshop_of
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.contest import Contest, Until
-from paceline.improve.recipe import BASELINE
 from paceline.improve.sides import copies_that_fit
 from paceline.improve.trials import BaselineFailed, NotMeasured, ProgramFailed
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from paceline.core.recipe import SETTINGS
 from paceline.improve.child import allocator
 from paceline.improve.confirmed import is_in_force, missing
-from paceline.improve.settings import SETTINGS
 
 TRAINS = """
 import os

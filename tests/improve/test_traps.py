@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from paceline.core.recipe import BASELINE, Recipe
 from paceline.improve.budget import Budget
 from paceline.improve.goals import GOALS
-from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.trials import Player, ProgramFailed, ProgramOver, TrialFailed
 from paceline.improve.workshop import Contest, Until, Workshop
 from paceline.record.read import read_run

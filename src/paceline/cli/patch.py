@@ -18,11 +18,11 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.explain.next_step import as_typed, is_unproven
 
 if TYPE_CHECKING:
+    from paceline.core.recipe import Recipe
     from paceline.explain.model import Finding
     from paceline.improve.patches.configs import ConfigFile
     from paceline.improve.patches.model import Patch, Source
     from paceline.improve.patches.suggestions import Suggestion
-    from paceline.improve.recipe import Recipe
 
 _NEEDS = "a patch to the source needs libcst; install it with `pip install paceline[patch]`"
 
@@ -94,7 +94,7 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
         UsageError: The recipe is not one, or no file of the program can be read.
         EnvironmentFault: libcst is missing, or a file cannot be written.
     """
-    from paceline.improve.recipe import read
+    from paceline.core.recipe import read
 
     if options["json_file"] is not None or options["html"] is not None:
         raise UsageError(

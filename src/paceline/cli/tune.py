@@ -18,10 +18,10 @@ from paceline.cli.price import by_instance, by_number, price_of
 from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.cli.progress import Progress
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
+from paceline.core.recipe import Recipe, to_toml
 from paceline.core.remedies import SAFETY_CLASSES
 from paceline.hardware.operating_system import check_system
 from paceline.improve.interrupts import as_ctrl_c, held_back
-from paceline.improve.recipe import Recipe, to_toml
 from paceline.record.write import RUNS, make_folder, new_run_id
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from paceline.cli.no_training import check_command, discard, ended_before_traini
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, misplaced_option, stem_of
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.recipe import Recipe, content_of
+from paceline.core.recipe import checked as checked_recipe
 from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
 from paceline.improve.confirmed import given_up, missing
-from paceline.improve.recipe import Recipe, content_of
-from paceline.improve.recipe import checked as checked_recipe
 from paceline.observe.supervise import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json

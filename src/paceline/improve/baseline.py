@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from paceline.core.recipe import BASELINE
 from paceline.improve.isolation import peers_of, shortened
-from paceline.improve.recipe import BASELINE
 from paceline.improve.situation import Situation
 from paceline.improve.trials import ProgramFailed, TrialFailed
 from paceline.improve.workshop import Workshop

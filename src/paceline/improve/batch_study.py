@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.core import units
+from paceline.core.recipe import Recipe, merged
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.batch import BatchStudy, Size, noise_scale, progress, rate_factor, rule_of
 from paceline.improve.model import Candidate
-from paceline.improve.recipe import Recipe, merged
 from paceline.improve.situation import Situation
 from paceline.improve.trials import TrialFailed
 from paceline.improve.workshop import Workshop

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.recipe import Recipe, content_of, keys_of
 from paceline.improve.child.held import FOLDER
-from paceline.improve.recipe import Recipe, content_of, keys_of
 from paceline.improve.trials import TrialFailed
 
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers

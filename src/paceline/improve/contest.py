@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from paceline.core.recipe import Recipe
 from paceline.core.statistics import Interval
 from paceline.improve.model import StepTimes
 from paceline.improve.pairing import Round
-from paceline.improve.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from paceline.core.recipe import BASELINE, Recipe, in_words
 from paceline.core.statistics import Interval
 from paceline.improve.contest import Race
 from paceline.improve.goals import seconds
 from paceline.improve.gpu_blocks import over_blocks
 from paceline.improve.model import Candidate, Status, StepTimes, Trial
-from paceline.improve.recipe import BASELINE, Recipe, in_words
 from paceline.improve.statistics import far_off
 from paceline.improve.together import Undecided, is_better_value, looked_best
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.core.recipe import Recipe
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.comparison import WholeRun
@@ -14,7 +15,6 @@ from paceline.improve.batch import BatchStudy
 from paceline.improve.goals import Aim
 from paceline.improve.gpu_blocks import GpuRange
 from paceline.improve.quality import Quality
-from paceline.improve.recipe import Recipe
 
 _WIDE = 1.5  # times the low end of an interval
 Status = Literal["kept", "no-win", "undecided", "failed", "unsafe", "skipped"]

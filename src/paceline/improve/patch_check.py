@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.core.recipe import BASELINE, Recipe, keys_of
 from paceline.core.remedies import Safety
 from paceline.explain.analysis.loader import training_loaders
 from paceline.improve import child
@@ -23,7 +24,6 @@ from paceline.improve.child.witness import FOLDER as WITNESSED
 from paceline.improve.isolation import Isolation, isolation_for
 from paceline.improve.patches.model import Patch, Stays
 from paceline.improve.proofs import play_to
-from paceline.improve.recipe import BASELINE, Recipe, keys_of
 from paceline.improve.trials import Player, TrialFailed
 from paceline.improve.verify import Seen, checks, read_seen, rounding_of
 from paceline.record.read import read_run

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.remedies import Safety
 from paceline.improve import child
 from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
@@ -24,7 +25,6 @@ from paceline.improve.child.short_epochs import BATCHES
 from paceline.improve.child.witness import FOLDER as WITNESSED
 from paceline.improve.confirmed import given_up
 from paceline.improve.model import Check
-from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.trials import Player, ProgramFailed, ProgramOver, unless_it_fails_twice
 from paceline.improve.verify import Seen, WorkerStates, checks, read_seen, read_worker_states, rounding_of, worker_draws
 

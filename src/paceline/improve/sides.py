@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from paceline.core.recipe import Recipe
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.contest import Contest, Until
 from paceline.improve.pairing import RoundLimits
-from paceline.improve.recipe import Recipe
 from paceline.improve.trials import READY_S, BaselineFailed, Player, ProgramFailed, ProgramOver, TrialFailed
 
 LEAST_ROUND_S, _ROUND_S = 5.0, 25.0

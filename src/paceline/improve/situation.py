@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
+from paceline.core.recipe import Recipe
 from paceline.explain import words
 from paceline.explain.analysis.loader import training_loaders
 from paceline.explain.analysis.loader_model import LoaderModel, loader_model_of, waiting_rank
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, analyze_run
 from paceline.explain.diagnose import diagnose
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
-from paceline.improve.recipe import Recipe
 from paceline.record.run import Run, column
 
 _BLOCKED = 0.2  # share of the time of making batches

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.core.recipe import Recipe, keys_of, merged
 from paceline.core.remedies import least_safe
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
 from paceline.improve.model import Candidate
 from paceline.improve.pairing import Round
-from paceline.improve.recipe import Recipe, keys_of, merged
 from paceline.improve.statistics import product
 
 _MOST_ROUNDS = 9  # of a race: what is not certain then is left

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import psutil
 
 from paceline.core.errors import PacelineError
+from paceline.core.recipe import Recipe
 from paceline.hardware.host import host_busy_s
 from paceline.improve import child
 from paceline.improve.child import ports
@@ -41,7 +42,6 @@ from paceline.improve.isolation import (
 from paceline.improve.kin import kin
 from paceline.improve.last_words import last_words
 from paceline.improve.link import Link
-from paceline.improve.recipe import Recipe
 from paceline.observe import leftovers
 from paceline.observe.supervise import oom_kills, startable, warden, watched_environment
 from paceline.record import layout

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from paceline.core.recipe import BASELINE, Recipe, in_words, merged
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import named_remedy
@@ -42,7 +43,6 @@ from paceline.improve.ledger import Ledger
 from paceline.improve.model import Candidate, Trial, Tuned
 from paceline.improve.pairing import Round
 from paceline.improve.quality import Quality
-from paceline.improve.recipe import BASELINE, Recipe, in_words, merged
 from paceline.improve.remedies import candidates
 from paceline.improve.situation import Situation
 from paceline.improve.statistics import product

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from paceline.core.recipe import BASELINE, Recipe
 from paceline.improve.quality import Curve, Quality, compared
-from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.workshop import Workshop
 
 _SEEDS = (0, 1, 2)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.core.recipe import Recipe
 from paceline.core.remedies import Safety
 from paceline.improve.model import Check
-from paceline.improve.recipe import Recipe
 
 FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
 ROUNDING = 0.01  # of the norm of a gradient: other kernels in float32, summed in another order through many layers

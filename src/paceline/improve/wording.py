@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import units
+from paceline.core.recipe import in_words
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.improve.budget import Budget
 from paceline.improve.goals import SLOWEST, Goal
 from paceline.improve.model import OUTCOMES, Candidate, Trial
-from paceline.improve.recipe import in_words
 from paceline.improve.statistics import LARGE
 from paceline.improve.together import Undecided
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.remedies import Safety, least_safe
 from paceline.core.statistics import Interval
 from paceline.hardware.host import cpu_flags
@@ -28,7 +29,6 @@ from paceline.improve.model import Check
 from paceline.improve.pairing import LONG_S, SHORT_S, Judges, Pair, Playing, Round, play_alone, play_round
 from paceline.improve.proofs import Proofs, play_to, span_of
 from paceline.improve.quality import Curve
-from paceline.improve.recipe import BASELINE, Recipe
 from paceline.improve.restarts import RestartedPlayer, restarted_limits
 from paceline.improve.sides import begin_under, blamed, copies_that_fit, fails_beside_itself, free_bytes, limits_of
 from paceline.improve.situation import Situation

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core import units
+from paceline.core.recipe import BASELINE, Recipe, in_words
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
 from paceline.improve.goals import GOALS
 from paceline.improve.model import OUTCOMES, Trial, Tuned
-from paceline.improve.recipe import BASELINE, Recipe, in_words
 from paceline.report import words
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from paceline.core import units
+from paceline.core.recipe import in_words
 from paceline.core.remedies import SAFETY_MEANING, least_safe
 from paceline.core.statistics import Interval
 from paceline.improve.batch import BatchStudy, Size
 from paceline.improve.model import Check, Tuned
 from paceline.improve.quality import Quality
-from paceline.improve.recipe import in_words
 
 _MILLION = 1e6
 

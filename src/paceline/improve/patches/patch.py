@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paceline.core.recipe import Recipe
 from paceline.improve.patches import compute, ddp, debug, loader, optimizer, precision
 from paceline.improve.patches.configs import ConfigFile, with_changes
 from paceline.improve.patches.edit import Edit, begun, edited
 from paceline.improve.patches.model import Edited, Patch, Source, Stays
 from paceline.improve.patches.program import Program
-from paceline.improve.recipe import Recipe
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "loader": (loader.LoaderEdit, loader.KEYS, loader.NOWHERE),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.core.recipe import to_toml
 from paceline.improve.model import Tuned
-from paceline.improve.recipe import to_toml
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence
 from paceline.report.page.tune_trials import check_of

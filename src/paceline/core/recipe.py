@@ -1,18 +1,19 @@
-"""What is a recipe? Settings in torch's own names, one table per part; a TOML file: data, never code.
+"""Recipes: settings in torch's own names, one table per part, stored as TOML.
 
-In JSON: ``{"loader": {"num_workers": 8, "prefetch_factor": 4}, "precision": {"autocast": "bf16"}}``.
+In JSON: ``{"loader": {"num_workers": 8, "prefetch_factor": 4}, "precision": {"autocast": "bf16"}}``. `SETTINGS` lists
+every setting with the values that it takes.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError, did_you_mean
-from paceline.improve.settings import SETTINGS, Setting
 
 Recipe = Mapping[str, Mapping[str, Any]]
 BASELINE: Recipe = {}
@@ -88,7 +89,7 @@ def checked(content: Mapping[str, Any], where: str) -> Recipe:
 
 
 def _check(name: str, value: Any, where: str) -> None:
-    setting: Setting | None = SETTINGS.get(name)
+    setting: RecipeSetting | None = SETTINGS.get(name)
     if setting is None:
         raise UsageError(f"{where}: recipes have no setting {name}{_near(name, SETTINGS)}")
     if not setting.allows(value):
@@ -108,3 +109,75 @@ def to_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
             comment = (comments or {}).get(f"{table}.{key}")
             lines.append(f"{key} = {json.dumps(value)}" + (f"  # {comment}" if comment else ""))
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSetting:
+    """One thing that a recipe can set."""
+
+    takes: str  # in words
+    allows: Callable[[Any], bool]
+
+
+def _count(least: int, most: int) -> RecipeSetting:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return RecipeSetting(takes=f"a whole number from {least} to {most}", allows=allows)
+
+
+def _share() -> RecipeSetting:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+    return RecipeSetting(takes="a share from 0 to 1", allows=allows)
+
+
+def _factor() -> RecipeSetting:
+    def allows(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 1e-6 <= value <= 1e6
+
+    return RecipeSetting(takes="a factor from 1e-6 to 1e6", allows=allows)
+
+
+def _one_of(*values: Any) -> RecipeSetting:
+    words = ", ".join(str(v).lower() if isinstance(v, bool) else repr(v) for v in values)
+    return RecipeSetting(takes=words, allows=lambda value: any(type(value) is type(v) and value == v for v in values))
+
+
+SETTINGS: Mapping[str, RecipeSetting] = {
+    "loader.batch_size": _count(1, 1 << 30),
+    "loader.num_workers": _count(0, 256),
+    "loader.evaluation_workers": _count(1, 256),
+    "loader.prefetch_factor": _count(1, 64),
+    "loader.persistent_workers": _one_of(True, False),
+    "loader.pin_memory": _one_of(True, False),
+    "loader.threads": _count(1, 256),
+    "loader.cache": _one_of(True),
+    "loader.device_prefetch": _one_of(True),
+    "precision.autocast": _one_of("bf16", "fp16"),
+    "precision.tf32": _one_of(True, False),
+    "compute.compile": _one_of("default", "reduce-overhead", "max-autotune"),
+    "compute.channels_last": _one_of(True),
+    "compute.num_threads": _count(1, 1024),
+    "compute.cudnn_benchmark": _one_of(True),
+    "compute.sdpa_backend": _one_of("flash", "efficient", "cudnn", "math"),
+    "optimizer.fused": _one_of(True),
+    "optimizer.foreach": _one_of(True),
+    "optimizer.state_8bit": _one_of(True),
+    "optimizer.lr_factor": _factor(),
+    "memory.checkpoint_every": _count(1, 1024),
+    "memory.activation_budget": _share(),
+    "memory.micro_batches": _count(2, 4096),
+    "ddp.bucket_cap_mb": _count(1, 4096),
+    "ddp.static_graph": _one_of(True),
+    "ddp.gradient_as_bucket_view": _one_of(True),
+    "ddp.find_unused_parameters": _one_of(False),
+    "ddp.comm_hook": _one_of("fp16", "bf16", "powersgd"),
+    "ddp.no_sync": _one_of(True),
+    "allocator.expandable_segments": _one_of(True),
+    "debug.anomaly_detection": _one_of(False),
+    "debug.deterministic_algorithms": _one_of(False),
+    "debug.distributed_debug": _one_of(False),
+    "debug.launch_blocking": _one_of(False),
+}

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
+from paceline.core import recipe as recipes
 from paceline.core.errors import UsageError
-from paceline.improve import recipe as recipes
 
 
 def test_the_last_setting_counts():
