@@ -24,10 +24,10 @@ from paceline.plan.cost import pipeline
 from paceline.plan.cost.case import parse_layout
 from paceline.plan.cost.constants import Fitted, fitted
 from paceline.plan.cost.flops import model_flops
-from paceline.plan.cost.machines import machines
-from paceline.plan.models.lookup import named
+from paceline.plan.cost.machines import parse_machines
+from paceline.plan.models.lookup import published_transformer
 from paceline.plan.search.grid import engine_refusal, grid_of
-from paceline.plan.search.offers import OfferLimits, offers
+from paceline.plan.search.offers import OfferLimits, find_offers
 from paceline.plan.search.search import search
 from paceline.plan.search.wish import Wish
 from paceline.plan.validate.accuracy import validate
@@ -87,8 +87,8 @@ def cpu_seconds(work, fresh: bool = True) -> float:
 
 
 def speed() -> dict[str, float]:
-    model = named("Llama-3-70B")
-    small = machines("64xH100-SXM", 8, None).cluster
+    model = published_transformer("Llama-3-70B")
+    small = parse_machines("64xH100-SXM", 8, None).cluster
     one = Wish(
         model=model, cluster=small, global_batch=512, layout=parse_layout("tp=8,pp=8"), micro_batch=1, ways=("full",)
     )
@@ -97,8 +97,8 @@ def speed() -> dict[str, float]:
         cluster = replace(small, count=count)
         wish = Wish(model=model, cluster=cluster, global_batch=max(512, count))
         found[f"one cluster of {count} GPUs"] = cpu_seconds(lambda wish=wish: search(wish, fitted()))
-    wish = Wish(model=named("Llama-3-8B"), cluster=small, global_batch=512)
-    found["the catalogue"] = cpu_seconds(lambda: offers(wish, 1000, OfferLimits(), fitted()))
+    wish = Wish(model=published_transformer("Llama-3-8B"), cluster=small, global_batch=512)
+    found["the catalogue"] = cpu_seconds(lambda: find_offers(wish, 1000, OfferLimits(), fitted()))
     return found
 
 

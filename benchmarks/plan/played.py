@@ -18,7 +18,7 @@ from paceline.core.errors import UsageError
 from paceline.plan.cost.case import Case
 from paceline.plan.cost.constants import fitted
 from paceline.plan.cost.pipeline import simulate_case
-from paceline.plan.validate.prediction import chosen, predict, prepare
+from paceline.plan.validate.prediction import choose_candidates, predict_rows, prepare
 from paceline.plan.validate.published_rows import PublishedRow, read_rows
 
 
@@ -30,7 +30,7 @@ def even(case: Case) -> bool:
 def pipelines(rows: list[PublishedRow]) -> list[tuple[PublishedRow, Case]]:
     """Rows with a measured step and the candidate of each that is predicted."""
     prepared = prepare(rows)
-    picked = chosen(prepared, fitted().constants)
+    picked = choose_candidates(prepared, fitted().constants)
     first = np.searchsorted(prepared.owner, np.arange(len(rows)))
     cases = [
         (row, row.timed[picked[index] - first[index]])
@@ -43,7 +43,7 @@ def pipelines(rows: list[PublishedRow]) -> list[tuple[PublishedRow, Case]]:
 def errors() -> dict[str, list[tuple[float, float]]]:
     """By source, of each row: of the closed form and of the played pipeline."""
     rows = read_rows(ROWS)
-    closed = {id(row): found.step_s for row, found in zip(rows, predict(rows, fitted().constants), strict=True)}
+    closed = {id(row): found.step_s for row, found in zip(rows, predict_rows(rows, fitted().constants), strict=True)}
     found = defaultdict(list)
     for row, case in pipelines(rows):
         try:

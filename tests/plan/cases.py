@@ -12,14 +12,14 @@ from paceline.plan.cost.columns import columns_of
 from paceline.plan.cost.constants import fitted
 from paceline.plan.cost.memory import PeakMemory, memory
 from paceline.plan.cost.step_time import StepTime, step
-from paceline.plan.models.lookup import named
+from paceline.plan.models.lookup import published_transformer
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "plan" / "published.csv"
 
 
 def case(name: str = "Llama-3-8B", gpu: str = "H100-SXM", count: int = 8, *, seq: int = 8192, **how: Any) -> Case:
     """A transformer sharded over all GPUs unless axes are given."""
-    model = named(name)
+    model = published_transformer(name)
     assert model is not None
     axes = {axis: how.pop(axis) for axis in ("dp", "shard", "tp", "pp", "cp", "ep") if axis in how}
     layout = Layout(**(axes or {"shard": count}))

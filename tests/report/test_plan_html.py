@@ -16,10 +16,10 @@ from tests.report.test_html import LOADING, section
 
 from paceline.core.units import seconds, size
 from paceline.plan.cost.constants import fitted
-from paceline.plan.cost.machines import machines
-from paceline.plan.models.lookup import named
+from paceline.plan.cost.machines import parse_machines
+from paceline.plan.models.lookup import published_transformer
 from paceline.plan.search.advice import Advice, Target, advise
-from paceline.plan.search.offers import OfferLimits, offers
+from paceline.plan.search.offers import OfferLimits, find_offers
 from paceline.plan.search.wish import Wish
 from paceline.report.page.shell import asset
 from paceline.report.plan_html import offers_to_html, to_html
@@ -28,17 +28,17 @@ TODAY = date(2026, 11, 22)
 
 
 def advice_of(name: str, spec: str, *, tokens: float | None = None, **more: object) -> Advice:
-    model, rented = named(name), machines(spec, None, None)
+    model, rented = published_transformer(name), parse_machines(spec, None, None)
     assert model is not None
     wish = Wish(model=model, cluster=rented.cluster, **{"global_batch": 512, **more})
     return advise(wish, rented, Target(tokens=tokens, today=TODAY), fitted())
 
 
 def offers_page() -> str:
-    model = named("llama-3-8b")
+    model = published_transformer("llama-3-8b")
     assert model is not None
-    wish = Wish(model=model, cluster=machines("8xH100-SXM", None, None).cluster, global_batch=512)
-    found = offers(wish, 1000, OfferLimits(region="us-east-1", nodes=(1, 4)), fitted())
+    wish = Wish(model=model, cluster=parse_machines("8xH100-SXM", None, None).cluster, global_batch=512)
+    found = find_offers(wish, 1000, OfferLimits(region="us-east-1", nodes=(1, 4)), fitted())
     return offers_to_html(wish, found, 1000, TODAY)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.hardware.catalogue import Instance
     from paceline.plan.models.adapters import Adapted
     from paceline.plan.models.architecture import Model
-    from paceline.plan.models.captured_program import Trained
+    from paceline.plan.models.captured_program import CapturedProgram
     from paceline.plan.search.advice import Target
     from paceline.plan.search.wish import Wish
 
@@ -194,10 +194,10 @@ def _check_together(options: dict[str, Any]) -> None:
         raise UsageError(f"{', '.join(of_machines)} needs --gpus; give --gpus instead of --catalogue")
 
 
-def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Trained:
+def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | CapturedProgram:
     """Return the model that was named, or what a program was caught at."""
     from paceline.observe.catch import catch
-    from paceline.plan.models.captured_program import trained
+    from paceline.plan.models.captured_program import read_program
 
     program = program_of(ctx, options)
     if not ctx.meta["program"]:
@@ -208,21 +208,21 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Traine
                 f"script"
             )
         return program.arguments[0] if program.arguments else None
-    found = trained(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
+    found = read_program(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
     for line in found.told:
         click.echo(line)
     return found
 
 
-def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
+def _cluster(subject: str | None | CapturedProgram, options: dict[str, Any]) -> int:
     from paceline.cli.plan_next import after_plan
     from paceline.plan.cost.constants import fitted
-    from paceline.plan.cost.machines import machines
-    from paceline.plan.cost.plan import to_toml
+    from paceline.plan.cost.machines import parse_machines
+    from paceline.plan.cost.plan import recipe_toml
     from paceline.plan.search.advice import advise
     from paceline.report import plan_html, plan_json, plan_terminal
 
-    found = machines(options["gpus"], options["per_node"], options["network"], _prices(options))
+    found = parse_machines(options["gpus"], options["per_node"], options["network"], _prices(options))
     advice = advise(_wish(subject, found.cluster, options), found, _target(options), fitted())
     for line in plan_terminal.lines_of(advice):
         click.echo(line)
@@ -230,7 +230,7 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     if options["html"] is not None:
         _write_page(options["html"], plan_html.to_html(advice, then=after_plan(advice, options)))
     if options["recipe"] is not None and advice.best is not None:
-        write_text(options["recipe"], to_toml(advice.best, found.name, advice.wish.optimizer))
+        write_text(options["recipe"], recipe_toml(advice.best, found.name, advice.wish.optimizer))
         tell_written(options["recipe"])
     elif options["recipe"] is not None:
         click.echo(
@@ -241,14 +241,14 @@ def _cluster(subject: str | None | Trained, options: dict[str, Any]) -> int:
     return 0 if advice.best is not None else 1
 
 
-def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
+def _catalogue(subject: str | None | CapturedProgram, options: dict[str, Any]) -> int:
     from paceline.cli.plan_next import after_offers
     from paceline.plan.cost.constants import fitted
-    from paceline.plan.cost.machines import machines
-    from paceline.plan.search.offers import OfferLimits, offers
+    from paceline.plan.cost.machines import parse_machines
+    from paceline.plan.search.offers import OfferLimits, find_offers
     from paceline.report import plan_html, plan_json, plan_terminal
 
-    wish = _wish(subject, machines("8xH100-SXM", None, None).cluster, options)
+    wish = _wish(subject, parse_machines("8xH100-SXM", None, None).cluster, options)
     steps = _target(options).steps(wish)
     if steps is None:
         raise UsageError(
@@ -261,7 +261,7 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
         region=options["region"],
         table=_prices(options),
     )
-    found = offers(wish, steps, limits, fitted())
+    found = find_offers(wish, steps, limits, fitted())
     for line in plan_terminal.offer_lines(found, date.today()):
         click.echo(line)
     _write_json(options["json_file"], plan_json.offers_to_json(found))
@@ -271,22 +271,22 @@ def _catalogue(subject: str | None | Trained, options: dict[str, Any]) -> int:
     return 0
 
 
-def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) -> Wish:
+def _wish(subject: str | None | CapturedProgram, cluster: Any, options: dict[str, Any]) -> Wish:
     from paceline.plan.cost.case import parse_layout
-    from paceline.plan.models.captured_program import Trained
-    from paceline.plan.models.lookup import amount, model_of
+    from paceline.plan.models.captured_program import CapturedProgram
+    from paceline.plan.models.lookup import model_of, parse_amount
     from paceline.plan.search.wish import Wish
 
     numbers = {name: options[name] for name in _NUMBERS}
-    numbers["params"] = None if options["params"] is None else amount(options["params"])
-    caught = subject if isinstance(subject, Trained) else None
+    numbers["params"] = None if options["params"] is None else parse_amount(options["params"])
+    caught = subject if isinstance(subject, CapturedProgram) else None
     if caught and options["lora"] is not None:
         raise UsageError("--lora has no effect on a program; name a MODEL instead of the program, or leave out --lora")
     if caught and caught.adapted.adapters and options["recipe"] is not None:
         raise UsageError(
             "the program trains LoRA adapters, and a recipe cannot describe LoRA adapters; leave out --recipe"
         )
-    model = subject.model if isinstance(subject, Trained) else model_of(subject, numbers, options["image"])
+    model = subject.model if isinstance(subject, CapturedProgram) else model_of(subject, numbers, options["image"])
     usual = caught.samples * cluster.count if caught else _usual_batch(model, cluster.count)
     return Wish(
         model=model,
@@ -304,11 +304,11 @@ def _wish(subject: str | None | Trained, cluster: Any, options: dict[str, Any]) 
 
 
 def _adapted(model: Model, options: dict[str, Any]) -> Adapted:
-    from paceline.plan.models.adapters import Adapted, low_rank
+    from paceline.plan.models.adapters import Adapted, low_rank_adapters
 
     if options["lora"] is None:
         return Adapted()
-    return low_rank(model, options["lora"], options["lora_on"] or "qv", int(options["frozen_bits"] or 16))
+    return low_rank_adapters(model, options["lora"], options["lora_on"] or "qv", int(options["frozen_bits"] or 16))
 
 
 def _usual_format(cluster: Any) -> str:
@@ -317,7 +317,7 @@ def _usual_format(cluster: Any) -> str:
     return "fp16" if "fp16" in peaks and "bf16" not in peaks else "bf16"
 
 
-def _kept(caught: Trained | None, name: str | None) -> dict[str, Any]:
+def _kept(caught: CapturedProgram | None, name: str | None) -> dict[str, Any]:
     """Return the optimizer, and what it keeps: as it was asked for, as the program has it, or the usual one."""
     from paceline.plan.search.wish import OPTIMIZER_BYTES, Wish
 
@@ -328,10 +328,10 @@ def _kept(caught: Trained | None, name: str | None) -> dict[str, Any]:
 
 
 def _target(options: dict[str, Any]) -> Target:
-    from paceline.plan.models.lookup import amount
+    from paceline.plan.models.lookup import parse_amount
     from paceline.plan.search.advice import Target
 
-    tokens, samples = (options[name] and amount(options[name]) for name in ("target_tokens", "target_samples"))
+    tokens, samples = (options[name] and parse_amount(options[name]) for name in ("target_tokens", "target_samples"))
     source = "" if options["price"] is None else "given with --price"
     return Target(
         tokens=tokens, samples=samples, usd_per_hour=options["price"], price_source=source, today=date.today()

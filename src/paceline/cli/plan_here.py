@@ -47,8 +47,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     is trained. The predicted times come from the machine's profile, scaled to the machine's current speed.
     """
     from paceline.observe.catch import catch
-    from paceline.plan.calibrate.local_prediction import predicted
-    from paceline.plan.calibrate.profile import default_path, doubts, is_of_here, read_profile
+    from paceline.plan.calibrate.local_prediction import predict_program
+    from paceline.plan.calibrate.profile import default_path, is_of_this_machine, profile_doubts, read_profile
     from paceline.plan.calibrate.run import speed_now
     from paceline.report import here_json, here_terminal
 
@@ -56,11 +56,11 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     program = command_line(program_of(ctx, options))
     path = options["profile_file"] or default_path(os.environ)
     profile = read_profile(path)
-    for line in doubts(profile, date.today(), here=options["profile_file"] is None):
+    for line in profile_doubts(profile, date.today(), here=options["profile_file"] is None):
         click.echo(f"paceline: {line}", err=True)
     place = profile.place(options["ranks"])
     note = catch(program, {**os.environ, "PACELINE_CATCH_STEP": "1"}).note
-    found = predicted(note, profile, place.ranks, speed_now(place) if is_of_here(profile.made) else None)
+    found = predict_program(note, profile, place.ranks, speed_now(place) if is_of_this_machine(profile.made) else None)
     for line in here_terminal.lines_of(found, profile, options["ranks"]):
         click.echo(line)
     if options["json_file"] is not None:

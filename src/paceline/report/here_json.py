@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from paceline.plan.calibrate.local_prediction import Predicted
+from paceline.plan.calibrate.local_prediction import LocalPrediction
 from paceline.plan.calibrate.profile import Profile
 
 SCHEMA = "paceline.plan-here/1"
 
 
-def to_json(found: Predicted, profile: Profile, ranks: int) -> dict[str, Any]:
+def to_json(found: LocalPrediction, profile: Profile, ranks: int) -> dict[str, Any]:
     """Return what `--json` writes."""
     return {
         "schema": SCHEMA,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.core.units import count, percent, seconds, size
-from paceline.plan.calibrate.local_prediction import Predicted
+from paceline.plan.calibrate.local_prediction import LocalPrediction
 from paceline.plan.calibrate.profile import Figure, Profile
 
 _NAMES = {
@@ -29,7 +29,7 @@ _HELD = {
 _LEAST = 0.002  # share of a step below which a part is not shown
 
 
-def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
+def lines_of(found: LocalPrediction, profile: Profile, ranks: int) -> Iterator[str]:
     """Print a prediction."""
     made = profile.made
     who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with the batch size of the program"
@@ -47,7 +47,7 @@ def lines_of(found: Predicted, profile: Profile, ranks: int) -> Iterator[str]:
     yield from found.told
 
 
-def speed(found: Predicted) -> str:
+def speed(found: LocalPrediction) -> str:
     """Say what speed of the machine times are for."""
     then, now = found.reference, found.now
     what = "a product of two 512 x 512 fp32 matrices takes"

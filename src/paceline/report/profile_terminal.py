@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paceline.core.units import count, percent, seconds, significant, size
-from paceline.plan.calibrate.local_prediction import messages_of, rates_of
+from paceline.plan.calibrate.local_prediction import fit_rates, messages_of
 from paceline.plan.calibrate.profile import Figure, Moved, Profile, RankProfile
 
 _REFERENCE_FLOPS = 2 * 512**3
@@ -38,7 +38,7 @@ def _place(place: RankProfile, profile: Profile) -> Iterator[str]:
     product = f"a 512 x 512 matrix product takes {_figure(reference)}, {speed} GFLOP/s"
     yield f"{who}: {len(place.points)} operators; {product}"
     if place.blocks:
-        rates = rates_of(place, profile)
+        rates = fit_rates(place, profile)
         yield (
             f"  from {len(place.blocks)} measured models: {seconds(rates.call_s)} per operator call, "
             f"{_per_byte(rates.far_byte_s)} read outside the CPU caches, {_per_byte(rates.fresh_byte_s)} of a new "

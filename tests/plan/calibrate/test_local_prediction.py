@@ -18,7 +18,7 @@ from tests.plan.profiles import (
 )
 
 from paceline.core.errors import UsageError
-from paceline.plan.calibrate.local_prediction import live_bytes, predicted, rates_of
+from paceline.plan.calibrate.local_prediction import fit_rates, live_bytes, predict_program
 
 WIDTH, TOKENS = 512, 2048
 
@@ -57,16 +57,16 @@ def note(**changed):
 
 
 def test_what_blocks_take_beside_their_operators_is_found_again():
-    found = rates_of(profile().places[0], profile())
+    found = fit_rates(profile().places[0], profile())
     assert (found.call_s, found.far_byte_s) == (pytest.approx(CALL_S), pytest.approx(FAR_BYTE_S))
     assert found.scatter == pytest.approx(0, abs=1e-9)
     assert found.memory["transformer"] == (pytest.approx(FIRST_BYTES), pytest.approx(SHARE))
-    two = rates_of(profile().places[1], profile())  # its messages are known, and are no host's time
+    two = fit_rates(profile().places[1], profile())  # its messages are known, and are no host's time
     assert two.call_s == pytest.approx(CALL_S)
 
 
 def test_a_step_is_the_sum_of_its_parts():
-    found = predicted(note(), profile())
+    found = predict_program(note(), profile())
     parts = found.step_parts_s
     size = 4 * TOKENS * WIDTH
     assert parts["matrix"] == pytest.approx(40 * 2 * TOKENS * WIDTH**2 / FLOPS, rel=0.02)
@@ -80,7 +80,7 @@ def test_a_step_is_the_sum_of_its_parts():
 
 
 def test_times_are_brought_to_the_speed_of_now_and_what_was_measured_now_stays():
-    then, slower = predicted(note(), profile()), predicted(note(), profile(), now=figure(1.1 * REFERENCE_S))
+    then, slower = predict_program(note(), profile()), predict_program(note(), profile(), now=figure(1.1 * REFERENCE_S))
     data = then.step_parts_s["data"]
     assert (then.pace, slower.pace) == (1.0, pytest.approx(1.1))
     assert slower.step_parts_s["data"] == data
@@ -90,37 +90,37 @@ def test_times_are_brought_to_the_speed_of_now_and_what_was_measured_now_stays()
 
 @pytest.mark.parametrize(("pace", "says"), [(1.5, "1.50 times slower now"), (0.5, "2.00 times faster now")])
 def test_another_speed_than_that_of_the_profile_is_told(pace, says):
-    assert says in predicted(note(), profile(), now=figure(pace * REFERENCE_S)).told[0]
+    assert says in predict_program(note(), profile(), now=figure(pace * REFERENCE_S)).told[0]
 
 
 def test_memory_is_what_was_held_before_and_what_tensors_take():
-    found = predicted(note(), profile())
+    found = predict_program(note(), profile())
     live = 3 * 4 * TOKENS * WIDTH
     assert live_bytes(note()["step"]) == live
     assert found.memory_bytes == pytest.approx(320e6 + FIRST_BYTES + SHARE * live)
 
 
 def test_replicas_average_their_gradients_and_keep_them():
-    one, two = predicted(note(), profile()), predicted(note(), profile(), ranks=2)
+    one, two = predict_program(note(), profile()), predict_program(note(), profile(), ranks=2)
     assert two.step_parts_s["communication"] == pytest.approx(2 * LATENCY_S + 4e6 / LINK_BYTES_PER_S)
     assert two.memory_bytes - one.memory_bytes == pytest.approx(SHARE * 4e6)
 
 
 def test_batches_that_are_made_beside_take_cores_and_not_the_whole_time():
     beside = {"count": 3, "wall_s": [10e-3] * 3, "cpu_s": 20e-3, "workers": 0, "work_s": 0.05, "beside_s": None}
-    assert predicted(note(batches=beside), profile()).step_parts_s["data"] == pytest.approx(BESIDE * 20e-3)
+    assert predict_program(note(batches=beside), profile()).step_parts_s["data"] == pytest.approx(BESIDE * 20e-3)
     workers = {"count": 3, "wall_s": [1e-3] * 3, "cpu_s": 4e-3, "workers": 2, "work_s": 0.05, "beside_s": None}
-    assert predicted(note(batches=workers), profile()).step_parts_s["data"] == pytest.approx(BESIDE * 4e-3)
+    assert predict_program(note(batches=workers), profile()).step_parts_s["data"] == pytest.approx(BESIDE * 4e-3)
     seen = {**workers, "beside_s": 7e-3}  # with the program's own loader
-    assert predicted(note(batches=seen), profile()).step_parts_s["data"] == pytest.approx(7e-3)
+    assert predict_program(note(batches=seen), profile()).step_parts_s["data"] == pytest.approx(7e-3)
     slow = {"count": 3, "wall_s": [1.0] * 3, "cpu_s": 4e-3, "workers": 2, "work_s": 0.05, "beside_s": None}
-    found = predicted(note(batches=slow), profile())
+    found = predict_program(note(batches=slow), profile())
     assert found.step_s == pytest.approx(1.0)  # it cannot keep up
 
 
 def test_what_was_not_measured_is_taken_for_a_copy_and_told():
     strange = counted(operator("aten.erfinv.default", tensor(TOKENS, WIDTH)), 100)
-    found = predicted(note(operators=[*note()["step"]["operators"], strange]), profile())
+    found = predict_program(note(operators=[*note()["step"]["operators"], strange]), profile())
     assert "erfinv.default" in found.told[0]
     assert found.step_parts_s["bandwidth"] > 150 * 4 * TOKENS * WIDTH / BYTES_PER_S
 
@@ -129,4 +129,4 @@ def test_a_program_whose_step_could_not_be_followed_is_refused():
     without = note()
     del without["step"]
     with pytest.raises(UsageError, match="two steps of Toy could not be traced"):
-        predicted(without, profile())
+        predict_program(without, profile())

@@ -7,7 +7,7 @@ import pytest
 from tests.plan.profiles import profile
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.plan.calibrate.profile import default_path, doubts, read_profile, write_profile
+from paceline.plan.calibrate.profile import default_path, profile_doubts, read_profile, write_profile
 
 TODAY = date(2026, 11, 22)
 
@@ -54,12 +54,12 @@ def test_one_that_is_not_there_and_one_that_cannot_be_written(tmp_path):
 
 
 def test_doubts_are_told():
-    assert doubts(profile(), TODAY, here=True) == []
-    assert "91 days old" in doubts(profile(day=date(2026, 8, 23)), TODAY, here=True)[0]
-    assert doubts(profile(day=date(2026, 8, 24)), TODAY, here=True) == []
-    assert "of another machine (there: Abacus" in doubts(profile(cpu_model="Abacus"), TODAY, here=True)[0]
-    assert doubts(profile(cpu_model="Abacus"), TODAY, here=False) == []
-    assert "other processes used" in doubts(profile(others_cores=1e3), TODAY, here=True)[0]
+    assert profile_doubts(profile(), TODAY, here=True) == []
+    assert "91 days old" in profile_doubts(profile(day=date(2026, 8, 23)), TODAY, here=True)[0]
+    assert profile_doubts(profile(day=date(2026, 8, 24)), TODAY, here=True) == []
+    assert "of another machine (there: Abacus" in profile_doubts(profile(cpu_model="Abacus"), TODAY, here=True)[0]
+    assert profile_doubts(profile(cpu_model="Abacus"), TODAY, here=False) == []
+    assert "other processes used" in profile_doubts(profile(others_cores=1e3), TODAY, here=True)[0]
 
 
 def test_where_a_profile_is_kept():

@@ -6,16 +6,16 @@ from tests.plan.cases import case, memory_of, step_of
 from paceline.core.errors import UsageError
 from paceline.plan.cost.case import CHUNKED, SCHEDULES
 from paceline.plan.cost.constants import fitted
-from paceline.plan.cost.partition import spread
+from paceline.plan.cost.partition import blocks_per_stage
 from paceline.plan.cost.pipeline import (
     Pipe,
     StagePasses,
     Task,
     micro_batches_kept,
-    order,
     simulate,
     simulate_case,
     spans,
+    tasks_of_rank,
 )
 from paceline.train.parallel.balance import cut
 
@@ -98,7 +98,7 @@ def test_the_slowest_stage_sets_the_pace():
 @pytest.mark.parametrize(("schedule", "micro_steps"), [("1f1b", 3), ("interleaved", 6), ("zero-bubble", 6)])
 def test_micro_batches_that_do_not_go_round_are_refused(schedule, micro_steps):
     with pytest.raises(UsageError, match="micro-batches"):
-        order(Pipe(schedule, 4, 2, micro_steps), 0)
+        tasks_of_rank(Pipe(schedule, 4, 2, micro_steps), 0)
 
 
 def test_orders_are_those_that_torch_runs():
@@ -113,13 +113,13 @@ def test_orders_are_those_that_torch_runs():
                 theirs._n_microbatches, theirs.microbatches_per_round = pipe.micro_steps, pipe.ranks
                 actions = filter(None, theirs._calculate_single_rank_operations(rank))
                 named = [Task(words[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions]
-                assert named == order(pipe, rank)
+                assert named == tasks_of_rank(pipe, rank)
 
 
 @pytest.mark.parametrize("head", [0.1, 1.0, 1.23, 5.2])
 def test_stages_cost_as_little_as_those_that_the_engine_cuts(head):
     for layers, stages in [(8, 1), (7, 3), (32, 4), (31, 16), (12, 12), (40, 6)]:
-        blocks = spread(layers, head, stages)
+        blocks = blocks_per_stage(layers, head, stages)
         costs = [0.0, *[1.0] * layers, head]
         assert sum(blocks) == layers
         dearest = max(sum(costs[index] for index in part) for part in cut(costs, stages))

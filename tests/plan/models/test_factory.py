@@ -4,7 +4,7 @@ import pytest
 
 from paceline.cli import main
 from paceline.core.errors import UsageError
-from paceline.plan.models.factory import from_factory
+from paceline.plan.models.factory import model_from_factory
 
 pytest.importorskip("torch")
 
@@ -93,26 +93,26 @@ def models(tmp_path):
 
 
 def test_a_module_is_read_from_its_weights(models):
-    found = from_factory(f"{models}:Model", 8192)
+    found = model_from_factory(f"{models}:Model", 8192)
     assert (found.layers, found.hidden, found.heads, found.kv_heads, found.head_dim) == (32, 4096, 32, 8, 128)
     assert (found.ffn, found.vocab, found.gated, found.tied) == (14336, 128256, True, False)
     assert found.params == pytest.approx(8.03e9, rel=0.01)
 
 
 def test_a_plain_and_tied_one_too(models):
-    found = from_factory(f"{models}:small", 1024)
+    found = model_from_factory(f"{models}:small", 1024)
     assert (found.gated, found.tied, found.kv_heads) == (False, True, 12)
     assert found.params == pytest.approx(124e6, rel=0.02)
 
 
 def test_heads_are_those_of_the_blocks_that_are_planned(models):
-    found = from_factory(f"{models}:with_pictures", 1024)
+    found = model_from_factory(f"{models}:with_pictures", 1024)
     assert (found.heads, found.kv_heads, found.head_dim) == (12, 4, 64)
-    assert from_factory(f"{models}:latent", 1024).head_dim == 80  # scores take 96, sums of values 64
+    assert model_from_factory(f"{models}:latent", 1024).head_dim == 80  # scores take 96, sums of values 64
 
 
 def test_seventy_billion_weights_take_no_memory(models):
-    assert from_factory(f"{models}:seventy", 8192).params == pytest.approx(70.6e9, rel=0.01)
+    assert model_from_factory(f"{models}:seventy", 8192).params == pytest.approx(70.6e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_seventy_billion_weights_take_no_memory(models):
 )
 def test_what_is_no_transformer_is_said(models, name, message):
     with pytest.raises(UsageError, match=message):
-        from_factory(f"{models}:{name}", 1024)
+        model_from_factory(f"{models}:{name}", 1024)
 
 
 def test_a_module_that_is_not_there():
     with pytest.raises(UsageError, match="cannot be imported"):
-        from_factory("no_such_module_here:make", 1024)
+        model_from_factory("no_such_module_here:make", 1024)
 
 
 def test_the_command_takes_a_factory(models, capsys):
@@ -189,6 +189,6 @@ def stacked():
 def test_experts_are_read_from_lists_and_from_stacks(tmp_path, monkeypatch, name):
     (tmp_path / "experts.py").write_text(EXPERTS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    found = from_factory(f"experts.py:{name}", 512)
+    found = model_from_factory(f"experts.py:{name}", 512)
     assert (found.experts, found.top_k, found.expert_ffn, found.shared_ffn) == (16, 4, 512, 1024)
     assert (found.layers, found.dense_layers, found.ffn, found.gated) == (6, 1, 2048, True)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.huggingface_config import from_config
+from paceline.plan.models.huggingface_config import transformer_from_config
 from paceline.plan.models.lookup import model_of
 
 DECODER = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32000}
@@ -54,20 +54,24 @@ def split(word):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_config_gives_the_published_size(tmp_path, name):
     weights, words = PUBLISHED[name]
-    assert from_config(written(tmp_path / "config.json", of_words(words))).params == pytest.approx(weights, rel=0.01)
+    assert transformer_from_config(written(tmp_path / "config.json", of_words(words))).params == pytest.approx(
+        weights, rel=0.01
+    )
 
 
 def test_an_encoder_with_a_decoder_is_all_its_blocks(tmp_path):
-    t5 = from_config(written(tmp_path / "t5.json", T5_LARGE | {"vocab_size": 32128, "is_encoder_decoder": True}))
+    t5 = transformer_from_config(
+        written(tmp_path / "t5.json", T5_LARGE | {"vocab_size": 32128, "is_encoder_decoder": True})
+    )
     assert t5.layers == 48
     assert t5.params == pytest.approx(738e6, rel=0.01)
     heads = {"encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "max_position_embeddings": 1024}
-    bart = from_config(written(tmp_path / "bart.json", BART_LARGE | heads))
+    bart = transformer_from_config(written(tmp_path / "bart.json", BART_LARGE | heads))
     assert bart.params == pytest.approx(406e6, rel=0.01)
 
 
 def test_the_text_part_of_a_model_with_pictures_is_planned_and_named_so(tmp_path):
-    found = from_config(written(tmp_path / "c.json", {"model_type": "gemma3", "text_config": DECODER}))
+    found = transformer_from_config(written(tmp_path / "c.json", {"model_type": "gemma3", "text_config": DECODER}))
     assert (found.layers, found.name) == (32, "gemma3 (its text part)")
 
 
@@ -84,7 +88,7 @@ def test_the_text_part_of_a_model_with_pictures_is_planned_and_named_so(tmp_path
 )
 def test_nonsense_is_refused_with_what_it_said(tmp_path, change, said):
     with pytest.raises(UsageError, match=said):
-        from_config(written(tmp_path / "config.json", DECODER | change))
+        transformer_from_config(written(tmp_path / "config.json", DECODER | change))
 
 
 QWEN = {
@@ -109,7 +113,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_pos
 def test_a_config_with_few_fields_gives_the_published_size(tmp_path, config, millions):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
-    assert from_config(path).params / 1e6 == pytest.approx(millions, rel=0.01)
+    assert transformer_from_config(path).params / 1e6 == pytest.approx(millions, rel=0.01)
     assert model_of(str(path), {"seq": 512}).seq == 512
 
 
@@ -118,4 +122,4 @@ def test_another_json_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UsageError):
-        from_config(path)
+        transformer_from_config(path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.lookup import amount, from_numbers, model_of, named
+from paceline.plan.models.lookup import model_of, parse_amount, published_transformer, transformer_from_numbers
 
 
 @pytest.mark.parametrize(
@@ -26,25 +26,25 @@ from paceline.plan.models.lookup import amount, from_numbers, model_of, named
     ],
 )
 def test_published_models_have_their_published_size(name, billions):
-    assert named(name).params / 1e9 == pytest.approx(billions, rel=0.03)
+    assert published_transformer(name).params / 1e9 == pytest.approx(billions, rel=0.03)
 
 
 @pytest.mark.parametrize("name", ["MPT-7b", "GPT-52B", "my own model", "Llama-3-7000B", ""])
 def test_other_names_are_not_guessed(name):
-    assert named(name) is None
+    assert published_transformer(name) is None
 
 
 def test_active_weights_are_those_of_the_experts_a_token_reaches():
-    model = named("Qwen3_30B_a3B")
+    model = published_transformer("Qwen3_30B_a3B")
     active = model.params - model.expert_params * (1 - model.top_k / model.experts)
     assert active / 1e9 == pytest.approx(3.3, rel=0.1)
 
 
 def test_numbers_are_filled_in_with_the_usual_proportions():
-    model = from_numbers("x", params=52e9, seq=1024)
+    model = transformer_from_numbers("x", params=52e9, seq=1024)
     assert model.params == pytest.approx(52e9, rel=0.05)
-    assert from_numbers("x", arch="llama", seq=2048, given={"layers": 32, "hidden": 4096}).ffn == 11008
-    grouped = from_numbers(
+    assert transformer_from_numbers("x", arch="llama", seq=2048, given={"layers": 32, "hidden": 4096}).ffn == 11008
+    grouped = transformer_from_numbers(
         "x", arch="llama-gqa", params=70.6e9, seq=8192, given={"layers": 80, "hidden": 8192, "heads": 64}
     )
     assert (grouped.kv_heads, grouped.params) == (8, pytest.approx(70.6e9, rel=0.01))
@@ -52,7 +52,7 @@ def test_numbers_are_filled_in_with_the_usual_proportions():
 
 def test_a_model_without_any_size_is_refused():
     with pytest.raises(UsageError, match="--layers --hidden"):
-        from_numbers("x", seq=1024)
+        transformer_from_numbers("x", seq=1024)
 
 
 SIZE = {"layers": 32, "hidden": 4096, "heads": 32}
@@ -100,10 +100,10 @@ def test_numbers_change_what_a_name_gives():
 
 @pytest.mark.parametrize(("text", "value"), [("8b", 8e9), ("70.6B", 70.6e9), ("1t", 1e12), ("350m", 350e6), ("12", 12)])
 def test_amounts(text, value):
-    assert amount(text) == value
+    assert parse_amount(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "b", "-8b", "0", "1.2.3m", "8 billion"])
 def test_no_amounts(text):
     with pytest.raises(UsageError):
-        amount(text)
+        parse_amount(text)

@@ -7,8 +7,8 @@ import pytest
 from paceline.cli import main
 from paceline.core.errors import UsageError
 from paceline.plan.models.convnets import convnet
-from paceline.plan.models.factory import from_factory
-from paceline.plan.models.module_tree import ModulePart, network_of
+from paceline.plan.models.factory import model_from_factory
+from paceline.plan.models.module_tree import ModulePart, image_network_of
 
 MODEL = """
 import torch
@@ -61,16 +61,16 @@ KEPT = 3 * 64 * 64 + PLACES * (32 + 32 + 32) + 2 * PLACES * 32
 
 def test_a_factory_is_counted_as_by_hand(folder):
     pytest.importorskip("torch")
-    found = from_factory("model.py:Net", 0, 64)
+    found = model_from_factory("model.py:Net", 0, 64)
     assert (found.flops, found.narrow_flops) == (FLOPS, 2.0 * PLACES * 32 * 9)
     assert (found.outputs, found.layers, found.gated) == (OUTPUTS, 4, True)
     assert (found.kept, found.kept_bytes) == (KEPT, 0)
     assert found.params == 3 * 32 * 9 + 32 + 32 * 9 + 32 + 32 * 64 + 64 + 64 * 10 + 10
     with pytest.raises(UsageError, match="--image 224"):
-        from_factory("model.py:Net", 2048)
+        model_from_factory("model.py:Net", 2048)
     (folder / "flat.py").write_text("from torch import nn\nmake = lambda: nn.Linear(8, 8)\n", encoding="utf-8")
     with pytest.raises(UsageError, match="does not accept an image"):
-        from_factory("flat.py:make", 2048, 64)
+        model_from_factory("flat.py:make", 2048, 64)
 
 
 @pytest.mark.parametrize("values", [(), ("--values",)])
@@ -93,7 +93,7 @@ def test_what_mostly_does_not_convolve_is_refused():
     convolution = {"kind": "convolution", "weights": 10, "groups": 1, "channels": 10, "outputs": 100}
     module = ModulePart(kind="vit", embedding=False, heads=None, weights=(), children=())
     with pytest.raises(UsageError, match="mostly convolutions"):
-        network_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
+        image_network_of(module, "ViT", [linear, convolution], {"elements": 1, "other_bytes": 0}, 10)
 
 
 BOTTLENECK = """
@@ -128,7 +128,7 @@ class ResNet50(nn.Sequential):
 def test_what_a_published_network_keeps_is_what_autograd_keeps(folder):
     pytest.importorskip("torch")
     (folder / "resnet.py").write_text(BOTTLENECK, encoding="utf-8")
-    counted, published = from_factory("resnet.py:ResNet50", 0, 224), convnet("resnet-50")
+    counted, published = model_from_factory("resnet.py:ResNet50", 0, 224), convnet("resnet-50")
     assert published.kept == pytest.approx(counted.kept, rel=0.03)
     assert published.params == pytest.approx(counted.params, rel=0.01)
     assert counted.kept_bytes == 8 * 64 * 56 * 56  # indices of the pooling
@@ -157,7 +157,7 @@ class Vision(nn.Module):
 def test_a_vision_transformer_is_its_patches(folder):
     pytest.importorskip("torch")
     (folder / "vision.py").write_text(VISION, encoding="utf-8")
-    found = from_factory("vision.py:Vision", 0, 224)
+    found = model_from_factory("vision.py:Vision", 0, 224)
     assert (found.layers, found.hidden, found.heads, found.ffn, found.seq) == (6, 384, 6, 1536, 196)
     assert (found.vocab, found.causal) == (10, False)
     assert found.params == pytest.approx(6 * (12 * 384**2 + 13 * 384) + 384 * (768 + 197 + 10), rel=0.01)

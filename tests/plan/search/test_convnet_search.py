@@ -5,7 +5,7 @@ import pytest
 from paceline.core.errors import UsageError
 from paceline.plan.cost.case import parse_layout
 from paceline.plan.cost.constants import SURE, fitted
-from paceline.plan.cost.machines import machines
+from paceline.plan.cost.machines import parse_machines
 from paceline.plan.models.convnets import convnet
 from paceline.plan.search.search import largest_batch, search
 from paceline.plan.search.wish import Wish
@@ -13,7 +13,10 @@ from paceline.plan.search.wish import Wish
 
 def wish(batch=2048, **more):
     return Wish(
-        model=convnet("resnet-50"), cluster=machines("8xA100-80GB-SXM", 8, None).cluster, global_batch=batch, **more
+        model=convnet("resnet-50"),
+        cluster=parse_machines("8xA100-80GB-SXM", 8, None).cluster,
+        global_batch=batch,
+        **more,
     )
 
 

@@ -10,10 +10,10 @@ from tests.plan.cases import memory_of, step_of
 from paceline.core.errors import UsageError
 from paceline.plan.cost.case import parse_layout
 from paceline.plan.cost.constants import SURE, fitted
-from paceline.plan.cost.machines import machines
+from paceline.plan.cost.machines import parse_machines
 from paceline.plan.cost.pipeline import simulate_case
-from paceline.plan.cost.plan import to_toml
-from paceline.plan.models.lookup import named
+from paceline.plan.cost.plan import recipe_toml
+from paceline.plan.models.lookup import published_transformer
 from paceline.plan.search.search import largest_batch, search
 from paceline.plan.search.wish import Wish
 from paceline.train.recipe import made
@@ -22,7 +22,9 @@ TODAY = date(2026, 11, 22)
 
 
 def wish(name="Llama-3-8B", spec="16xH100-SXM", batch=256, **more):
-    return Wish(model=named(name), cluster=machines(spec, 8, None).cluster, global_batch=batch, **more)
+    return Wish(
+        model=published_transformer(name), cluster=parse_machines(spec, 8, None).cluster, global_batch=batch, **more
+    )
 
 
 def test_every_plan_divides_fits_and_is_predicted_as_it_would_be_alone():
@@ -139,4 +141,4 @@ def test_every_second_block_lies_between_none_and_all():
     }
     assert plans["none"].step_s < plans["half"].step_s < plans["full"].step_s
     assert plans["none"].memory_bytes > plans["half"].memory_bytes > plans["full"].memory_bytes
-    assert made(tomllib.loads(to_toml(plans["half"], "x", "adamw"))).memory.checkpoint_every == 2
+    assert made(tomllib.loads(recipe_toml(plans["half"], "x", "adamw"))).memory.checkpoint_every == 2

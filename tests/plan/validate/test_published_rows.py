@@ -8,8 +8,8 @@ from tests.plan.cases import PUBLISHED
 from paceline.core.errors import UsageError
 from paceline.plan.cost.constants import fitted
 from paceline.plan.validate.accuracy import validate
-from paceline.plan.validate.prediction import predict
-from paceline.plan.validate.published_rows import number, parse, read_rows
+from paceline.plan.validate.prediction import predict_rows
+from paceline.plan.validate.published_rows import parse_number, parse_row, read_rows
 
 BASE = {
     "id": "1",
@@ -36,7 +36,7 @@ BASE = {
 
 
 def test_a_row_becomes_a_case():
-    row = parse(BASE)
+    row = parse_row(BASE)
     (case,) = row.cases
     assert (case.layout.tp, case.layout.dp, case.training.micro_steps) == (4, 32, 1)
     assert (case.training.recompute, case.training.attention, case.training.overlap_reduce) == ("full", "plain", False)
@@ -55,9 +55,9 @@ def test_what_was_measured_is_never_read():
     )
     other = {**BASE, **dict.fromkeys(measured, "123"), "status": "OOM"}
     bare = {**BASE, **dict.fromkeys(measured, ""), "status": ""}
-    assert parse(other).cases == parse(bare).cases == parse(BASE).cases
+    assert parse_row(other).cases == parse_row(bare).cases == parse_row(BASE).cases
     known = fitted().constants
-    assert predict([parse(other)], known)[0].step_s == predict([parse(bare)], known)[0].step_s
+    assert predict_rows([parse_row(other)], known)[0].step_s == predict_rows([parse_row(bare)], known)[0].step_s
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_was_measured_is_never_read():
     [("tokens_per_s_per_gpu", "2000", 512 * 2048 / 2000 / 128), ("samples_per_s", "64", 8.0)],
 )
 def test_any_published_rate_gives_the_step(column, figure, seconds):
-    assert parse({**BASE, "iter_time_s": "", column: figure}).step_s == pytest.approx(seconds)
+    assert parse_row({**BASE, "iter_time_s": "", column: figure}).step_s == pytest.approx(seconds)
 
 
 def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
-    row = parse({**BASE, "micro_batch": ""})
+    row = parse_row({**BASE, "micro_batch": ""})
     assert [case.training.micro_batch for case in row.cases] == [1, 2, 4, 8, 16]
-    chosen = predict([row], fitted().constants)[0]
+    chosen = predict_rows([row], fitted().constants)[0]
     assert "micro-batch" in chosen.assumed
 
 
@@ -97,9 +97,9 @@ def test_an_open_micro_batch_leaves_every_size_that_fits_the_batch():
     ],
 )
 def test_a_row_that_makes_no_sense_has_its_reason(changes, reason):
-    row = parse({**BASE, **changes})
+    row = parse_row({**BASE, **changes})
     assert reason in row.reason
-    (found,) = predict([row], fitted().constants)
+    (found,) = predict_rows([row], fitted().constants)
     assert (found.step_s, found.reason) == (None, row.reason)
 
 
@@ -119,7 +119,7 @@ def test_a_row_that_makes_no_sense_has_its_reason(changes, reason):
     ],
 )
 def test_cards_are_understood(name, memory, card):
-    (case,) = parse({**BASE, "gpu": name, "gpu_mem_gib": memory}).cases
+    (case,) = parse_row({**BASE, "gpu": name, "gpu_mem_gib": memory}).cases
     assert case.cluster.gpu.name == card
 
 
@@ -136,7 +136,7 @@ def test_cards_are_understood(name, memory, card):
     ],
 )
 def test_networks_are_understood(text, gigabytes):
-    found = parse({**BASE, "network": text}).cases[0].cluster.network_bytes_per_s
+    found = parse_row({**BASE, "network": text}).cases[0].cluster.network_bytes_per_s
     assert found == (None if gigabytes is None else gigabytes * 1e9)
 
 
@@ -145,7 +145,7 @@ def test_networks_are_understood(text, gigabytes):
     st.dictionaries(st.sampled_from(sorted(BASE)), st.text(max_size=12) | st.integers().map(str) | st.floats().map(str))
 )
 def test_no_text_breaks_a_row(changes):
-    row = parse({**BASE, **changes})
+    row = parse_row({**BASE, **changes})
     assert bool(row.cases) != bool(row.reason)
 
 
@@ -174,10 +174,10 @@ def test_spreadsheets_have_delimiters_marks_and_capitals_of_their_own(tmp_path, 
 
 
 def test_a_comma_is_of_thousands_and_never_of_decimals():
-    assert number({"seconds": "1,234,567.5"}, "seconds") == 1234567.5
+    assert parse_number({"seconds": "1,234,567.5"}, "seconds") == 1234567.5
     for text in ("6,0", "12,3456", "1,23"):
         with pytest.raises(UsageError, match="must be a number above zero; use a point for decimals"):
-            number({"seconds": text}, "seconds")
+            parse_number({"seconds": text}, "seconds")
 
 
 def test_the_published_rows_are_read():
@@ -189,14 +189,16 @@ def test_the_published_rows_are_read():
 def test_networks_have_memory_in_the_kind_of_their_source_and_may_run_out():
     row = {"source": "s", "framework": "PyTorch DDP", "model": "ResNet-50", "gpu": "V100-16GB-SXM2", "n_gpus": "8"}
     small, large = (
-        parse({**row, "micro_batch": str(size), "global_batch": str(8 * size), "precision": "fp32", "status": status})
+        parse_row(
+            {**row, "micro_batch": str(size), "global_batch": str(8 * size), "precision": "fp32", "status": status}
+        )
         for size, status in ((64, "ok"), (256, "OOM"))
     )
     report = validate([small, large], fitted())
     assert (report.oom.right, report.oom.wrong_fits, report.oom.wrong_ooms) == (2, 0, 0)
     first = report.predictions[0]
     assert first.memory_bytes == pytest.approx(first.needed_bytes - fitted().constants.context)  # reserved
-    unsaid = parse({**row, "precision": "fp32"})  # as many pictures as fit
+    unsaid = parse_row({**row, "precision": "fp32"})  # as many pictures as fit
     assert 64 <= unsaid.cases[0].training.micro_batch < 256
 
 
@@ -210,11 +212,11 @@ def test_networks_have_memory_in_the_kind_of_their_source_and_may_run_out():
     ],
 )
 def test_nonsense_has_its_reason(change, said):
-    assert said in parse({**BASE, **change}).reason
+    assert said in parse_row({**BASE, **change}).reason
 
 
 def test_what_a_row_leaves_out_is_taken_from_the_rest():
-    assert parse({**BASE, "source": ""}).source == "unnamed"
-    assert parse({**BASE, "n_gpus": "", "dp": "32"}).cases[0].cluster.count == 128
-    old = parse({**BASE, "gpu": "V100-32GB-SXM2", "precision": ""})
+    assert parse_row({**BASE, "source": ""}).source == "unnamed"
+    assert parse_row({**BASE, "n_gpus": "", "dp": "32"}).cases[0].cluster.count == 128
+    old = parse_row({**BASE, "gpu": "V100-32GB-SXM2", "precision": ""})
     assert old.cases[0].training.precision == "fp16"

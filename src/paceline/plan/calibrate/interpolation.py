@@ -48,7 +48,7 @@ def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
     return min(max(height, low - slack), high + slack)
 
 
-def surface(points: Sequence[tuple[Sequence[float], float, float]]) -> CostSurface:
+def cost_surface(points: Sequence[tuple[Sequence[float], float, float]]) -> CostSurface:
     """Make a surface of sizes, seconds and work of each point."""
     sizes = np.log2(np.array([point[0] for point in points], dtype=np.float64))
     rates = np.log2(np.array([seconds / work for _, seconds, work in points], dtype=np.float64))
@@ -67,7 +67,7 @@ class MessageTime:
         return self.latency_s + sent_bytes / self.bytes_per_s
 
 
-def line(points: Sequence[tuple[float, float]]) -> MessageTime:
+def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
     """Fit bytes and seconds of messages, each point's relative error weighing alike.
 
     Raises:
@@ -83,7 +83,7 @@ def line(points: Sequence[tuple[float, float]]) -> MessageTime:
     return MessageTime(latency_s=max(float(found[0]), float(seconds.min()) * 1e-3), bytes_per_s=1 / slope)
 
 
-def rates(parts: Sequence[Sequence[float]], rests: Sequence[float], wholes: Sequence[float]) -> list[float]:
+def fit_part_rates(parts: Sequence[Sequence[float]], rests: Sequence[float], wholes: Sequence[float]) -> list[float]:
     """Return what one of each part takes, none below zero, so that parts add up to the rests of some wholes.
 
     Args:

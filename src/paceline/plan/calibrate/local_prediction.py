@@ -20,7 +20,13 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.units import seconds
-from paceline.plan.calibrate.interpolation import CostSurface, MessageTime, line, rates, surface
+from paceline.plan.calibrate.interpolation import (
+    CostSurface,
+    MessageTime,
+    cost_surface,
+    fit_message_time,
+    fit_part_rates,
+)
 from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
 from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
 
@@ -78,7 +84,7 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
+class LocalPrediction:
     """A step of one rank, and what its process holds at most.
 
     Attributes:
@@ -110,7 +116,7 @@ class Surfaces:
         families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
         for point in points:
             families.setdefault(point.family, []).append((point.sizes, point.time.seconds, point.work))
-        self._families: dict[str, CostSurface] = {name: surface(found) for name, found in families.items()}
+        self._families: dict[str, CostSurface] = {name: cost_surface(found) for name, found in families.items()}
 
     def seconds(self, kind: OperatorKind) -> float | None:
         """Return the time of an operator; None where none of its family was measured."""
@@ -124,7 +130,7 @@ class Surfaces:
         return 0.0 if found is None else found.seconds((size,), size)
 
 
-def counted(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
+def count_step(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
     """Add up a step as `observe.probe.tally` has counted it."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
@@ -164,7 +170,7 @@ def live_bytes(step: Mapping[str, Any]) -> int:
     return int(most)
 
 
-def rates_of(place: RankProfile, profile: Profile) -> Rates:
+def fit_rates(place: RankProfile, profile: Profile) -> Rates:
     """Fit what blocks take beside their operators.
 
     Raises:
@@ -180,7 +186,7 @@ def rates_of(place: RankProfile, profile: Profile) -> Rates:
         for each in place.blocks
     ]
     parts = [[float(each.calls), each.far_bytes, each.fresh_bytes] for each in place.blocks]
-    found = rates(parts, rests, [each.step.seconds * (_USUAL + _scatter(each)) for each in place.blocks])
+    found = fit_part_rates(parts, rests, [each.step.seconds * (_USUAL + _scatter(each)) for each in place.blocks])
     missed = [
         (rest - sum(a * b for a, b in zip(part, found, strict=True))) / each.step.seconds
         for each, part, rest in zip(place.blocks, parts, rests, strict=True)
@@ -214,14 +220,16 @@ def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
     grown = [float(each.peak_bytes - each.held_bytes) for each in own]
     if len(own) == 1:
         return max(0.0, grown[0] - own[0].live_bytes), 1.0
-    first, share = rates([[1.0, float(each.live_bytes)] for each in own], grown, [float(e.peak_bytes) for e in own])
+    first, share = fit_part_rates(
+        [[1.0, float(each.live_bytes)] for each in own], grown, [float(e.peak_bytes) for e in own]
+    )
     return first, share
 
 
 def messages_of(profile: Profile, name: str, ranks: int) -> MessageTime | None:
     """Return latency and bandwidth of a collective; None where it was not measured."""
     points = [(e.sent_bytes, e.time.seconds) for e in profile.messages if e.name == name and e.ranks == ranks]
-    return line(points) if len({sent for sent, _ in points}) > 1 else None
+    return fit_message_time(points) if len({sent for sent, _ in points}) > 1 else None
 
 
 def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
@@ -243,7 +251,9 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
     return buckets * sent.latency_s + gradient_bytes / sent.bytes_per_s
 
 
-def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None) -> Predicted:
+def predict_program(
+    note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None
+) -> LocalPrediction:
     """Predict the program of a note of `observe.probe.catch`, with its step counted, on one or more ranks (replicas).
 
     Args:
@@ -258,7 +268,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
     if "step" not in note:
         raise UsageError(f"two steps of {note['model']['class']} could not be traced without real weights: {_REASON}")
     place = profile.place(ranks)
-    rate, counts = rates_of(place, profile), counted(note["step"], Surfaces(place.points))
+    rate, counts = fit_rates(place, profile), count_step(note["step"], Surfaces(place.points))
     parts = {
         **dict(counts.seconds),
         "host": counts.calls * rate.call_s,
@@ -273,7 +283,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
     step_s = sum(parts.values())
     off = 1.28 * math.hypot(rate.scatter, _spread(place.reference))
     memory = _held(counts, rate, _before(note, place, profile), gradients)
-    return Predicted(
+    return LocalPrediction(
         step_s=step_s,
         step_low_s=step_s / (1 + off),
         step_high_s=step_s * (1 + off),
@@ -282,7 +292,7 @@ def predicted(note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Fi
         memory_parts_bytes=memory,
         reference=place.reference,
         now=now,
-        told=(*_told(note, counts), *_another_speed(pace)),
+        told=(*_remarks(note, counts), *_another_speed(pace)),
     )
 
 
@@ -337,7 +347,7 @@ def _before(note: Mapping[str, Any], place: RankProfile, profile: Profile) -> fl
     return float(note["step"]["resident"]["now"] or 0) + max(0.0, own - alone)
 
 
-def _told(note: Mapping[str, Any], counts: StepCounts) -> list[str]:
+def _remarks(note: Mapping[str, Any], counts: StepCounts) -> list[str]:
     found = []
     if sum(counts.unknown.values()) > _TOLD * counts.total_s:
         names = ", ".join(f"{name.removeprefix('aten.')} ({seconds(took)})" for name, took in counts.unknown.items())

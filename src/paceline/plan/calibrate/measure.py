@@ -67,7 +67,7 @@ def operators_of(step: Any) -> dict[str, Any]:
     return tally.described()
 
 
-def distinct(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mapping[str, Any]]:
+def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mapping[str, Any]]:
     """Return operators whose time is not known from others, and add them to the known."""
     found = []
     for operator in operators:
@@ -79,7 +79,7 @@ def distinct(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mappin
     return found
 
 
-def call_of(operator: Mapping[str, Any], device: Any) -> Any:
+def replay_of(operator: Mapping[str, Any], device: Any) -> Any:
     """Return what calls an operator on new tensors; None where it cannot be made again."""
     import torch
 
@@ -151,7 +151,7 @@ def _speed(task: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     pace = _reference_speed(torch, _device(torch))
-    return {"times": [_told(time_work(pace.work, pace.wait, task["spend_s"])) for _ in range(task["times"])]}
+    return {"times": [_figures(time_work(pace.work, pace.wait, task["spend_s"])) for _ in range(task["times"])]}
 
 
 def _operators(task: dict[str, Any]) -> dict[str, Any]:
@@ -164,13 +164,13 @@ def _operators(task: dict[str, Any]) -> dict[str, Any]:
     for text in task["animals"]:
         step = trainee_of(parse_benchmark_model(text), device).step
         step()
-        for operator in distinct(operators_of(step)["operators"], known):
+        for operator in unknown_operators(operators_of(step)["operators"], known):
             if time.monotonic() > until:
                 break
-            call = call_of(operator, device)
+            call = replay_of(operator, device)
             if call is not None:
                 with torch.no_grad():
-                    points.append([operator, _told(time_work(call, wait, task["spend_s"])), pace.now()])
+                    points.append([operator, _figures(time_work(call, wait, task["spend_s"])), pace.now()])
     return {"points": points, "reference_s": pace.seen, "described": _described(torch, device)}
 
 
@@ -293,17 +293,17 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
     for power in task["powers"]:
         source = torch.ones(2**power // 4, device=device)
         target = torch.empty_like(source)
-        copies.append([2 * source.nbytes, _told(time_work(partial(target.copy_, source), wait, 0.02))])
+        copies.append([2 * source.nbytes, _figures(time_work(partial(target.copy_, source), wait, 0.02))])
     one = torch.ones(1, device=device)
     host = None
     if device.type == "cuda":
         pinned = torch.ones(2**24, pin_memory=True)
         there = torch.empty(2**24, device=device)
-        host = [pinned.nbytes, _told(time_work(lambda: there.copy_(pinned, non_blocking=True), wait, 0.1))]
+        host = [pinned.nbytes, _figures(time_work(lambda: there.copy_(pinned, non_blocking=True), wait, 0.1))]
     return {
         "copies": copies,
         "host_copies": host,
-        "launch": _told(time_work(lambda: one.add_(1.0), lambda: None, 0.02)),
+        "launch": _figures(time_work(lambda: one.add_(1.0), lambda: None, 0.02)),
         "storage": _storage(task),
         "described": _described(torch, device),
     }
@@ -334,7 +334,7 @@ def _storage(task: dict[str, Any]) -> list[Any] | None:
     return [size, {"seconds": median(seconds), "low": min(seconds), "high": max(seconds), "count": 3, "disturbed": 0.0}]
 
 
-def _told(found: Timing) -> dict[str, Any]:
+def _figures(found: Timing) -> dict[str, Any]:
     names = ("seconds", "low", "high", "count", "disturbed")
     return {name: getattr(found, name) for name in names}
 

@@ -211,14 +211,14 @@ def write_profile(profile: Profile, path: Path) -> None:
         ) from error
 
 
-def is_of_here(made: MachineDescription) -> bool:
+def is_of_this_machine(made: MachineDescription) -> bool:
     """Say whether a profile is of this machine, as far as its name, its processor and our share of it tell."""
     host = this_host()
     name = host.name or socket.gethostname()
     return (made.host, made.cpu_model, made.cores) == (name, host.cpu_model, host.allowed_cores)
 
 
-def doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
+def profile_doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
     """Return why its predictions may be off, a line each.
 
     Args:

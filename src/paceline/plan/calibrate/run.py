@@ -33,7 +33,7 @@ from paceline.plan.calibrate.benchmark_models import (
     SMALL_BLOCKS,
     BenchmarkModel,
 )
-from paceline.plan.calibrate.local_prediction import Surfaces, counted
+from paceline.plan.calibrate.local_prediction import Surfaces, count_step
 from paceline.plan.calibrate.operators import kind_of
 from paceline.plan.calibrate.profile import (
     SCHEMA,
@@ -252,7 +252,7 @@ def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
 
 
 def _block(found: Mapping[str, Any], surfaces: Surfaces, usual_s: float) -> BlockProfile:
-    counts = counted(found["counted"], surfaces)
+    counts = count_step(found["counted"], surfaces)
     pace = usual_s / median(found["reference_s"])
     return BlockProfile(
         name=str(found["animal"]),

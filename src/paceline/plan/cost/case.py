@@ -15,7 +15,6 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 CHUNKED = ("interleaved", "zero-bubble")  # those with several stages of a rank
 
-
 AXES = ("dp", "shard", "tp", "pp", "cp", "ep")
 
 Sharded = Literal["nothing", "optimizer", "parameters"]

@@ -154,7 +154,7 @@ def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]
     return Columns(**_side_by_side([[nowhere] * len(choices), [_model(model)] * len(choices), chosen]))
 
 
-def on(columns: Columns, cluster: Cluster, precision: str) -> Columns:
+def on_cluster(columns: Columns, cluster: Cluster, precision: str) -> Columns:
     """Return configurations as they are on a cluster.
 
     Raises:

@@ -91,7 +91,7 @@ def network_bytes_per_s(cluster: Cluster) -> float:
     )
 
 
-def card(name: str, memory_gb: float | None = None) -> Gpu:
+def gpu_named(name: str, memory_gb: float | None = None) -> Gpu:
     """Return the card that a name means: ``V100-SXM2`` of 16 GB, ``A100``, ``H100 80GB``, ``GB200 NVL72``.
 
     Raises:
@@ -157,7 +157,9 @@ class Machines:
         return f"{self.cluster.nodes} x {self.instance.provider}/{self.instance.instance_type}"
 
 
-def machines(text: str, per_node: int | None, network: str | None, table: Sequence[Instance] | None = None) -> Machines:
+def parse_machines(
+    text: str, per_node: int | None, network: str | None, table: Sequence[Instance] | None = None
+) -> Machines:
     """Read ``64xH100-SXM`` or ``8xp5.48xlarge``, an instance of a price table (None: the one that is shipped).
 
     Raises:
@@ -170,20 +172,20 @@ def machines(text: str, per_node: int | None, network: str | None, table: Sequen
     speed = None if network is None else parse_network(network)
     known = instances() if table is None else table
     if name.lower().rpartition("/")[2] in {each.instance_type.lower() for each in known}:
-        return of_instance(find_instance(name, known), count, speed)
-    gpu = card(name)
+        return machines_of_instance(find_instance(name, known), count, speed)
+    gpu = gpu_named(name)
     return Machines(
         cluster=Cluster(gpu=gpu, count=count, per_node=min(per_node or 8, count), network_bytes_per_s=speed)
     )
 
 
-def of_instance(instance: Instance, count: int, network: float | None = None) -> Machines:
+def machines_of_instance(instance: Instance, count: int, network: float | None = None) -> Machines:
     """Return so many instances.
 
     Raises:
         UsageError: Nothing is known about its card, or it has a share of one only.
     """
-    gpu = card_of(instance)
+    gpu = gpu_of_instance(instance)
     if gpu is None or instance.gpu_count < 1:
         raise UsageError(
             f"the price table has no technical data for {instance.gpu_count:g} x {instance.gpu} of "
@@ -200,7 +202,7 @@ def of_instance(instance: Instance, count: int, network: float | None = None) ->
     return Machines(cluster=cluster, instance=instance)
 
 
-def card_of(instance: Instance) -> Gpu | None:
+def gpu_of_instance(instance: Instance) -> Gpu | None:
     """Return the card of an instance; None when it is not in the table."""
     gib = instance.gpu_memory_bytes / 2**30
     if instance.gpu.lower() in {each.name.lower() for each in gpus()}:

@@ -25,7 +25,7 @@ OLD_DAYS = 90
 
 
 @dataclass(frozen=True, kw_only=True)
-class Risk:
+class SpotRisk:
     """Spot machines, and what their interruptions add.
 
     Attributes:
@@ -66,10 +66,10 @@ class TrainingCost:
     given: bool
     age_days: int | None
     most_energy_kwh: float
-    spot: Risk | None
+    spot: SpotRisk | None
 
 
-def cost(
+def training_cost(
     plan: Plan, machines: Machines, steps: int, spread: float, price: tuple[float | None, str, date]
 ) -> TrainingCost:
     """Return what so many steps of a plan take and cost.
@@ -99,7 +99,7 @@ def cost(
         given=given is not None,
         age_days=age_days(source, today),
         most_energy_kwh=high * machines.cluster.count * machines.cluster.gpu.power_w / 1000,
-        spot=risk(plan, machines, hours),
+        spot=spot_risk(plan, machines, hours),
     )
 
 
@@ -112,7 +112,7 @@ def age_days(source: str, today: date) -> int | None:
         return None
 
 
-def risk(plan: Plan, machines: Machines, hours: float) -> Risk | None:
+def spot_risk(plan: Plan, machines: Machines, hours: float) -> SpotRisk | None:
     """Return what so many hours of a plan become on spot machines; None where their price or risk is not known."""
     instance = machines.instance
     if instance is None or instance.spot_usd_h is None or instance.interruption_band not in _BANDS:
@@ -123,7 +123,7 @@ def risk(plan: Plan, machines: Machines, hours: float) -> Risk | None:
     saving_s = plan.case.model.params * _SAVED_BYTES / (_STORAGE_BYTES_PER_S * machines.cluster.nodes)
     every_s = math.sqrt(2 * saving_s * between_s)
     longer = 1 + saving_s / every_s + (every_s / 2 + _RESTART_S) / between_s
-    return Risk(
+    return SpotRisk(
         usd=instance.spot_usd_h * machines.cluster.nodes * hours * longer,
         hours=hours * longer,
         checkpoint_every_s=every_s,

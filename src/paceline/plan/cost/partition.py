@@ -31,7 +31,7 @@ class PipelineRank:
     ends: Floats
 
 
-def spread(layers: int, head: float, stages: int) -> tuple[int, ...]:
+def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
     """Return the blocks of each stage, the output layer after the last one.
 
     Args:

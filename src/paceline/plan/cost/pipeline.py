@@ -26,7 +26,7 @@ from paceline.plan.cost.case import CHUNKED, Case, Schedule
 from paceline.plan.cost.columns import Columns, Floats, columns_of
 from paceline.plan.cost.constants import Constants
 from paceline.plan.cost.memory import PeakMemory, memory_at
-from paceline.plan.cost.partition import PipelineRank, spread
+from paceline.plan.cost.partition import PipelineRank, blocks_per_stage
 from paceline.plan.cost.step_time import (
     PipelinePace,
     StepTime,
@@ -74,7 +74,7 @@ def check(pipe: Pipe) -> None:
         )
 
 
-def order(pipe: Pipe, rank: int) -> list[Task]:
+def tasks_of_rank(pipe: Pipe, rank: int) -> list[Task]:
     """Return what a rank does, in its order.
 
     Raises:
@@ -277,7 +277,7 @@ def _durations(passes: StagePasses) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def _task_orders(pipe: Pipe) -> tuple[list[Task], ...]:
-    return tuple(order(pipe, rank) for rank in range(pipe.ranks))
+    return tuple(tasks_of_rank(pipe, rank) for rank in range(pipe.ranks))
 
 
 @lru_cache(maxsize=256)
@@ -376,7 +376,7 @@ def _blocks(case: Case) -> tuple[int, ...]:
     stages = case.layout.pp * case.training.chunks
     if not case.training.balanced and case.model.layers % stages == 0:
         return (case.model.layers // stages,) * stages
-    return spread(case.model.layers, case.model.head_blocks, stages)
+    return blocks_per_stage(case.model.layers, case.model.head_blocks, stages)
 
 
 def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> StagePasses:

@@ -59,7 +59,7 @@ def _left_to_the_program(how: Training, optimizer: str) -> str:
     )
 
 
-def to_toml(plan: Plan, made_for: str, optimizer: str) -> str:
+def recipe_toml(plan: Plan, made_for: str, optimizer: str) -> str:
     """Return the recipe of a plan; what the engine has no setting for, and leaves to the program, is a comment."""
     how, layout = plan.case.training, plan.case.layout
     batch = f"{plan.case.global_batch:g} samples per step, micro-batches of {how.micro_batch:g}"

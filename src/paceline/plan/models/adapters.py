@@ -37,7 +37,7 @@ Where = Literal["qv", "all-linear"]
 FROZEN_BITS = {4: 4.5, 8: 8.0, 16: 16.0, 32: 32.0}
 
 
-def low_rank(model: Model, rank: int, where: Where, bits: int) -> Adapted:
+def low_rank_adapters(model: Model, rank: int, where: Where, bits: int) -> Adapted:
     """Return what is trained with adapters of a rank.
 
     Args:
@@ -110,7 +110,7 @@ def pairs_of(module: ModulePart) -> list[AdapterPair]:
     return [pair for block in blocks for pair in _pairs(block, "")]
 
 
-def adapted(pairs: Sequence[AdapterPair], model: Transformer, trainable: int, frozen_bytes: float) -> Adapted:
+def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: int, frozen_bytes: float) -> Adapted:
     """Return what is trained beside the frozen weights of a transformer.
 
     Args:

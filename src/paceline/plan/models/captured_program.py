@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.adapters import Adapted, AdapterPair, adapted, frozen_part, pairs_of
+from paceline.plan.models.adapters import Adapted, AdapterPair, adapted_model, frozen_part, pairs_of
 from paceline.plan.models.architecture import Kernels, Model, Transformer
-from paceline.plan.models.module_tree import ModulePart, module_part, network_of, transformer_of
+from paceline.plan.models.module_tree import ModulePart, image_network_of, module_part, transformer_of
 
 _NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
@@ -19,7 +19,7 @@ _ADAM_BYTES = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class CapturedProgram:
     """A program's model, and how it is trained.
 
     Attributes:
@@ -39,7 +39,7 @@ class Trained:
     told: tuple[str, ...]
 
 
-def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
+def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> CapturedProgram:
     """Read the note of `observe.catch`; numbers that are given change the model.
 
     Raises:
@@ -58,7 +58,7 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
     module = module_part(model["anatomy"])
     pairs = [] if whole else _pairs(note, module)
     found, samples = _network(note, frozen_part(module) if pairs else module, numbers)
-    return Trained(
+    return CapturedProgram(
         model=found,
         samples=samples * (note["micro_steps"] or 1),
         precision=_FORMATS.get(note["autocast"] or model["dtype"], "tf32" if note["tf32"] else "fp32"),
@@ -66,7 +66,7 @@ def trained(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Trained:
         optimizer=" and ".join(each["class"] for each in _all(note)),
         states=(model["trained_bytes"], model["trained_bytes"], _state_bytes(note)),
         adapted=_beside(note, pairs, found) if pairs else Adapted(),
-        told=tuple(_told(note, name)),
+        told=tuple(_assumptions(note, name)),
     )
 
 
@@ -80,7 +80,7 @@ def _pairs(note: Mapping[str, Any], module: ModulePart) -> list[AdapterPair]:
 def _beside(note: Mapping[str, Any], pairs: list[AdapterPair], found: Model) -> Adapted:
     if not isinstance(found, Transformer):
         raise _refused(note, "and adapters are supported only for transformers")
-    return adapted(pairs, found, note["trained"], note["model"]["frozen_bytes"])
+    return adapted_model(pairs, found, note["trained"], note["model"]["frozen_bytes"])
 
 
 def _refused(note: Mapping[str, Any], why: str) -> UsageError:
@@ -97,7 +97,7 @@ def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, 
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
         samples = batch["shape"][0]
-        return network_of(module, name, products, note["kept"], samples), samples
+        return image_network_of(module, name, products, note["kept"], samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
     given = {key: value for key, value in numbers.items() if value is not None and key not in ("params", "seq")}
     return _with_output(replace(transformer_of(module, name, seq), **given), note), samples
@@ -138,7 +138,7 @@ def _known(state_bytes: float | None) -> float:
     return _ADAM_BYTES if state_bytes is None else state_bytes
 
 
-def _told(note: Mapping[str, Any], name: str) -> Iterator[str]:
+def _assumptions(note: Mapping[str, Any], name: str) -> Iterator[str]:
     optimizers = " and ".join(f"{each['class']} ({_known(each['state_bytes']):g} B per weight)" for each in _all(note))
     steps = "1 (assumed: not seen)" if note["micro_steps"] is None else note["micro_steps"]
     compiled = "compiled" if note["compiled"] else "not compiled"

@@ -11,12 +11,12 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.observe.probe import anatomy
 from paceline.observe.probe.kept import Kept
 from paceline.plan.models.architecture import Model
-from paceline.plan.models.module_tree import module_part, network_of, transformer_of
+from paceline.plan.models.module_tree import image_network_of, module_part, transformer_of
 
 _SAMPLES = 2  # batch normalisation in training takes no single value
 
 
-def from_factory(text: str, seq: int, image: int | None = None) -> Model:
+def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
     """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read it.
 
     Args:
@@ -35,7 +35,7 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
             "reading a model from a Python module needs torch, which is not installed; describe the model with "
             "options such as --params"
         ) from None
-    factory = _found(text)
+    factory = _factory(text)
     try:
         with torch.device("meta"):
             made = factory()
@@ -45,7 +45,7 @@ def from_factory(text: str, seq: int, image: int | None = None) -> Model:
         raise UsageError(f"{text} returned a {type(made).__name__}, not a torch.nn.Module")
     part, name = module_part(anatomy.described(made)), text.rpartition(":")[2]
     if image is not None:
-        return network_of(part, name, *_passed(made, text, image), _SAMPLES)
+        return image_network_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
         raise UsageError(
             f"{text} has convolutions; give the width and height of its images in pixels, such as --image 224"
@@ -72,7 +72,7 @@ def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], d
     return found, kept.described()
 
 
-def _found(text: str) -> Any:
+def _factory(text: str) -> Any:
     where, _, name = text.rpartition(":")
     try:
         module = _loaded(Path(where)) if where.endswith(".py") else _imported(where)

@@ -67,7 +67,7 @@ _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
 
 
-def from_config(path: Path) -> Transformer:
+def transformer_from_config(path: Path) -> Transformer:
     """Read a ``config.json``.
 
     Raises:

@@ -22,14 +22,14 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.plan.models.architecture import ConvNet, Model, Transformer
 from paceline.plan.models.convnets import convnet
-from paceline.plan.models.huggingface_config import from_config
+from paceline.plan.models.huggingface_config import transformer_from_config
 
 _FLAGS = ("gated", "tied", "causal")
 _USUAL_ASPECT = 128  # hidden / layers of GPT-like models, from 0.1 to 1,000 billion weights
 _VOCABULARY = {"gpt": 51200, "bert": 30528, "llama": 32000, "llama-gqa": 128256}
 
 
-def named(name: str) -> Transformer | None:
+def published_transformer(name: str) -> Transformer | None:
     """Return the published model that a name means; None when it is not certain.
 
     ``LLAMA3_70B``, ``Llama-3.1-70B`` and ``DeepSeekV3 (w/o MTP)`` are all understood.
@@ -42,7 +42,7 @@ def named(name: str) -> Transformer | None:
     return None
 
 
-def from_numbers(
+def transformer_from_numbers(
     name: str,
     *,
     arch: str = "gpt",
@@ -131,7 +131,7 @@ _NARROWEST, _WIDEST = 0.5, 8.0  # feed-forward over width
 _USUAL_TOP_K = 2
 
 
-def transformer_from(given: Mapping[str, Any], params: float | None, seq: int) -> Transformer:
+def transformer_from_options(given: Mapping[str, Any], params: float | None, seq: int) -> Transformer:
     """Return the decoder that numbers mean.
 
     Args:
@@ -145,12 +145,12 @@ def transformer_from(given: Mapping[str, Any], params: float | None, seq: int) -
     dense = {name: value for name, value in given.items() if name not in ("experts", "top_k", "expert_ffn", "gated")}
     arch = "llama-gqa" if given.get("kv_heads") else "llama" if given.get("gated") else "gpt"
     both = "layers" in given and "hidden" in given
-    base = from_numbers("the model", arch=arch, params=None if both else params, seq=seq, given=dense)
-    found = checked(_with_experts(base, given))
+    base = transformer_from_numbers("the model", arch=arch, params=None if both else params, seq=seq, given=dense)
+    found = check_heads(_with_experts(base, given))
     return _of_size(found, given, params) if params and both else found
 
 
-def checked(model: Transformer) -> Transformer:
+def check_heads(model: Transformer) -> Transformer:
     """Return a model whose heads divide.
 
     Raises:
@@ -208,7 +208,7 @@ _USUAL_SEQ = 2048
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
-def amount(text: str) -> float:
+def parse_amount(text: str) -> float:
     """Read ``8b``, ``70.6B``, ``300m`` or ``15t``.
 
     Raises:
@@ -238,23 +238,23 @@ def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None 
     given = {name: value for name, value in numbers.items() if value is not None}
     params = given.pop("params", None)
     if subject is None:
-        return transformer_from(given, params, given.pop("seq", _USUAL_SEQ))
+        return transformer_from_options(given, params, given.pop("seq", _USUAL_SEQ))
     if params is not None:
         raise UsageError(
             f"the number of weights of {subject} is already known; leave out --params, or leave out {subject}"
         )
     found = _model_named(subject, given, image)
-    return checked(replace(found, **given)) if isinstance(found, Transformer) else found
+    return check_heads(replace(found, **given)) if isinstance(found, Transformer) else found
 
 
 def _model_named(subject: str, given: dict[str, Any], image: int | None) -> Model:
     if ":" in subject:
-        from paceline.plan.models.factory import from_factory
+        from paceline.plan.models.factory import model_from_factory
 
-        return from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
+        return model_from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
     if subject.endswith(".json"):
-        return from_config(Path(subject))
-    return named(subject) or _convnet_named(subject)
+        return transformer_from_config(Path(subject))
+    return published_transformer(subject) or _convnet_named(subject)
 
 
 def _convnet_named(name: str) -> ConvNet:

@@ -304,7 +304,7 @@ _PATCHES = 0.25  # share of a vision transformer's weights that patches, positio
 _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")
 
 
-def network_of(
+def image_network_of(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> Model:
     """Read a network that takes pictures: a convolutional one, or a vision transformer.

@@ -9,7 +9,7 @@ from datetime import date
 from paceline.core.errors import UsageError
 from paceline.plan.cost.constants import Fitted, spread_of
 from paceline.plan.cost.machines import Machines
-from paceline.plan.cost.money import TrainingCost, cost
+from paceline.plan.cost.money import TrainingCost, training_cost
 from paceline.plan.cost.plan import Plan
 from paceline.plan.models.architecture import Transformer
 from paceline.plan.search.search import largest_batch, search
@@ -90,7 +90,7 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
         machines=machines,
         found=found,
         spread=spread,
-        cost=cost(best, machines, steps, spread, given) if best and steps else None,
+        cost=training_cost(best, machines, steps, spread, given) if best and steps else None,
         largest_micro_batch=largest_batch(best, fitted) if best else 0,
         scaling=_scaling(wish, best, fitted) if best and wish.layout is None else (),
         formats=tuple(_formats(wish, fitted)) if best else (),

@@ -204,7 +204,7 @@ def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute
     if layout.pp == 1:
         yield "1f1b", 1
         return
-    for schedule in [question.schedule] if question.schedule else _usual(question.kernels):
+    for schedule in [question.schedule] if question.schedule else _usual_schedules(question.kernels):
         chunked = schedule in CHUNKED
         if micro_steps < layout.pp or (chunked and micro_steps % layout.pp):
             continue
@@ -216,7 +216,7 @@ def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute
                 yield schedule, chunks
 
 
-def _usual(kernels: Kernels) -> tuple[Schedule, ...]:
+def _usual_schedules(kernels: Kernels) -> tuple[Schedule, ...]:
     return ("1f1b", "interleaved", "zero-bubble") if kernels == "eager" else ("1f1b", "interleaved")
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Instance, instances
 from paceline.plan.cost.constants import Fitted, spread_of
-from paceline.plan.cost.machines import Machines, card_of, of_instance
-from paceline.plan.cost.money import Risk, risk
+from paceline.plan.cost.machines import Machines, gpu_of_instance, machines_of_instance
+from paceline.plan.cost.money import SpotRisk, spot_risk
 from paceline.plan.cost.plan import Plan
 from paceline.plan.search.search import search
 from paceline.plan.search.wish import SearchResult, Wish
@@ -29,7 +29,7 @@ class MachineOffer:
     plan: Plan
     hours: float
     usd: float
-    spot: Risk | None
+    spot: SpotRisk | None
     spread: float  # of hours and money: share within which four in five predictions lay
 
     def ends(self, value: float) -> tuple[float, float]:
@@ -69,7 +69,7 @@ class Offers:
         return min(priced, key=lambda each: each[0], default=(0.0, None))[1]
 
 
-def offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> Offers:
+def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> Offers:
     """Plan for every instance of the table.
 
     Raises:
@@ -112,12 +112,12 @@ def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted)
     instance, nodes = rented
     if instance.on_demand_usd_h is None:
         return "no price"
-    card = card_of(instance)
+    card = gpu_of_instance(instance)
     if instance.gpu_count < 1 or card is None:
         return "unknown GPU"
     if card.peak_flops and wish.precision not in card.peak_flops:
         return f"GPU without {wish.precision}"
-    machines = of_instance(instance, nodes)
+    machines = machines_of_instance(instance, nodes)
     try:
         found = search(replace(wish, cluster=machines.cluster), fitted, most_tasks=0)
     except UsageError:
@@ -136,7 +136,7 @@ def _priced(machines: Machines, found: SearchResult, steps: int, fitted: Fitted)
     usd = hours * (machines.usd_per_hour or 0.0)
     spread = spread_of(plan.case, fitted)
     return MachineOffer(
-        machines=machines, plan=plan, hours=hours, usd=usd, spot=risk(plan, machines, hours), spread=spread
+        machines=machines, plan=plan, hours=hours, usd=usd, spot=spot_risk(plan, machines, hours), spread=spread
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
 from paceline.plan.cost.case import Case, Layout, Training
-from paceline.plan.cost.columns import Floats, columns_of, on
+from paceline.plan.cost.columns import Floats, columns_of, on_cluster
 from paceline.plan.cost.constants import SURE, Fitted, probabilities, probability
 from paceline.plan.cost.convnet import held_by_replica
 from paceline.plan.cost.machines import domain
@@ -52,13 +52,13 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
             f"heads and a "
             f"batch of {wish.global_batch} evenly ({_in_words(refused)}); change --batch, or the number of GPUs"
         )
-    c = on(grid.columns, wish.cluster, wish.precision)
+    c = on_cluster(grid.columns, wish.cluster, wish.precision)
     cases = _Cases(wish, grid.choices)
     seconds, held = step(c, fitted.constants), memory(c, fitted.constants)
     chance = np.array(probabilities(held.total, c.memory, fitted.memory_spread))
     hopeful = np.array(probabilities(_ROOM * held.total, c.memory, fitted.memory_spread)) >= SURE
-    looked = _Looked(seconds.total.copy(), held.total.copy(), chance, np.where(c.pp > 1, hopeful, chance >= SURE))
-    played = _play(cases, looked, fitted, most_tasks)
+    looked = _Candidates(seconds.total.copy(), held.total.copy(), chance, np.where(c.pp > 1, hopeful, chance >= SURE))
+    played = _simulate_front(cases, looked, fitted, most_tasks)
     sure, front = looked.chance >= SURE, _front(looked)
     for index in np.flatnonzero(~sure):
         refused[_too_much(held, int(index))] += 1
@@ -74,7 +74,7 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Candidates:
     """What is known of every configuration; where one is played, its entries are written anew."""
 
     seconds: Floats
@@ -83,7 +83,7 @@ class _Looked:
     hopeful: NDArray[np.bool_]  # it surely fits, or may when it is played
 
 
-def _play(cases: _Cases, looked: _Looked, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
+def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
     """Play what is at the front, the fastest first, until nothing is there that was not or it has taken long enough."""
     played: dict[int, SimulatedCase] = {}
     tasks = 0
@@ -114,7 +114,7 @@ class _Cases:
         return Case(model=self.wish.model, cluster=self.wish.cluster, layout=layout, training=training)
 
 
-def _front(looked: _Looked) -> list[int]:
+def _front(looked: _Candidates) -> list[int]:
     """Fastest first, each needing less memory than those before."""
     order = np.lexsort((looked.held, looked.seconds))
     order = order[looked.hopeful[order]]
@@ -131,7 +131,7 @@ def _too_much(held: PeakMemory, index: int) -> str:
 
 
 def _plan(
-    case: Case, closed: tuple[StepTime, PeakMemory], looked: _Looked, played: dict[int, SimulatedCase], index: int
+    case: Case, closed: tuple[StepTime, PeakMemory], looked: _Candidates, played: dict[int, SimulatedCase], index: int
 ) -> Plan:
     found, at = played.get(index), 0 if index in played else index
     seconds, held = (found.step, found.memory) if found else closed

@@ -21,7 +21,6 @@ OPTIMIZER_BYTES = {
 }
 USUAL_OPTIMIZER = "adamw"
 
-
 _WAYS: tuple[Recompute, ...] = ("none", "cheap", "half", "full")
 
 

@@ -18,7 +18,7 @@ from statistics import median
 import numpy as np
 
 from paceline.plan.cost.constants import SURE, Fitted, probability, regime_of
-from paceline.plan.validate.prediction import Prediction, predict
+from paceline.plan.validate.prediction import Prediction, predict_rows
 from paceline.plan.validate.published_rows import PublishedRow
 
 _APART = 0.05  # rows of a sweep that measured closer than this are as good as each other
@@ -67,7 +67,7 @@ class Validation:
 
 def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
     """Predict every row and compare."""
-    predictions = predict(rows, fitted.constants)
+    predictions = predict_rows(rows, fitted.constants)
     pairs = list(zip(rows, predictions, strict=True))
     sources = _grouped(pairs, lambda row: row.source)
     return Validation(

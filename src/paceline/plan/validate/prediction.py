@@ -51,11 +51,11 @@ class Prediction:
     reason: str = ""
 
 
-def predict(rows: Sequence[PublishedRow], constants: Constants) -> list[Prediction]:
+def predict_rows(rows: Sequence[PublishedRow], constants: Constants) -> list[Prediction]:
     """Predict every row; one that cannot be predicted keeps its reason."""
     prepared = prepare(rows)
     seconds, published = step_seconds(prepared, constants), memory_bytes(prepared, constants)
-    picked = chosen(prepared, constants)
+    picked = choose_candidates(prepared, constants)
     needed = np.full(len(rows), np.nan)
     if prepared.kept is not None:
         found = picked >= 0
@@ -107,7 +107,7 @@ def prepare(rows: Sequence[PublishedRow]) -> Prepared:
     )
 
 
-def chosen(prepared: Prepared, constants: Constants) -> NDArray[np.int64]:
+def choose_candidates(prepared: Prepared, constants: Constants) -> NDArray[np.int64]:
     """Return for every row the index of its candidate: the fastest that fits, or the smallest one if none does."""
     best = np.full(prepared.count, -1, dtype=np.int64)
     if prepared.timed is None or prepared.kept is None:
@@ -126,7 +126,7 @@ def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
     """Return the step time of every row."""
     found = np.full(prepared.count, np.nan)
     if prepared.timed is not None:
-        picked = chosen(prepared, constants)
+        picked = choose_candidates(prepared, constants)
         found[picked >= 0] = step(prepared.timed, constants).total[picked[picked >= 0]]
     for row, case in prepared.networks.items():
         found[row] = conv_step(case, constants).total
@@ -137,7 +137,7 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
     """Return the peak of every row, in the kind of figure that its source publishes."""
     found = np.full(prepared.count, np.nan)
     if prepared.kept is not None:
-        picked = chosen(prepared, constants)
+        picked = choose_candidates(prepared, constants)
         held = memory(prepared.kept, constants)
         kinds = np.stack([held.allocated, held.reserved, held.total])
         rows = picked >= 0

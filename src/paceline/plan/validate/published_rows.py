@@ -18,10 +18,10 @@ from pathlib import Path
 from paceline.core.errors import PacelineError, UsageError
 from paceline.plan.cost.case import Case, Cluster, Layout, Training
 from paceline.plan.cost.flops import model_flops
-from paceline.plan.cost.machines import card, ceiling
+from paceline.plan.cost.machines import ceiling, gpu_named
 from paceline.plan.models.architecture import ConvNet, Model, Transformer
 from paceline.plan.models.convnets import convnet
-from paceline.plan.models.lookup import from_numbers, named
+from paceline.plan.models.lookup import published_transformer, transformer_from_numbers
 from paceline.plan.validate.framework_defaults import MemoryKind, SoftwareDescription, choices, memory_kind
 
 REQUIRED = ("gpu", "n_gpus")
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> list[PublishedRow]:
     missing = [name for name in REQUIRED if name not in reader.fieldnames]
     if missing:
         raise UsageError(f"{path} has no column {', '.join(missing)}; the columns are described in docs/how-to/plan.md")
-    return [parse({key: (value or "").strip() for key, value in row.items() if key}) for row in _whole(reader)]
+    return [parse_row({key: (value or "").strip() for key, value in row.items() if key}) for row in _whole(reader)]
 
 
 def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
@@ -94,7 +94,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
         raise UsageError(f"line {reader.line_num} is not valid CSV ({error})") from None
 
 
-def parse(row: Mapping[str, str]) -> PublishedRow:
+def parse_row(row: Mapping[str, str]) -> PublishedRow:
     """Return what a row describes; one that cannot be predicted has the reason."""
     identity = row.get("id", "")
     source = row.get("source", "") or "unnamed"
@@ -116,7 +116,7 @@ def parse(row: Mapping[str, str]) -> PublishedRow:
         return PublishedRow(identity=identity, source=source, reason=str(error))
 
 
-def number(row: Mapping[str, str], name: str) -> float | None:
+def parse_number(row: Mapping[str, str], name: str) -> float | None:
     """Return a figure of a row; None when it is empty.
 
     Raises:
@@ -136,13 +136,13 @@ def number(row: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def whole(row: Mapping[str, str], name: str) -> int | None:
+def parse_count(row: Mapping[str, str], name: str) -> int | None:
     """Return a count of a row; None when it is empty.
 
     Raises:
         UsageError: It is no whole number above zero.
     """
-    value = number(row, name)
+    value = parse_number(row, name)
     if value is not None and value != int(value):
         raise UsageError(f"{name} is {row[name]!r}; it must be a whole number")
     return None if value is None else int(value)
@@ -190,7 +190,7 @@ def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
 
 def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
     """Chunks of a pipeline stage: as published; where not even the micro-batch is, all that divide."""
-    given = whole(row, "vpp")
+    given = parse_count(row, "vpp")
     if given or row.get("micro_batch") or layout.pp == 1 or not isinstance(model, Transformer):
         return [given or 1]
     blocks = model.layers // layout.pp
@@ -208,7 +208,7 @@ def _images(model: Model, cluster: Cluster, number_format: str) -> int:
 
 def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) -> tuple[float | None, list[float]]:
     """Samples of one replica in a step (None: not known), and the sizes of a micro-batch that come in question."""
-    total, micro = number(row, "global_batch"), number(row, "micro_batch")
+    total, micro = parse_number(row, "global_batch"), parse_number(row, "micro_batch")
     if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
         micro /= model.seq
         total = None if total is None else total / model.seq
@@ -231,20 +231,20 @@ def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) 
 def _cluster(row: Mapping[str, str]) -> Cluster:
     if not row.get("gpu"):
         raise UsageError("the row does not name the GPU")
-    count = whole(row, "n_gpus") or _ranks(row)
-    gpu = card(row["gpu"], number(row, "gpu_mem_gib"))
+    count = parse_count(row, "n_gpus") or _ranks(row)
+    gpu = gpu_named(row["gpu"], parse_number(row, "gpu_mem_gib"))
     return Cluster(
         gpu=gpu,
         count=count,
-        per_node=min(whole(row, "gpus_per_node") or min(8, count), 72),
+        per_node=min(parse_count(row, "gpus_per_node") or min(8, count), 72),
         network_bytes_per_s=_network(row.get("network", "")),
-        memory_gib=number(row, "gpu_mem_gib"),
+        memory_gib=parse_number(row, "gpu_mem_gib"),
     )
 
 
 def _ranks(row: Mapping[str, str]) -> int:
     """Return how many GPUs the axes make; where they were published, that was what was rented."""
-    sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := whole(row, axis))]
+    sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := parse_count(row, axis))]
     if not sizes:
         raise UsageError("neither n_gpus nor an axis of the layout is given")
     return math.prod(sizes)
@@ -266,14 +266,14 @@ def _model(row: Mapping[str, str]) -> Model:
     name = row.get("model", "") or "an unnamed model"
     if row.get("arch", "") == "cnn":
         return convnet(name)
-    seq = whole(row, "seq_len")
-    found = named(name)
-    layers, hidden = whole(row, "layers"), whole(row, "hidden")
+    seq = parse_count(row, "seq_len")
+    found = published_transformer(name)
+    layers, hidden = parse_count(row, "layers"), parse_count(row, "hidden")
     if found is None and not (layers or hidden or row.get("params_b") or row.get("arch")):
         return _network_called(name)
     if found is not None and (layers is None or layers == found.layers) and (hidden is None or hidden == found.hidden):
         return replace(found, seq=seq) if seq else found
-    params = number(row, "params_b")
+    params = parse_number(row, "params_b")
     if row.get("arch", "") in ("moe", "encdec", "transformer-xl", "cnn-det"):
         raise UsageError(
             f"the architecture of {name} is unknown, and the number of layers and the width do not determine it"
@@ -282,14 +282,14 @@ def _model(row: Mapping[str, str]) -> Model:
     given = {
         "layers": layers,
         "hidden": hidden,
-        "heads": whole(row, "heads"),
+        "heads": parse_count(row, "heads"),
         "vocab": int(vocab[1]) if vocab else None,
     }
     known = {key: value for key, value in given.items() if value}
     weights = None if params is None else params * 1e9
     if not known and weights:
-        known = _even_stages(weights, whole(row, "pp") or 1)
-    return from_numbers(
+        known = _even_stages(weights, parse_count(row, "pp") or 1)
+    return transformer_from_numbers(
         name,
         arch=row.get("arch", "") or "gpt",
         params=weights,
@@ -307,13 +307,13 @@ def _network_called(name: str) -> ConvNet:
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
     """Depth and width of a model of which only the size is known: whoever chose the pipeline made its stages even."""
-    usual = from_numbers("", params=params, seq=1)
+    usual = transformer_from_numbers("", params=params, seq=1)
     layers = max(1, round(usual.layers / pp)) * pp
     return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
 
 
 def _layout(row: Mapping[str, str], count: int) -> Layout:
-    given = {axis: whole(row, axis) for axis in ("tp", "pp", "cp", "dp")}
+    given = {axis: parse_count(row, axis) for axis in ("tp", "pp", "cp", "dp")}
     tp, pp, cp = (given[axis] or 1 for axis in ("tp", "pp", "cp"))
     if given["tp"] is None and given["dp"] is not None and count % (pp * cp * given["dp"]) == 0:
         tp = count // (pp * cp * given["dp"])
@@ -322,7 +322,7 @@ def _layout(row: Mapping[str, str], count: int) -> Layout:
     if count % (tp * pp * cp):
         raise UsageError(f"{count} GPUs cannot be split evenly by tp={tp}, pp={pp} and cp={cp}")
     dp = count // (tp * pp * cp)
-    return Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=whole(row, "ep") or 1)
+    return Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=parse_count(row, "ep") or 1)
 
 
 def _said(row: Mapping[str, str]) -> SoftwareDescription:
@@ -368,22 +368,22 @@ def _sweep(row: Mapping[str, str]) -> str:
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
     """The measured time of a step of the timed case, from whichever figure is published; padding counts in rates."""
-    step = number(row, "iter_time_s")
+    step = parse_number(row, "iter_time_s")
     if step is not None:
         return step
     seq = case.model.seq if isinstance(case.model, Transformer) else 1
-    tokens = number(row, "tokens_per_s_per_gpu")
+    tokens = parse_number(row, "tokens_per_s_per_gpu")
     if tokens is not None:
         return timed.global_batch * seq / tokens / timed.cluster.count
-    samples = number(row, "samples_per_s")
+    samples = parse_number(row, "samples_per_s")
     if samples is not None:
         return timed.global_batch / samples
-    flops = number(row, "tflops_per_gpu")
+    flops = parse_number(row, "tflops_per_gpu")
     if flops is None or not isinstance(timed.model, Transformer):
         return None
     return model_flops(timed) / (flops * 1e12 * timed.cluster.count)
 
 
 def _memory(row: Mapping[str, str]) -> float | None:
-    value = number(row, "peak_mem_gib")
+    value = parse_number(row, "peak_mem_gib")
     return None if value is None else value * (1e9 if "GB=1e9" in row.get("notes", "") else 2**30)
