@@ -1,6 +1,7 @@
 """Does a conversion that is killed at random moments end in the same bytes?
 
-    python benchmarks/crashes.py [--kills 200] [--seed 0] [--save]
+    python benchmarks/crashes.py [--kills 200] [--seed 0] [--seconds 150] [--out FILE] [--keep FOLDER]
+    python benchmarks/crashes.py --trial 17 [--seed 0]
 
 Each trial converts a small source (pictures, Parquet, text) with `paceline data convert`, kills it up to three times at
 random moments, and runs the same command until it ends. The kill is SIGKILL or SIGTERM, sent to the command alone or to
@@ -12,7 +13,11 @@ its workers too; the next command starts at once, while workers may still be ali
 
 A trial is sound if the folder holds, byte for byte, what an undisturbed conversion of the same source writes, with no
 other file, and `paceline data verify` finds it whole. If the source has changed, a refusal to resume (exit code 2) is
-sound too. The script ends with exit code 1 if a trial is not sound.
+sound too. A fault is printed at once with all that happened in the trial: the commands, the kills with their time, the
+files after each, what was found and what was expected; `--keep` keeps its folders. Trial N of a seed draws the same
+random numbers each time. With `--out` the results are in a file after each trial, and a script that is started again
+continues there. The script ends with exit code 1 if a trial is not sound. Random moments miss short windows:
+`tests/data/kill_points.py` kills a conversion before and after each of its effects on files.
 """
 
 from __future__ import annotations
@@ -31,13 +36,13 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _machine import about
 from PIL import Image
 
-RESULTS = Path(__file__).parent / "results"
-SCHEMA = "paceline.benchmark.crashes/1"
+SCHEMA = "paceline.benchmark.crashes/2"
 KINDS = {"one": 0.5, "two": 0.25, "changed": 0.25}  # share of the trials
 PICTURES, ROWS, DOCUMENTS = 300, 1000, 60
 EARLY = 0.25  # share of the kills that come after a random time, before or after the first shard
@@ -147,21 +152,138 @@ def shards_in(dest: Path) -> int:
         return 0
 
 
-class Trials:
-    """Conversions that are killed, and what came of them."""
+class Trial:
+    """One conversion that is killed, the log of what happened to it, and the result."""
 
-    def __init__(self, work: Path, seed: int) -> None:
-        self.work, self.chance = work, random.Random(seed)
+    def __init__(self, sources: Sources, seed: int, number: int) -> None:
+        self.sources, self.number = sources, number
+        self.chance = random.Random(f"{seed} {number}")
+        self.name = self.chance.choice(sorted(SOURCES))
+        self.kind = self.chance.choices(sorted(KINDS), [KINDS[one] for one in sorted(KINDS)])[0]
+        self.source, self.dest = sources.work / self.name, sources.work / f"out{number}"
+        self.begun = time.monotonic()
+        self.kills: list[str] = []
+        self.log: list[str] = []
+        self.outcome = ""
+
+    def note(self, text: str) -> None:
+        files = {path.name: path.stat().st_size for path in sorted(self.dest.glob("*")) if path.exists()}
+        self.log.append(f"{time.monotonic() - self.begun:.3f} s: {text}; files: {files}")
+
+    def run(self) -> dict[str, Any] | None:
+        """Return the fault that was found, or None."""
+        expected = self.sources.complete[self.name]
+        if self.kind == "changed":
+            self.source = shutil.copytree(self.source, self.sources.work / f"source{self.number}" / self.name)
+        for _ in range(self.chance.randint(1, 3)):
+            if not self.complete():
+                self.kill()
+        if self.kind == "changed" and not self.complete():
+            change(self.source, self.chance)
+            expected = self.sources.undisturbed(self.source, self.name)
+            self.note("the source was changed")
+        self.outcome = self.finish()
+        self.note(self.outcome)
+        found = digests(self.dest)
+        if self.outcome == "refused":
+            fault = None if self.kind == "changed" else "refused"
+        else:
+            fault = self.fault_of(found, expected)
+        if fault is None:
+            return None
+        return {
+            "trial": self.number,
+            "source": self.name,
+            "kind": self.kind,
+            "fault": fault,
+            "log": self.log,
+            "other": {one: [found.get(one), expected.get(one)] for one in differing(found, expected)},
+        }
+
+    def kill(self) -> None:
+        """Start one or two commands, and kill one of them after a random time."""
+        options = self.sources.options[self.name]
+        running = [started(self.source, self.dest, options) for _ in range(1 + (self.kind == "two"))]
+        self.note(f"started {[one.pid for one in running]}")
+        self.wait(running[0])
+        victim, sent = running[0], self.chance.choice([signal.SIGKILL, signal.SIGTERM])
+        to_all = self.chance.random() < 0.5
+        if victim.poll() is None:
+            self.kills.append(f"{sent.name} to {'all' if to_all else 'the command'}")
+            (os.killpg if to_all else os.kill)(victim.pid, sent)
+            self.note(f"{self.kills[-1]}, {victim.pid}")
+        if len(running) > 1 and self.chance.random() < 0.5:
+            self.note(f"the second ended: {ended(running[1])}")
+        for process in running:
+            if process is victim and sent == signal.SIGTERM:
+                self.note(f"ended: {ended(process)}")
+            elif process.poll() is None:
+                process.kill()
+                self.note(f"SIGKILL to {process.pid}")
+            process.wait()
+            process.stderr.close()
+
+    def wait(self, process: subprocess.Popen[str]) -> None:
+        """Let a command work for a random time."""
+        if self.chance.random() < EARLY:
+            time.sleep(self.chance.uniform(0, 0.5 * self.sources.takes_s[self.name]))
+            return
+        there = shards_in(self.dest)
+        most = len(self.sources.complete[self.name]) // FILES_OF_A_SHARD[self.name]
+        wanted = self.chance.randint(there, max(there, most))
+        while process.poll() is None and shards_in(self.dest) < wanted:
+            time.sleep(0.002)
+        time.sleep(self.chance.uniform(0, LATER_S))
+
+    def complete(self) -> bool:
+        return any((self.dest / one).exists() for one in COMPLETE) and not (self.dest / ".converting.json").exists()
+
+    def finish(self) -> str:
+        """Run the command until it ends by itself."""
+        if self.complete():
+            return "complete before"
+        begun = "resumed" if shards_in(self.dest) else "made anew"
+        code, said = ended(started(self.source, self.dest, self.sources.options[self.name]))
+        if code == REFUSED:
+            self.note(said)
+        if code == 0 and self.complete():
+            return f"complete, {begun}"
+        return "refused" if code == REFUSED else f"exit code {code}: {said[-2000:]}"
+
+    def fault_of(self, found: dict[str, str], expected: dict[str, str]) -> str | None:
+        if not self.complete():
+            return "not complete"
+        if found != expected:
+            return f"other bytes: {', '.join(differing(found, expected))}"
+        command = [sys.executable, "-m", "paceline", "data", "verify", str(self.dest)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return None if done.returncode == 0 else f"verify: {done.stderr[-2000:]}"
+
+    def remove(self, keep: Path | None) -> None:
+        """Remove the folders of the trial, or move them to another folder."""
+        for folder in (self.dest, self.sources.work / f"source{self.number}"):
+            if folder.exists() and keep is not None:
+                keep.mkdir(parents=True, exist_ok=True)
+                shutil.move(folder, keep / folder.name)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def differing(found: dict[str, str], expected: dict[str, str]) -> list[str]:
+    return sorted(one for one in {*found, *expected} if found.get(one) != expected.get(one))
+
+
+class Sources:
+    """Small data sets, and what an undisturbed conversion makes of them."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
         self.options: dict[str, list[str]] = {}
-        self.whole: dict[str, dict[str, str]] = {}
+        self.complete: dict[str, dict[str, str]] = {}
         self.takes_s: dict[str, float] = {}
-        self.kills: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
-        self.faults: list[str] = []
         for name, make in SOURCES.items():
             self.options[name] = make(work / name)
             begun = time.monotonic()
-            self.whole[name] = self.undisturbed(work / name, name)
+            self.complete[name] = self.undisturbed(work / name, name)
             self.takes_s[name] = time.monotonic() - begun
 
     def undisturbed(self, source: Path, name: str) -> dict[str, str]:
@@ -172,117 +294,56 @@ class Trials:
         shutil.rmtree(dest)
         return found
 
-    def trial(self, number: int) -> None:
-        name = self.chance.choice(sorted(SOURCES))
-        kind = self.chance.choices(sorted(KINDS), [KINDS[one] for one in sorted(KINDS)])[0]
-        source, dest = self.work / name, self.work / f"out{number}"
-        expected = self.whole[name]
-        if kind == "changed":
-            source = shutil.copytree(source, self.work / f"source{number}" / name)
-        for _ in range(self.chance.randint(1, 3)):
-            if not self.complete(dest):
-                self.kill(source, dest, name, two=kind == "two")
-        if kind == "changed" and not self.complete(dest):
-            change(source, self.chance)
-            expected = self.undisturbed(source, name)
-        outcome = self.finish(source, dest, name)
-        if outcome != "refused":
-            fault = self.fault_of(dest, expected)
-            if fault:
-                self.faults.append(f"trial {number}, {name}, {kind}, {outcome}: {fault}")
-        elif kind != "changed":
-            self.faults.append(f"trial {number}, {name}, {kind}: refused")
-        self.outcomes[f"{kind}: {outcome}"] += 1
-        shutil.rmtree(dest, ignore_errors=True)
-        if kind == "changed":
-            shutil.rmtree(source.parent)
 
-    def kill(self, source: Path, dest: Path, name: str, *, two: bool) -> None:
-        """Start one or two commands, and kill one of them after a random time."""
-        running = [started(source, dest, self.options[name]) for _ in range(1 + two)]
-        self.wait(running[0], dest, name)
-        victim, sent = running[0], self.chance.choice([signal.SIGKILL, signal.SIGTERM])
-        whole = self.chance.random() < 0.5
-        if victim.poll() is None:
-            self.kills[f"{sent.name} to {'all' if whole else 'the command'}"] += 1
-            (os.killpg if whole else os.kill)(victim.pid, sent)
-        if two and self.chance.random() < 0.5:
-            ended(running[1])
-        for process in running:
-            if process is victim and sent == signal.SIGTERM:
-                ended(process)
-            elif process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stderr.close()
+def earlier(out: Path | None, seed: int) -> dict[str, Any]:
+    """Return the results to continue from."""
+    if out is not None and out.exists():
+        found = json.loads(out.read_text(encoding="utf-8"))
+        assert found["seed"] == seed, f"{out} has results of seed {found['seed']}"
+        return found
+    machine = about(("paceline", "numpy", "pillow", "pyarrow"))
+    none = {"kills": {}, "trials": 0, "outcomes": {}, "faults": [], "wall_s": 0}
+    return {"schema": SCHEMA, **machine, "seed": seed, **none}
 
-    def wait(self, process: subprocess.Popen[str], dest: Path, name: str) -> None:
-        """Let a command work for a random time."""
-        if self.chance.random() < EARLY:
-            time.sleep(self.chance.uniform(0, 0.5 * self.takes_s[name]))
-            return
-        there = shards_in(dest)
-        wanted = self.chance.randint(there, max(there, len(self.whole[name]) // FILES_OF_A_SHARD[name] - 1))
-        while process.poll() is None and shards_in(dest) < wanted:
-            time.sleep(0.002)
-        time.sleep(self.chance.uniform(0, LATER_S))
 
-    def complete(self, dest: Path) -> bool:
-        return any((dest / one).exists() for one in COMPLETE) and not (dest / ".converting.json").exists()
-
-    def finish(self, source: Path, dest: Path, name: str) -> str:
-        """Run the command until it ends by itself."""
-        if self.complete(dest):
-            return "complete before"
-        begun = "resumed" if shards_in(dest) else "made anew"
-        code, said = ended(started(source, dest, self.options[name]))
-        for _ in range(20):
-            if code != REFUSED or "another process" not in said:
-                break
-            time.sleep(0.2)  # a worker of the command that was killed still holds the lock
-            code, said = ended(started(source, dest, self.options[name]))
-        if self.complete(dest):
-            return f"complete, {begun}"
-        return "refused" if code == REFUSED else f"exit code {code}: {said[-300:]}"
-
-    def fault_of(self, dest: Path, expected: dict[str, str]) -> str | None:
-        found = digests(dest)
-        if found != expected:
-            other = sorted(one for one in {*found, *expected} if found.get(one) != expected.get(one))
-            return f"other bytes: {', '.join(other[:6])}"
-        command = [sys.executable, "-m", "paceline", "data", "verify", str(dest)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        return None if done.returncode == 0 else f"verify: {done.stderr[-300:]}"
+def add(results: dict[str, Any], trial: Trial, fault: dict[str, Any] | None) -> None:
+    """Add a trial to the results."""
+    results["kills"] = dict(sorted((Counter(results["kills"]) + Counter(trial.kills)).items()))
+    outcome = f"{trial.kind}: {trial.outcome.partition(': ')[0]}"
+    results["outcomes"] = dict(sorted((Counter(results["outcomes"]) + Counter([outcome])).items()))
+    results["trials"] += 1
+    results["faults"] += [fault] if fault else []
+    results["wall_s"] = round(results["wall_s"] + time.monotonic() - trial.begun, 1)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", action="store_true", help="write the result to benchmarks/results/")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time; --out continues")
+    parser.add_argument("--out", type=Path, help="file for the results, such as benchmarks/results/crashes-DATE.json")
+    parser.add_argument("--keep", type=Path, help="keep the folders of trials with a fault here")
+    parser.add_argument("--trial", type=int, help="run only this trial")
     asked = parser.parse_args()
-    begun, machine = time.monotonic(), about(("numpy", "pillow", "pyarrow"))
+    begun, results = time.monotonic(), earlier(asked.out, asked.seed)
     with tempfile.TemporaryDirectory(prefix="paceline-crashes-") as work:
-        trials, number = Trials(Path(work), asked.seed), 0
-        while trials.kills.total() < asked.kills:
-            trials.trial(number)
-            number += 1
-            print(f"{trials.kills.total()} kills, {number} trials, {len(trials.faults)} faults", file=sys.stderr)
-    found = {
-        "schema": SCHEMA,
-        **machine,
-        "seed": asked.seed,
-        "kills": dict(trials.kills),
-        "trials": number,
-        "outcomes": dict(sorted(trials.outcomes.items())),
-        "faults": trials.faults,
-        "wall_s": round(time.monotonic() - begun, 1),
-    }
-    text = json.dumps(found, indent=1)
-    print(text)
-    if asked.save:
-        (RESULTS / f"crashes-{machine['date']}.json").write_text(text + "\n", encoding="utf-8")
-    return 1 if trials.faults else 0
+        sources = Sources(Path(work))
+        while sum(results["kills"].values()) < asked.kills and time.monotonic() - begun < asked.seconds:
+            trial = Trial(sources, asked.seed, results["trials"] if asked.trial is None else asked.trial)
+            fault = trial.run()
+            if fault:
+                print(json.dumps(fault, indent=1), file=sys.stderr, flush=True)
+            trial.remove(asked.keep if fault else None)
+            add(results, trial, fault)
+            if asked.out:
+                asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            kills = sum(results["kills"].values())
+            print(f"{kills} kills, {results['trials']} trials, {len(results['faults'])} faults", file=sys.stderr)
+            if asked.trial is not None:
+                print("\n".join(trial.log), file=sys.stderr)
+                break
+    print(json.dumps(results, indent=1))
+    return 1 if results["faults"] else 0
 
 
 if __name__ == "__main__":

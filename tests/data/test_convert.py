@@ -16,10 +16,12 @@ import psutil
 import pytest
 from tests.data.making import converted, folder_of_pictures, jpeg
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.contents import read_contents
-from paceline.data.convert import PLAN_FILE, Options, convert, fingerprint
+from paceline.data.convert import Options, convert, fingerprint
 from paceline.data.index import DamagedData
+from paceline.data.lossless import in_intervals
+from paceline.data.resuming import PLAN_FILE
 from paceline.data.sharded import ShardedDataset
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
@@ -217,7 +219,8 @@ def test_a_source_that_changed_at_the_same_size_is_not_mixed_in(tmp_path):
         convert(source, tmp_path / "shards", options, 1, quiet)
 
 
-def test_two_conversions_into_one_folder_do_not_meet(tmp_path):
+def test_two_conversions_into_one_folder_do_not_meet(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.data.resuming.WAIT_S", 0.1)
     source, options = image_folder(folder_of_pictures(tmp_path / "pictures", 60)), Options(shard_bytes=1 << 15)
     refused = []
 
@@ -232,17 +235,96 @@ def test_two_conversions_into_one_folder_do_not_meet(tmp_path):
     assert verify(ShardedDataset(tmp_path / "shards"), lambda done, whole: None).samples == 60
 
 
+@pytest.mark.parametrize(
+    ("source", "case", "step"),
+    [(source, *case) for source in ("pictures", "text") for case in (("kill", 1), ("change", 4), ("two", 11))],
+)
+def test_a_kill_at_any_effect_on_files_leaves_the_same_data_set_or_a_refusal(tmp_path, source, case, step):
+    command = [sys.executable, "-m", "tests.data.kill_points", source, case, str(tmp_path), str(step)]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
+    assert found["faults"] == []
+    assert found["points"] > 25 // step
+
+
+def test_a_source_that_changes_while_it_is_converted_is_refused(tmp_path):
+    source, options = image_folder(folder_of_pictures(tmp_path / "pictures")), Options(shard_bytes=1 << 15)
+    path = tmp_path / "pictures" / source.name(23)
+
+    def change(done: int, whole: int) -> None:
+        if done == 5:
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+    with pytest.raises(UsageError, match="the source changed while it was converted"):
+        convert(source, tmp_path / "shards", options, 1, change)
+    assert not (tmp_path / "shards" / "dataset.json").exists()
+
+
+def started(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A conversion by two workers that has finished a shard, and its workers."""
+    folder_of_pictures(folder / "pictures", 400)
+    command = [sys.executable, "-m", "paceline", "data", "convert", "pictures", "shards", "--shard-mb", "0.01"]
+    process = subprocess.Popen([*command, "--processes", "2"], cwd=folder, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not list((folder / "shards").glob(".shard-*.made.json")) and time.monotonic() < until:
+        time.sleep(0.005)
+    return process, [one for one in psutil.Process(process.pid).children() if "spawn_main" in command_of(one)]
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def test_no_conversion_begins_while_a_worker_of_a_killed_one_lives(tmp_path, monkeypatch):
+    process, workers = started(tmp_path)
+    for worker in workers:
+        worker.suspend()
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    source, options = image_folder(tmp_path / "pictures"), Options(shard_bytes=int(0.01 * (1 << 20)))
+    monkeypatch.setattr("paceline.data.resuming.WAIT_S", 0.2)
+    try:
+        with pytest.raises(UsageError, match="another process converts into"):
+            convert(source, tmp_path / "shards", options, 1, quiet)
+    finally:
+        for worker in workers:
+            worker.resume()
+    monkeypatch.setattr("paceline.data.resuming.WAIT_S", 30.0)  # they end by themselves
+    convert(source, tmp_path / "shards", options, 1, quiet)
+    assert verify(ShardedDataset(tmp_path / "shards"), quiet).samples == 400
+    assert not [path for path in (tmp_path / "shards").iterdir() if path.name.startswith(".")]
+
+
+def test_a_worker_that_was_killed_is_told(tmp_path):
+    process, workers = started(tmp_path)
+    workers[0].kill()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert "a process that converts was killed" in said and "Traceback" not in said
+
+
+def test_a_killed_jpegtran_changes_no_sample(tmp_path, monkeypatch):
+    """Kept as it was, the picture would be converted, but not as without the kill."""
+    program = tmp_path / "jpegtran"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("paceline.data.lossless.jpegtran", lambda: str(program))
+    with pytest.raises(EnvironmentFault, match="jpegtran was killed"):
+        in_intervals(jpeg(64, 64))
+    program.write_text("no program")
+    with pytest.raises(EnvironmentFault, match="cannot start"):
+        in_intervals(jpeg(64, 64))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_parent(tmp_path, how):
-    folder_of_pictures(tmp_path / "pictures", 400)
-    command = [sys.executable, "-m", "paceline", "data", "convert", "pictures", "shards", "--shard-mb", "0.01"]
-    process = subprocess.Popen([*command, "--processes", "2"], cwd=tmp_path, stderr=subprocess.PIPE)
-    until = time.monotonic() + 60
-    while not list((tmp_path / "shards").glob(".shard-*.made.json")) and time.monotonic() < until:
-        time.sleep(0.005)
-    workers = psutil.Process(process.pid).children(recursive=True)
+    process, workers = started(tmp_path)
     process.send_signal(how)
     process.wait()
+    process.stderr.close()
     assert workers
     _, alive = psutil.wait_procs(workers, timeout=30)
     assert alive == []

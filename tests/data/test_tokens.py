@@ -99,7 +99,7 @@ def test_what_is_wrong(folder, tmp_path):
         TokenDataset(folder, 10**6)
     with pytest.raises(UsageError, match="give 'bytes', or the path of"):
         tokenizer_of("gpt2")
-    with pytest.raises(UsageError, match="is not empty"):
+    with pytest.raises(UsageError, match="holds a data set"):
         write_tokens(folder, iter([[Text("a")]]), ByteTokenizer())
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "b"}\n')
     with pytest.raises(UsageError, match="line 2: not JSON with a field"):
@@ -159,12 +159,20 @@ def test_a_file_of_tokens_that_is_not_what_was_written_is_made_again(tmp_path, h
         assert (tmp_path / "tokens" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_two_conversions_of_text_do_not_meet(tmp_path):
+def test_two_conversions_of_text_do_not_meet(tmp_path, monkeypatch):
     from paceline.data.resuming import alone_in
 
-    (tmp_path / "tokens").mkdir()
-    with alone_in(tmp_path / "tokens"), pytest.raises(UsageError, match="another process converts into"):
-        write_tokens(tmp_path / "tokens", many(3), ByteTokenizer())
+    monkeypatch.setattr("paceline.data.resuming.WAIT_S", 0.1)
+    mark = f"a {1 << 20}"
+    with alone_in(tmp_path / "tokens", mark), pytest.raises(UsageError, match="another process converts into"):
+        write_tokens(tmp_path / "tokens", many(3), ByteTokenizer(), 1 << 20, mark="a")
+
+
+def test_text_that_changes_while_it_is_converted_is_refused(tmp_path):
+    marks = iter("b")
+    with pytest.raises(UsageError, match="the text changed while it was converted"):
+        write_tokens(tmp_path / "tokens", many(3), ByteTokenizer(), mark="a", current_mark=lambda: next(marks))
+    assert not (tmp_path / "tokens" / "tokens.json").exists()
 
 
 def text_of(folder) -> bytes:

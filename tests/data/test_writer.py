@@ -71,10 +71,14 @@ def test_a_folder_with_something_in_it_is_refused_and_so_is_nothing(tmp_path):
 
 
 def test_two_writers_do_not_meet(tmp_path):
+    early = Writer(tmp_path / "shards")
     with Writer(tmp_path / "shards") as writer:
-        with pytest.raises(UsageError, match="another process converts into"), Writer(tmp_path / "shards"):
+        with pytest.raises(UsageError, match="an unfinished conversion"), Writer(tmp_path / "shards"):
             pass
         writer.write({"n": 1})
+    with pytest.raises(UsageError, match="holds a data set"), early:
+        pass
+    assert len(ShardedDataset(tmp_path / "shards")) == 1
 
 
 @pytest.mark.parametrize("kind", ["parquet", "h5"])

@@ -64,7 +64,11 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
     with Progress("bytes") as progress:
         texts = documents(paths[0], progress, field=field, cuts=own.cuts, bad=bad)
         shard_tokens = int(options["shard_mb"] * (1 << 20)) // (2 if own.vocabulary <= 1 << 16 else 4)
-        made = write_tokens(paths[1], texts, own, shard_tokens, fingerprint(paths[0], tokenizer, field))
+
+        def mark() -> str:
+            return fingerprint(paths[0], tokenizer, field)
+
+        made = write_tokens(paths[1], texts, own, shard_tokens, mark(), mark)
     for text in skipped[:_SHOWN]:
         click.echo(f"paceline: skipped {text}", err=True)
     bad_ones = f", {len(skipped):,} skipped" if skipped else ""

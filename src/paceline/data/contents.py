@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.core.files import replace_bytes, replacing
+from paceline.data.durable_files import write_durably
 from paceline.data.index import UNREADABLE, DamagedData, ShardIndex, read_index
 from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
 
@@ -76,10 +77,11 @@ def contents_in(text: bytes, path: str) -> Contents:
 
 def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
     """Write what makes a folder a data set: the blocks first, and what says that they are there last."""
-    with replacing(folder / BLOCKS_FILE) as made, made.open("wb") as file:
-        np.save(file, blocks)
+    packed = io.BytesIO()
+    np.save(packed, blocks)
+    write_durably(folder / BLOCKS_FILE, packed.getvalue())
     text = msgspec.json.format(msgspec.json.encode(replace(contents, checksum=_checksum(contents))), indent=1)
-    replace_bytes(folder / CONTENTS_FILE, text)
+    write_durably(folder / CONTENTS_FILE, text)
 
 
 def _checksum(contents: Contents) -> int:

@@ -10,13 +10,13 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,14 +27,25 @@ from paceline.data.contents import blocks_of, read_contents, read_shard_index, w
 from paceline.data.image_modes import column_mode
 from paceline.data.index import has_gaps
 from paceline.data.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
-from paceline.data.resuming import LOCK_FILE, Note, alone_in, clear, end_with_parent, finished, write_note
+from paceline.data.resuming import (
+    PLAN_FILE,
+    InheritedFile,
+    Note,
+    alone_in,
+    check_folder,
+    clear,
+    end_with_parent,
+    finished,
+    has_notes,
+    is_as_written,
+    write_note,
+)
 from paceline.data.sample_reading import read_samples
 from paceline.data.shards import write_shard
 from paceline.data.sources import BadSample, Source
 from paceline.hardware.host import this_host
 from paceline.hardware.operating_system import allowed_cores
 
-PLAN_FILE = ".converting.json"
 _MIXED = 2  # what a seed is for
 _OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
 _LOOKED_AT = 64  # samples whose content is compared when a conversion is resumed
@@ -74,6 +85,15 @@ class _Task:
     threads: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Workers:
+    """The processes that convert."""
+
+    processes: int
+    lock: int  # descriptor of the file whose lock they hold
+    progress: Callable[[int, int], None]
+
+
 _Bundle = Sequence[_Task]  # shards that are made together, from samples that are read together
 
 
@@ -99,28 +119,30 @@ def convert(
         progress: Is told samples that are done, and all.
 
     Raises:
-        UsageError: The folder holds something else.
+        UsageError: The folder holds something else, or the source changed meanwhile.
         BadSample: A sample cannot be read.
-        EnvironmentFault: There is no room.
+        EnvironmentFault: There is no room, or a process was killed.
     """
-    plan = planned(source, options)
+    plan, version = planned(source, options), source.version
     if options.on_error == "raise":
         _look_at_the_empty(source)
-    _begin(dest, fingerprint(source, options), sum(_sizes(source)))
-    with alone_in(dest):
-        if not (dest / PLAN_FILE).exists():
-            raise UsageError(f"another process has just finished converting into {dest}")
-        return _converted(source, dest, options, processes, progress, plan)
+    _check(dest, mark := fingerprint(source, options))
+    with alone_in(dest, mark) as lock:
+        done = _complete(dest, len(source), options)
+        if done is None:
+            _check_space(dest, sum(_sizes(source)))
+            done = _converted(source, dest, options, _Workers(processes=processes, lock=lock, progress=progress), plan)
+            if source.version != version:
+                raise UsageError(
+                    f"the source changed while it was converted; remove {dest}, and convert again when nothing writes "
+                    "to the source"
+                )
+        contents = write_data_set(dest, done.contents)
+        clear(dest)
+    return replace(done, contents=contents)
 
 
-def _converted(
-    source: Source,
-    dest: Path,
-    options: Options,
-    processes: int,
-    progress: Callable[[int, int], None],
-    plan: Sequence[Numbers],
-) -> Converted:
+def _converted(source: Source, dest: Path, options: Options, workers: _Workers, plan: Sequence[Numbers]) -> Converted:
     """Make the shards of a plan that are not there yet."""
     tasks = [
         _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
@@ -130,14 +152,25 @@ def _converted(
     if options.on_error == "raise":  # what another conversion has skipped is to be told now
         there = {number: found for number, found in there.items() if not found.skipped}
     left = [task for task in tasks if task.number not in there]
-    threads = max(1, processes // max(1, len(left)))
+    threads = max(1, workers.processes // max(1, len(left)))
     made = dict(there)
-    for one in _worked(source, [replace(task, threads=threads) for task in left], processes, progress, len(source)):
+    for one in _worked(source, [replace(task, threads=threads) for task in left], workers, len(source)):
         made[one.number] = one
     shards = [made[number].shard for number in sorted(made) if made[number].shard.samples]
-    contents = _finish(dest, _described(source, shards, options))
     skipped = [text for number in sorted(made) for text in made[number].skipped]
-    return Converted(contents=contents, skipped=skipped, resumed=len(there))
+    return Converted(contents=_described(source, shards, options), skipped=skipped, resumed=len(there))
+
+
+def _complete(dest: Path, samples: int, options: Options) -> Converted | None:
+    """Return a conversion that was killed after its last file was written, if its shards are as they were written."""
+    if not (dest / CONTENTS_FILE).exists():
+        return None
+    contents = read_contents(dest)
+    if contents.samples != samples and options.on_error == "raise":
+        return None  # what another conversion has skipped is to be told now
+    if not all(is_as_written(dest, shard) for shard in contents.shards):
+        return None
+    return Converted(contents=contents, skipped=[], resumed=len(contents.shards))
 
 
 def planned(source: Source, options: Options) -> list[Numbers]:
@@ -191,30 +224,20 @@ def _sizes(source: Source) -> list[int]:
     return [source.size(number) for number in range(len(source))]
 
 
-def _begin(dest: Path, mark: str, size: int) -> None:
-    """Make the folder ready, or refuse it."""
-    plan = dest / PLAN_FILE
-    if (dest / CONTENTS_FILE).exists() and not plan.exists():
+def _check(dest: Path, mark: str) -> None:
+    """Refuse a folder before anything is written, and name the data set that it holds."""
+    if (dest / CONTENTS_FILE).exists() and not (dest / PLAN_FILE).exists():
         raise UsageError(f"{dest} holds a data set of {read_contents(dest).samples:,} samples; name another folder")
-    if plan.exists():
-        if msgspec.json.decode(plan.read_bytes()).get("fingerprint") != mark:
-            raise UsageError(
-                f"{dest} holds an unfinished conversion of another source, or with other options; "
-                "remove it, or name another folder"
-            )
-        return
-    if dest.exists() and (not dest.is_dir() or any(path.name != LOCK_FILE for path in dest.iterdir())):
-        raise UsageError(f"{dest} exists and is not empty; name a new folder")
-    try:
-        dest.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(dest).free
-        if free < _ROOM * size:
-            raise EnvironmentFault(
-                f"{dest} has {units.size(free)} free, and {units.size(_ROOM * size)} is needed; free some space"
-            )
-        plan.write_bytes(msgspec.json.encode({"fingerprint": mark}))
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name another folder") from error
+    check_folder(dest, mark)
+
+
+def _check_space(dest: Path, size: int) -> None:
+    """Refuse a disk that is too full for a conversion that begins."""
+    free = shutil.disk_usage(dest).free
+    if free < _ROOM * size and not has_notes(dest):
+        raise EnvironmentFault(
+            f"{dest} has {units.size(free)} free, and {units.size(_ROOM * size)} is needed; free some space"
+        )
 
 
 def _finished(task: _Task) -> _Made | None:
@@ -226,10 +249,9 @@ def _finished(task: _Task) -> _Made | None:
     return _Made(number=task.number, shard=note.shard, skipped=note.skipped) if lost == len(note.skipped) else None
 
 
-def _worked(
-    source: Source, tasks: Sequence[_Task], processes: int, progress: Callable[[int, int], None], whole: int
-) -> Iterator[_Made]:
+def _worked(source: Source, tasks: Sequence[_Task], workers: _Workers, whole: int) -> Iterator[_Made]:
     """Make shards side by side, each as soon as a process is free."""
+    processes, progress = workers.processes, workers.progress
     done = whole - sum(len(task.ids) for task in tasks)
     progress(done, whole)
     if not tasks:  # the conversion was interrupted after its last shard
@@ -242,14 +264,20 @@ def _worked(
     context = get_context("spawn")
     counter = context.Value("q", 0)
     bundles = _bundles(source, tasks, processes)
+    inherited = InheritedFile(workers.lock)
     with ProcessPoolExecutor(
-        min(processes, len(bundles)), mp_context=context, initializer=_prepare, initargs=(source, counter)
+        min(processes, len(bundles)), mp_context=context, initializer=_prepare, initargs=(source, counter, inherited)
     ) as pool:
         futures = {pool.submit(_made_here, bundle) for bundle in bundles}
         try:
             for future in as_completed(futures):
                 yield from future.result()
                 progress(min(whole, done + counter.value), whole)
+        except BrokenProcessPool as error:
+            raise EnvironmentFault(
+                "a process that converts was killed, perhaps because memory ran out; repeat the command with fewer "
+                "--processes, it continues where it was"
+            ) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -258,8 +286,9 @@ def _worked(
 _here: tuple[Source, Synchronized[int]] | None = None  # of a process that converts
 
 
-def _prepare(source: Source, counter: Synchronized[int]) -> None:
+def _prepare(source: Source, counter: Synchronized[int], lock: InheritedFile) -> None:
     global _here  # noqa: PLW0603 - a pool hands nothing else to its processes
+    assert lock.descriptor  # this process holds the lock too, until it ends
     _here = source, counter
     end_with_parent()
 
@@ -330,14 +359,6 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
         made["seed"] = options.seed
     samples = sum(shard.samples for shard in shards)
     return Contents(samples=samples, columns=source.columns, shards=shards, classes=source.classes, made=made)
-
-
-def _finish(dest: Path, contents: Contents) -> Contents:
-    """Write what makes the folder a data set, and take away what an interrupted conversion would need."""
-    contents = write_data_set(dest, contents)
-    clear(dest)
-    (dest / PLAN_FILE).unlink(missing_ok=True)
-    return contents
 
 
 def write_data_set(folder: Path, contents: Contents) -> Contents:

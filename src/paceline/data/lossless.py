@@ -8,12 +8,20 @@ more than the markers take.
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from functools import cache
 
+from paceline.core.errors import EnvironmentFault
 from paceline.data.jpeg import NotAJpeg, best_interval, header_of, intervals_of
 
 _LONG_S = 60.0
+_SENT = (
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # by others
 
 
 @cache
@@ -23,7 +31,11 @@ def jpegtran() -> str | None:
 
 
 def in_intervals(data: bytes) -> bytes:
-    """Return a JPEG with the same pixels whose parts can be decoded alone; the same bytes where that cannot be done."""
+    """Return a JPEG with the same pixels whose parts can be decoded alone; the same bytes where that cannot be done.
+
+    Raises:
+        EnvironmentFault: The program could not be started, or was killed: another try may give other bytes.
+    """
     program = jpegtran()
     try:
         header = header_of(data)
@@ -36,8 +48,15 @@ def in_intervals(data: bytes) -> bytes:
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=_LONG_S, check=False)
         made = header_of(done.stdout) if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired, NotAJpeg):
+    except (subprocess.TimeoutExpired, NotAJpeg):
         return data
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot start {program}: {error.strerror or error}; repeat the command, or copy JPEGs unchanged with "
+            "--verbatim"
+        ) from error
+    if -done.returncode in _SENT:
+        raise EnvironmentFault(f"{program} was killed; repeat the command, which continues where it was")
     # What jpegtran warns of (status 2) is a damaged picture: it stays as it is, for its reader to judge.
     same = made is not None and (made.width, made.height, made.components) == (
         header.width,

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 from paceline.core.errors import EnvironmentFault
+from paceline.data.durable_files import write_durably
 from paceline.data.index import Growing
 from paceline.data.model import Column, Payload, Sample, Shard, index_name
 
@@ -34,15 +35,15 @@ class ShardWriter:
         self._index = Growing(self._columns)
         self._samples = 0
         self._size = self._crc32 = 0
-        self._made: BinaryIO = open(self._being_written(path), "wb", buffering=1 << 20)  # noqa: SIM115
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # two writers never share a file
+        self._made: BinaryIO = open(self._temporary, "wb", buffering=1 << 20)  # noqa: SIM115
 
     def __enter__(self) -> ShardWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._made.close()
-        for path in (self._path, self._path.with_name(index_name(self._path.name))):
-            self._being_written(path).unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
     def add(self, key: str, name: str, sample: Sample) -> None:
         """Write a sample.
@@ -71,12 +72,10 @@ class ShardWriter:
         """Put tar and index in their places, the tar last: where it is, its index is."""
         self._write(bytes(2 * _BLOCK))
         index = self._index.packed()
-        beside = self._path.with_name(index_name(self._path.name))
-        self._being_written(beside).write_bytes(index)
         self._made.flush()
         os.fsync(self._made.fileno())
-        for path in (beside, self._path):
-            os.replace(self._being_written(path), path)
+        write_durably(self._path.with_name(index_name(self._path.name)), index)
+        os.replace(self._temporary, self._path)
         return Shard(
             file=self._path.name,
             samples=self._samples,
@@ -95,10 +94,6 @@ class ShardWriter:
         self._made.write(data)
         self._crc32 = isal_zlib.crc32(data, self._crc32)
         self._size += len(data)
-
-    @staticmethod
-    def _being_written(path: Path) -> Path:
-        return path.with_name(f".{path.name}.{os.getpid()}.part")  # two writers never share a file
 
 
 def write_shard(path: Path, columns: Sequence[Column], samples: Iterable[tuple[str, str, Sample]]) -> Shard:

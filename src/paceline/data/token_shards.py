@@ -5,8 +5,9 @@ What is done is noted with each file: a conversion that was interrupted reads pa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.core.files import replace_bytes, replacing
-from paceline.data.resuming import LOCK_FILE, alone_in, clear
+from paceline.core.files import replacing
+from paceline.data.durable_files import write_durably
+from paceline.data.resuming import alone_in, clear, note_path
 from paceline.data.shards import crc32_of
 from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 from paceline.data.verify import Verified
 
 SHARD_TOKENS = 1 << 26  # 128 MB of two bytes each
-PLAN_FILE = ".converting.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Done:
     """How far a conversion is."""
 
-    mark: str  # of what is converted, and by what
     documents: int = 0
-    pieces: Sequence[int] = ()  # of documents, that were made into tokens at the end of each file
-    ended: Sequence[int] = ()  # the documents that had ended by then
+    pieces: int = 0  # of documents, that were made into tokens
     shards: Sequence[TokenShard] = ()
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was finished, and how far the conversion was then."""
+
+    shard: TokenShard
+    documents: int
+    pieces: int
 
 
 def write_tokens(
@@ -41,7 +48,8 @@ def write_tokens(
     texts: Iterator[Sequence[Text]],
     tokenizer: Tokenizer,
     shard_tokens: int = SHARD_TOKENS,
-    mark: str = "",
+    mark: str = "tokens",
+    current_mark: Callable[[], str] | None = None,
 ) -> TokenContents:
     """Write the tokens of texts; a folder that is not finished has no `tokens.json`.
 
@@ -51,29 +59,45 @@ def write_tokens(
         tokenizer: Makes ids of them.
         shard_tokens: Of a file, about: documents are not parted.
         mark: The same for the same texts and tokenizer, and no other.
+        current_mark: Computes the mark again, to notice texts that changed meanwhile.
 
     Raises:
-        UsageError: There is something already, or there are no texts.
+        UsageError: There is something already, there are no texts, or they changed meanwhile.
         EnvironmentFault: It cannot be written.
     """
-    _begun(folder, mark)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(folder):
-            return _written(folder, _sound(folder, _begun(folder, mark)), texts, tokenizer, shard_tokens)
+        with alone_in(folder, f"{mark} {shard_tokens}", CONTENTS_FILE):
+            contents = _complete(folder)
+            if contents is None:
+                contents = _written(folder, texts, tokenizer, shard_tokens)
+                if current_mark is not None and current_mark() != mark:
+                    raise UsageError(
+                        f"the text changed while it was converted; remove {folder}, and convert again when nothing "
+                        "writes to the text"
+                    )
+                write_durably(folder / CONTENTS_FILE, _json(contents))
+            clear(folder)
+            return contents
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {folder}: {error.strerror or error}; name another folder") from error
 
 
-def _written(
-    folder: Path, begun: _Done, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int
-) -> TokenContents:
-    done = begun
+def _complete(folder: Path) -> TokenContents | None:
+    """Return a conversion that was killed after its last file was written, if its files are as they were written."""
+    if not (folder / CONTENTS_FILE).exists():
+        return None
+    contents = read_tokens(folder)
+    return contents if all(_is_as_written(folder, shard) for shard in contents.shards) else None
+
+
+def _written(folder: Path, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int) -> TokenContents:
+    done = begun = _resumed(folder)
     for done in _worked(folder, begun, texts, tokenizer, shard_tokens):
-        _note(folder / PLAN_FILE, done)
+        note = _Note(shard=done.shards[-1], documents=done.documents, pieces=done.pieces)
+        write_durably(note_path(folder / note.shard.file), _json(note))
     if not done.shards:
         raise UsageError("there is no text to convert")
-    contents = TokenContents(
+    return TokenContents(
         tokens=sum(shard.tokens for shard in done.shards),
         documents=done.documents,
         vocabulary=tokenizer.vocabulary,
@@ -82,10 +106,6 @@ def _written(
         tokenizer=tokenizer.name,
         shards=done.shards,
     )
-    clear(folder)
-    _note(folder / CONTENTS_FILE, contents)
-    (folder / PLAN_FILE).unlink(missing_ok=True)
-    return contents
 
 
 def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verified:
@@ -106,53 +126,30 @@ def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verifie
     return Verified(samples=good, bytes=read, problems=tuple(problems))
 
 
-def _begun(folder: Path, mark: str) -> _Done:
-    """Return how far the conversion is; refuse a folder that holds something else."""
-    plan = folder / PLAN_FILE
-    if not folder.exists():
-        return _Done(mark=mark)
-    if folder.is_dir() and not any(
-        path.name != LOCK_FILE and not path.name.endswith(".part") for path in folder.iterdir()
-    ):
-        return _Done(mark=mark)
-    if not plan.is_file():
-        raise UsageError(f"{folder} exists and is not empty; name a new folder")
-    try:
-        found = msgspec.json.decode(plan.read_bytes(), type=_Done)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{plan} cannot be read: {error}; remove {folder}, or name another folder") from error
-    if found.mark != mark:
-        raise UsageError(
-            f"{folder} holds an unfinished conversion of another text, or with another tokenizer; "
-            "remove it, or name another folder"
-        )
-    return found
+def _resumed(folder: Path) -> _Done:
+    """Return how far an interrupted conversion is: its files up to the first that is not as it was written."""
+    done = _Done()
+    while True:
+        try:
+            note = msgspec.json.decode(note_path(_file(folder, done)).read_bytes(), type=_Note)
+        except (OSError, msgspec.DecodeError):
+            return done
+        if not _is_as_written(folder, note.shard):
+            return done
+        done = _Done(documents=note.documents, pieces=note.pieces, shards=(*done.shards, note.shard))
 
 
-def _sound(folder: Path, done: _Done) -> _Done:
-    """Return how far a conversion is whose files are those that were written, up to the first that is not."""
-    good = 0
-    for shard in done.shards:
-        path = folder / shard.file
-        if not path.is_file() or crc32_of(path) != shard.crc32:
-            break
-        good += 1
-    return replace(
-        done,
-        shards=done.shards[:good],
-        pieces=done.pieces[:good],
-        ended=done.ended[:good],
-        documents=done.ended[good - 1] if good else 0,
-    )
+def _is_as_written(folder: Path, shard: TokenShard) -> bool:
+    path = folder / shard.file
+    return path.is_file() and crc32_of(path) == shard.crc32
 
 
 def _worked(
     folder: Path, done: _Done, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int
 ) -> Iterator[_Done]:
-    """Yield how far it is, at the beginning and after each file."""
-    yield done
+    """Yield how far it is after each file."""
     held: list[NDArray[Any]] = []
-    pieces, size, documents, there = 0, 0, 0, done.pieces[-1] if done.pieces else 0
+    pieces, size, documents, there = 0, 0, 0, done.pieces
     for some in texts:
         pieces += len(some)
         documents += sum(one.ends for one in some)
@@ -180,24 +177,25 @@ def _tokens(some: Sequence[Text], tokenizer: Tokenizer) -> list[NDArray[Any]]:
 
 
 def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArray[Any]]) -> _Done:
-    path = folder / f"tokens-{len(done.shards):06d}.npy"
+    path = _file(folder, done)
     tokens = np.concatenate(held)
-    with replacing(path) as made:
-        with made.open("wb") as file:
+    with replacing(path) as part:
+        with part.open("wb") as file:
             np.save(file, tokens)
-        crc32 = crc32_of(made)
+            file.flush()
+            os.fsync(file.fileno())
+        crc32 = crc32_of(part)
     shard = TokenShard(file=path.name, tokens=len(tokens), crc32=crc32)
-    return replace(
-        done,
-        documents=far[1],
-        pieces=(*done.pieces, far[0]),
-        ended=(*done.ended, far[1]),
-        shards=(*done.shards, shard),
-    )
+    return _Done(documents=far[1], pieces=far[0], shards=(*done.shards, shard))
 
 
-def _note(path: Path, what: _Done | TokenContents) -> None:
-    replace_bytes(path, msgspec.json.format(msgspec.json.encode(what), indent=1))
+def _file(folder: Path, done: _Done) -> Path:
+    """Return where the next file of a conversion goes."""
+    return folder / f"tokens-{len(done.shards):06d}.npy"
+
+
+def _json(what: _Note | TokenContents) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(what), indent=1)
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:

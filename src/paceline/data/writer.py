@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from uuid import uuid4
 
 from paceline.core.errors import UsageError
 from paceline.data.convert import write_data_set
 from paceline.data.kinds import column_names
 from paceline.data.model import Column, ColumnKind, Contents, Sample, Shard, Value
-from paceline.data.resuming import LOCK_FILE, alone_in
+from paceline.data.resuming import alone_in, check_folder
 from paceline.data.sample_reading import fitting
 from paceline.data.shards import ShardWriter
 from paceline.data.sources import BadSample
@@ -51,8 +52,8 @@ class Writer:
         """
         self._folder, self._classes, self._images = Path(folder), classes, images
         self._shard_bytes = int(shard_mb * (1 << 20))
-        if self._folder.exists() and any(path.name != LOCK_FILE for path in self._folder.iterdir()):
-            raise UsageError(f"{folder} exists and is not empty; name a new folder")
+        self._mark = f"Writer {uuid4()}"  # a conversion that nobody continues
+        check_folder(self._folder, self._mark)
         self._columns: list[Column] = []
         self._first: list[Mapping[str, Any]] = []
         self._shards: list[Shard] = []
@@ -61,8 +62,7 @@ class Writer:
         self._lock = ExitStack()
 
     def __enter__(self) -> Writer:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._lock.enter_context(alone_in(self._folder))
+        self._lock.enter_context(alone_in(self._folder, self._mark))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

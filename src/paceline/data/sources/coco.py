@@ -53,7 +53,7 @@ class Coco:
     def __len__(self) -> int:
         return len(self._images)
 
-    @cached_property
+    @property
     def version(self) -> str:
         """A fingerprint that changes if the JSON file changes, or the modification time of an image."""
         return f"{self._files.version} {hashlib.sha256(self._path.read_bytes()).hexdigest()}"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from paceline.core.errors import UsageError
@@ -40,7 +39,7 @@ class Files:
         """The label of each file; empty where there are none."""
         return self.values.get(LABEL, ())
 
-    @cached_property
+    @property
     def version(self) -> str:
         """A digest of the values, and of the times at which the files were changed."""
         times = times_of([self.root / file for file in self.files])
