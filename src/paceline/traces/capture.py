@@ -13,7 +13,7 @@ from paceline.traces.intervals import EMPTY, Ns, Union
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveCall:
-    """One collective as one rank ran it."""
+    """One collective as recorded on one rank."""
 
     kind: str  # "all_reduce"
     group: str  # name of the process group; "" where it is not told
@@ -32,7 +32,7 @@ CLASSES = ("compute", "communication", "copy")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuEvents:
-    """Kernels, copies and sets of memory, one place each in all columns, in the order of the capture."""
+    """Kernels, copies and memory sets as columns, in the order of the capture."""
 
     start_ns: Ns
     end_ns: Ns
@@ -46,11 +46,11 @@ class GpuEvents:
         return len(self.start_ns)
 
     def where(self, chosen: NDArray[np.bool_]) -> GpuEvents:
-        """Return some of them."""
+        """Return the events selected by a mask."""
         return self.at(np.flatnonzero(chosen))
 
     def at(self, chosen: NDArray[np.intp]) -> GpuEvents:
-        """Return those at some places, in the order of these."""
+        """Return the events at some indices, in their order."""
         return GpuEvents(
             start_ns=self.start_ns[chosen],
             end_ns=self.end_ns[chosen],
@@ -64,7 +64,7 @@ class GpuEvents:
 
 @dataclass(frozen=True, kw_only=True)
 class Launches:
-    """Calls on the host that have a correlation with work on the GPU."""
+    """Calls on the host that share a correlation id with GPU work."""
 
     start_ns: Ns
     end_ns: Ns
@@ -73,7 +73,7 @@ class Launches:
 
 @dataclass(frozen=True, kw_only=True)
 class HostActivity:
-    """What the training process did meanwhile, where the capture shows it."""
+    """Activity of the training process, as far as the capture shows it."""
 
     loader: Union = EMPTY  # fetching batches
     loader_is_serial: bool | None = None  # whether the loader has no workers; None: no loader is seen
@@ -91,7 +91,7 @@ class MarkedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """What one rank, or one GPU of an Nsight export, did."""
+    """The recorded activity of one rank, or of one GPU of an Nsight export."""
 
     source: str  # the file, as it was given
     rank: int | None  # None: the file does not tell
@@ -114,7 +114,7 @@ NO_LAUNCH_NS = int(np.iinfo(np.int64).min)  # no launch in the capture
 
 
 def launched_at(correlation: NDArray[np.int64], launches: Launches) -> Ns:
-    """Return when work of some correlations was launched, the first time of several; `NONE_NS` where it was not."""
+    """Return the first launch time for each correlation id, or `NO_LAUNCH_NS`."""
     if not len(launches.start_ns) or not len(correlation):
         return np.full(len(correlation), NO_LAUNCH_NS, np.int64)
     order = np.lexsort((launches.start_ns, launches.correlation))

@@ -1,11 +1,11 @@
-"""How long was at least one of many things going on? Exact arithmetic of unions of intervals, in integer nanoseconds.
+"""Exact arithmetic of unions of intervals, in integer nanoseconds.
 
 With |A| the length of the union of A,
 
-    overlap(A, B) = |A| + |B| - |A + B|,      what A has apart from B = |A + B| - |B|
+    overlap(A, B) = |A| + |B| - |A + B|,      |A without B| = |A + B| - |B|
 
-so that unions are all it takes. Nothing is rounded. An interval that ends before it begins counts as empty: profilers
-write such ones.
+so every result follows from unions. Nothing is rounded. An interval that ends before it begins counts as empty;
+profilers write such intervals.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Ns = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Union:
-    """Disjoint intervals in order, each with a length; between two of them there is a gap."""
+    """Disjoint intervals in order, each with a length, separated by gaps."""
 
     starts_ns: Ns
     ends_ns: Ns
 
     @property
     def length_ns(self) -> int:
-        """What they cover."""
+        """Return the total length."""
         return int((self.ends_ns - self.starts_ns).sum())
 
     @property
     def gaps(self) -> Union:
-        """What lies between them."""
+        """Return the gaps between the intervals."""
         return Union(starts_ns=self.ends_ns[:-1], ends_ns=self.starts_ns[1:])
 
 
@@ -58,7 +58,7 @@ def union_of(starts_ns: Ns, ends_ns: Ns) -> Union:
 
 
 def union_of_unions(*unions: Union) -> Union:
-    """Return the union of unions."""
+    """Return the union of several unions."""
     return union_of(
         np.concatenate([one.starts_ns for one in unions]) if unions else EMPTY.starts_ns,
         np.concatenate([one.ends_ns for one in unions]) if unions else EMPTY.ends_ns,
@@ -66,7 +66,7 @@ def union_of_unions(*unions: Union) -> Union:
 
 
 def intersection(first: Union, second: Union) -> Union:
-    """Return where both are."""
+    """Return the intersection of two unions."""
     starts = np.concatenate([first.starts_ns, second.starts_ns])
     ends = np.concatenate([first.ends_ns, second.ends_ns])
     times = np.concatenate([starts, ends])
@@ -78,7 +78,7 @@ def intersection(first: Union, second: Union) -> Union:
 
 
 def difference(first: Union, second: Union) -> Union:
-    """Return where the first is and the second is not."""
+    """Return the part of the first union that is outside the second."""
     if not len(first.starts_ns) or not len(second.starts_ns):
         return first
     low = min(int(first.starts_ns[0]), int(second.starts_ns[0]))
@@ -91,7 +91,7 @@ def difference(first: Union, second: Union) -> Union:
 
 
 def length_before(union: Union, times_ns: Ns) -> Ns:
-    """Return how much of a union lies before each of some times."""
+    """Return the length of a union before each of some times."""
     lengths = np.append(0, np.cumsum(union.ends_ns - union.starts_ns))
     place = np.searchsorted(union.starts_ns, times_ns, side="right")
     beyond = np.append(0, union.ends_ns)[place] - times_ns

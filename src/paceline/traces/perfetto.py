@@ -32,17 +32,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportWindow:
-    """A window: marked steps, the last one included, or times since the first event of a capture, in microseconds."""
+    """A window of marked steps (inclusive), or of microseconds since the first event of a capture."""
 
     steps: tuple[int, int] | None = None
     times_us: tuple[float, float] | None = None
 
 
 def parse_window(text: str) -> ExportWindow:
-    """Return the window of a text such as ``#10:#12`` or ``1.5ms:20ms``.
+    """Return the window for a text such as ``#10:#12`` or ``1.5ms:20ms``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not a window.
     """
     steps = _STEPS.fullmatch(text.strip())
     if steps is not None:
@@ -59,7 +59,7 @@ def parse_window(text: str) -> ExportWindow:
 
 
 def sources_and_shifts(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
-    """Return the files by what their ranks are called, and by how many microseconds the clocks of ranks are moved."""
+    """Return the files by the names of their ranks, and the clock offsets of the ranks in microseconds."""
     sources: dict[str, Path] = {}
     moved: dict[str, float] = {}
     for rank in traces.ranks:
@@ -77,13 +77,13 @@ def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], be
     """Return a window of captures as JSON.
 
     Args:
-        sources: Files by what their rank is called.
-        moved_us: By which the clocks of ranks are moved.
+        sources: Files by the names of their ranks.
+        moved_us: Clock offsets of the ranks.
         between: The window; None: the longest marked step of the first capture, or all of it.
 
     Raises:
-        UsageError: There are too many ranks, a file is an Nsight export, or nothing lies in the window.
-        NotACapture: A file is none.
+        UsageError: There are too many ranks, a file is an Nsight export, or the window is empty.
+        NotACapture: A file is not a capture.
     """
     if len(sources) > MOST_RANKS:
         raise UsageError(
@@ -105,7 +105,7 @@ def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], be
 
 
 def write_export(path: Path, data: bytes) -> None:
-    """Write a cut, gzipped where its name says so.
+    """Write an export, gzipped if the file name ends in ``.gz``.
 
     Raises:
         OSError: It cannot be written.
@@ -135,7 +135,7 @@ def _is_number(value: object) -> bool:
 
 
 def _steps(events: Sequence[Json]) -> dict[int, Json]:
-    """Return the marked steps by their numbers."""
+    """Return the marked steps by number."""
     marked = (event for event in events if _is_timed(event) and _is_number(event.get("dur")))
     return {int(found[1]): event for event in marked if (found := STEP.match(str(event.get("name"))))}
 
@@ -147,7 +147,7 @@ def _longest(events: Sequence[Json]) -> ExportWindow | None:
 
 
 def _ends(events: Sequence[Json], between: ExportWindow | None) -> tuple[float, float]:
-    """Return the window in the capture's own microseconds."""
+    """Return the window in microseconds of the capture's clock."""
     first = min((event["ts"] for event in events if _is_timed(event)), default=0.0)
     if between is None:
         return first, float("inf")

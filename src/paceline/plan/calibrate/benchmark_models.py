@@ -18,15 +18,15 @@ ModelKind = Literal["transformer", "convolution"]
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkModel:
-    """A model of one kind and size, its optimizer and its batch.
+    """A model of one kind and size, with its optimizer and batch.
 
     Attributes:
-        width: Of a transformer, or channels of a convolution.
-        length: Tokens of a sample, or the side of a picture in pixels.
+        width: Hidden width of a transformer, or channels of a convolution.
+        length: Tokens of a sample, or pixels on a side of an image.
         batch: Samples.
         depth: Blocks.
         optimizer: `AdamW` or `SGD`.
-        dtype: `float32`, or a format that products are made in by autocast.
+        dtype: `float32`, or the autocast dtype of matrix products.
     """
 
     kind: ModelKind
@@ -42,10 +42,10 @@ class BenchmarkModel:
 
 
 def parse_benchmark_model(text: str) -> BenchmarkModel:
-    """Read what `str` of one gives.
+    """Read the text that `str` of a benchmark model returns.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is not such a model.
     """
     try:
         kind, width, length, batch, depth, optimizer, dtype = text.split(",")
@@ -127,14 +127,14 @@ SMALL_BLOCKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trainee:
-    """A block that can be trained: what takes a step, and bytes of its weights."""
+    """A model ready to train: a function that takes one step, and the bytes of its weights."""
 
     step: Callable[[], None]
     weight_bytes: int
 
 
 def trainee_of(animal: BenchmarkModel, device: Any, *, replicas: bool = False) -> Trainee:
-    """Make a block with its optimizer and its batch; replicas average their gradients."""
+    """Build a model with its optimizer and batch; replicas average their gradients."""
     import torch
 
     torch.manual_seed(0)
@@ -164,7 +164,7 @@ def _transformer(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, 
     nn: Any = torch.nn
 
     class Block(nn.Module):
-        """Attention and a feed-forward, each beside a residual."""
+        """Attention and a feed-forward, each with a residual connection."""
 
         def __init__(self, width: int) -> None:
             super().__init__()
@@ -190,7 +190,7 @@ def _transformer(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, 
 
 
 def _residual(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, Any, Any]:
-    """Stages of some blocks, each twice as wide as the last, behind a stem; one stage where `depth` is 1."""
+    """Build a residual network: a stem and stages, each twice as wide as the last; one stage if `depth` is 1."""
     nn: Any = torch.nn
 
     def normed(inputs: int, outputs: int, stride: int) -> Any:
@@ -198,7 +198,7 @@ def _residual(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, Any
         return nn.Sequential(convolution, nn.GroupNorm(max(1, outputs // 8), outputs))
 
     class Block(nn.Module):
-        """Two convolutions, and a way around them."""
+        """Two convolutions with a residual connection."""
 
         def __init__(self, inputs: int, outputs: int, stride: int) -> None:
             super().__init__()

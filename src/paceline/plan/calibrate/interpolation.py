@@ -22,13 +22,13 @@ _DRAWN = 0.15  # how strongly slopes are drawn to 0, as a share of the points' o
 
 @dataclass(frozen=True)
 class CostSurface:
-    """Measured points of a family: logarithms (base 2) of sizes, (points, sizes), and of seconds / work, (points,)."""
+    """Measured points of an operator family: log2 of sizes, (points, sizes), and of seconds / work, (points,)."""
 
     sizes: Floats
     rates: Floats
 
     def seconds(self, sizes: Sequence[float], work: float) -> float:
-        """Return the time of work at some sizes."""
+        """Return the interpolated time of some work at some sizes."""
         away = self.sizes - np.log2(np.asarray(sizes, dtype=np.float64))
         squared = (away**2).sum(axis=1)
         nearest = np.argsort(squared, kind="stable")[: 2 * away.shape[1] + 4]
@@ -38,7 +38,7 @@ class CostSurface:
 
 
 def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
-    """Return a weighted plane's height where `away` is 0; no further out than half of what the points span."""
+    """Return the height of a weighted plane at `away` = 0, at most half of the points' range beyond the points."""
     design = np.column_stack([np.ones(len(rates)), away])
     drawn = np.diag([0.0, *([_DRAWN * float(weights.sum())] * away.shape[1])])
     left = design.T @ (weights[:, None] * design) + drawn + 1e-12 * np.eye(design.shape[1])
@@ -49,7 +49,7 @@ def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
 
 
 def cost_surface(points: Sequence[tuple[Sequence[float], float, float]]) -> CostSurface:
-    """Make a surface of sizes, seconds and work of each point."""
+    """Build a surface from the sizes, seconds and work of each point."""
     sizes = np.log2(np.array([point[0] for point in points], dtype=np.float64))
     rates = np.log2(np.array([seconds / work for _, seconds, work in points], dtype=np.float64))
     return CostSurface(sizes=sizes, rates=rates)
@@ -63,15 +63,15 @@ class MessageTime:
     bytes_per_s: float
 
     def seconds(self, sent_bytes: float) -> float:
-        """Return how long a message takes."""
+        """Return the time of a message."""
         return self.latency_s + sent_bytes / self.bytes_per_s
 
 
 def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
-    """Fit bytes and seconds of messages, each point's relative error weighing alike.
+    """Fit latency and bandwidth to messages (bytes, seconds), with equal weight for relative errors.
 
     Raises:
-        ValueError: There are fewer than two sizes.
+        ValueError: There are fewer than two message sizes.
     """
     if len({sent for sent, _ in points}) < 2:
         raise ValueError(
@@ -84,12 +84,12 @@ def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
 
 
 def fit_part_rates(parts: Sequence[Sequence[float]], rests: Sequence[float], wholes: Sequence[float]) -> list[float]:
-    """Return what one of each part takes, none below zero, so that parts add up to the rests of some wholes.
+    """Return the time per unit of each part, never negative, so that the parts add up to the rests of some wholes.
 
     Args:
-        parts: How much of each part a whole has, (wholes, parts).
-        rests: What is left of each whole to be explained.
-        wholes: The wholes: what is missed counts by its share of them.
+        parts: Amount of each part in each whole, (wholes, parts).
+        rests: Time of each whole that the parts must explain.
+        wholes: Time of each whole; errors count relative to it.
     """
     scale = np.array(wholes, dtype=np.float64)
     table, target = np.array(parts, dtype=np.float64) / scale[:, None], np.array(rests, dtype=np.float64) / scale

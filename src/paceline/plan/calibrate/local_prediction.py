@@ -42,14 +42,13 @@ _ANOTHER = 1.25  # times faster or slower than when the profile was made: told, 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCounts:
-    """What a step does.
+    """The operators of a step, counted.
 
     Attributes:
-        seconds: Of its operators by part, at the surfaces.
-        fresh_bytes: Of the tensors of convolutions that take as much as the largest tensor there is, or more. Their
-            own buffers, as large again, lie at the top of the heap, which glibc gives back once twice its largest
-            piece is free there.
-        unknown: Seconds of operators that were not measured, as if they were copies.
+        seconds: Interpolated time of the operators, by part of the step.
+        fresh_bytes: Bytes of convolution tensors that are as large as the largest tensor. Their own buffers, equally
+            large, lie at the top of the heap, which glibc returns to the kernel once twice its largest piece is free.
+        unknown: Seconds of operators that were not measured, estimated as copies.
     """
 
     seconds: Mapping[str, float]
@@ -61,18 +60,18 @@ class StepCounts:
 
     @property
     def total_s(self) -> float:
-        """All operators."""
+        """Return the time of all operators."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What blocks take beside their operators.
+    """Costs of a step beside its operators, fitted to whole models.
 
     Attributes:
-        beside: Seconds that a step takes longer for a second of CPU time that threads beside it have.
-        scatter: How far off blocks are, as a share of their steps; root of the mean square.
-        memory: Of each kind of block: bytes of first use, and bytes that are held for one in use.
+        beside: Seconds by which a step gets longer per second of CPU time of concurrent threads.
+        scatter: Root mean square error of the fit, as a share of the step.
+        memory: By kind of model: bytes of first use, and bytes of the process per live byte.
     """
 
     call_s: float
@@ -85,12 +84,12 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPrediction:
-    """A step of one rank, and what its process holds at most.
+    """The predicted step time of one rank, and the peak memory of its process.
 
     Attributes:
-        step_s: Seconds, and within what four in five steps' medians should lie.
-        reference: Of the profile: how long its product of two matrices took while it was made.
-        now: The same as it is now, which is the speed that times are for; None where that is the profile's.
+        step_s: Seconds; low and high are the bounds for four of five medians.
+        reference: Time of the reference matrix product when the profile was made.
+        now: Its time now, for which times are predicted; None: as in the profile.
     """
 
     step_s: float
@@ -105,12 +104,12 @@ class LocalPrediction:
 
     @property
     def pace(self) -> float:
-        """What times of the profile are multiplied by: above 1 the machine is slower now."""
+        """Return the factor on the times of the profile; above 1, the machine is slower now."""
         return self.now.seconds / self.reference.seconds if self.now else 1.0
 
 
 class Surfaces:
-    """The surfaces of a place, by family."""
+    """Cost surfaces of one profile, by operator family."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
@@ -119,19 +118,19 @@ class Surfaces:
         self._families: dict[str, CostSurface] = {name: cost_surface(found) for name, found in families.items()}
 
     def seconds(self, kind: OperatorKind) -> float | None:
-        """Return the time of an operator; None where none of its family was measured."""
+        """Return the time of an operator; None if its family was not measured."""
         found = self._families.get(kind.family)
         return None if found is None else found.seconds(kind.sizes, kind.work)
 
     def copied(self, kind: OperatorKind) -> float:
-        """Return how long a sum that moves as much takes, or nothing where even that was not measured."""
+        """Return the time of an element-wise sum of as many bytes; 0 if it was not measured either."""
         found = self._families.get(_COPIED)
         size = max(kind.operand_bytes, 4.0)
         return 0.0 if found is None else found.seconds((size,), size)
 
 
 def count_step(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
-    """Add up a step as `observe.probe.tally` has counted it."""
+    """Count a step that `observe.probe.tally` recorded."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
     calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
@@ -160,7 +159,7 @@ def count_step(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
 
 
 def live_bytes(step: Mapping[str, Any]) -> int:
-    """Return the most that tensors take at a time."""
+    """Return the peak of live tensor bytes."""
     live = sum(step["sizes"][number] for number, _ in step["held"])
     most = live
     for event in step["memory"]:
@@ -171,10 +170,10 @@ def live_bytes(step: Mapping[str, Any]) -> int:
 
 
 def fit_rates(place: RankProfile, profile: Profile) -> Rates:
-    """Fit what blocks take beside their operators.
+    """Fit the costs of a step beside its operators to whole models.
 
     Raises:
-        UsageError: The profile has no blocks of this place.
+        UsageError: The profile has no whole models for this number of ranks.
     """
     if not place.blocks:
         raise UsageError(
@@ -204,18 +203,18 @@ def fit_rates(place: RankProfile, profile: Profile) -> Rates:
 
 
 def _scatter(block: BlockProfile) -> float:
-    """Return half the distance between the quartiles of a block's steps, as a share: how much it can tell."""
+    """Return half the interquartile range of a model's steps, as a share of the median."""
     return (block.step.high - block.step.low) / 2 / block.step.seconds
 
 
 def _beside(place: RankProfile) -> float:
-    """Return what a second of a thread beside costs: no more than it has, for each of the threads that wait for it."""
+    """Return the cost of a second of concurrent CPU time: at most one second for each of the waiting threads."""
     longer = [(each.beside.seconds - each.step.seconds) / each.beside_cpu_s for each in place.blocks]
     return min(float(place.ranks * place.threads), max(0.0, median(longer)))
 
 
 def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
-    """Fit what a process holds beside what it held before: first use, and the allocator's share of what is in use."""
+    """Fit the growth of a process after its start: bytes of first use, and process bytes per live byte."""
     own = [each for each in place.blocks if each.kind == kind] or list(place.blocks)
     grown = [float(each.peak_bytes - each.held_bytes) for each in own]
     if len(own) == 1:
@@ -227,16 +226,16 @@ def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
 
 
 def messages_of(profile: Profile, name: str, ranks: int) -> MessageTime | None:
-    """Return latency and bandwidth of a collective; None where it was not measured."""
+    """Return latency and bandwidth of a collective; None if it was not measured."""
     points = [(e.sent_bytes, e.time.seconds) for e in profile.messages if e.name == name and e.ranks == ranks]
     return fit_message_time(points) if len({sent for sent, _ in points}) > 1 else None
 
 
 def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
-    """Return how long replicas take to average gradients, bucket by bucket.
+    """Return the time in which replicas average gradients, bucket by bucket.
 
     Raises:
-        UsageError: Messages among so many ranks were not measured.
+        UsageError: Messages between this number of ranks were not measured.
     """
     if ranks == 1 or not gradient_bytes:
         return 0.0
@@ -254,16 +253,16 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
 def predict_program(
     note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None
 ) -> LocalPrediction:
-    """Predict the program of a note of `observe.probe.catch`, with its step counted, on one or more ranks (replicas).
+    """Predict a program from the note of `observe.probe.catch` with a counted step, on one or more replicas.
 
     Args:
-        note: What was caught.
-        profile: Of the machine.
-        ranks: Each with the batch that was seen.
-        now: The reference of the profile's place as it is now; None predicts at the profile's speed.
+        note: The note of the first step.
+        profile: The profile of the machine.
+        ranks: Number of replicas, each with the captured batch.
+        now: Current time of the reference product; None: predict at the speed of the profile.
 
     Raises:
-        UsageError: Its step was not counted, or the profile does not know so many ranks.
+        UsageError: The step was not counted, or the profile has no measurement for this number of ranks.
     """
     if "step" not in note:
         raise UsageError(f"two steps of {note['model']['class']} could not be traced without real weights: {_REASON}")
@@ -314,11 +313,11 @@ def _another_speed(pace: float) -> Iterator[str]:
 
 
 def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:
-    """Return what making batches adds to a step.
+    """Return the time that data loading adds to a step.
 
-    What it added to some work beside it, where it could keep up with that. Else: a loader within the training's own
-    thread adds all of it; threads or processes beside take their share of cores that the training computes on too, and
-    show beyond that only where they cannot keep up.
+    If the loader kept up with the work that ran beside it, it is the measured addition. Otherwise, a loader in the
+    training thread adds all of its time. Worker threads or processes take CPU time from the training, and beyond that
+    add time only if they cannot keep up.
     """
     if not batches or not batches["wall_s"]:
         return 0.0
@@ -332,7 +331,7 @@ def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -
 
 
 def _held(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
-    """Return what is held by part, in bytes; replicas keep their gradients."""
+    """Return the memory of the process by part, in bytes; replicas keep their gradients."""
     convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
     first, share = rate.memory["convolution" if convolves else "transformer"]
     live = counts.live_bytes + gradient_bytes
@@ -340,7 +339,7 @@ def _held(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float)
 
 
 def _before(note: Mapping[str, Any], place: RankProfile, profile: Profile) -> float:
-    """Return what is held before the first step: of a GPU its context; of a process, with threads that send."""
+    """Return the memory before the first step: the context of a GPU, or the process with its communication threads."""
     if profile.made.device != "cpu":
         return float(profile.made.context_bytes or 0)
     own, alone = (median(each.held_bytes for each in one.blocks) for one in (place, profile.places[0]))

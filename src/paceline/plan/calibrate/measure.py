@@ -30,7 +30,7 @@ _IDLE = 1.5  # s of sleep for one at work: beside most trainings, loaders are no
 
 
 class BackgroundLoad:
-    """A thread that compresses, without Python's lock, for two fifths of the time where nobody disturbs it."""
+    """A thread that compresses data without Python's lock, for two fifths of the time if nothing disturbs it."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -47,7 +47,7 @@ class BackgroundLoad:
 
     @contextmanager
     def burning(self) -> Iterator[None]:
-        """Have it at work inside."""
+        """Run the thread inside a ``with`` block."""
         self._thread.start()
         try:
             yield
@@ -57,7 +57,7 @@ class BackgroundLoad:
 
 
 def operators_of(step: Any) -> dict[str, Any]:
-    """Count one step, as `Tally.described` tells it."""
+    """Return the operators of one step, as `Tally.described` returns them."""
     tally = Tally()
     tally.enter()
     try:
@@ -68,7 +68,7 @@ def operators_of(step: Any) -> dict[str, Any]:
 
 
 def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mapping[str, Any]]:
-    """Return operators whose time is not known from others, and add them to the known."""
+    """Return the operators whose time no known operator determines, and add them to the known ones."""
     found = []
     for operator in operators:
         kind = kind_of(operator)
@@ -80,7 +80,7 @@ def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> li
 
 
 def replay_of(operator: Mapping[str, Any], device: Any) -> Any:
-    """Return what calls an operator on new tensors; None where it cannot be made again."""
+    """Return a function that runs an operator on new tensors; None if its arguments cannot be rebuilt."""
     import torch
 
     try:
@@ -113,7 +113,7 @@ def _tensor(torch: Any, told: list[Any], device: Any) -> Any:
 
 
 def _named(torch: Any, name: str, device: Any) -> Any:
-    """Return a dtype, layout or memory format by its name; a device becomes the one that is measured."""
+    """Return a dtype, layout or memory format by its name; any device becomes the measured one."""
     plain = name.removeprefix("torch.")
     found = getattr(torch, plain, None)
     return found if isinstance(found, torch.dtype | torch.layout | torch.memory_format) else device
@@ -124,7 +124,7 @@ _REFERENCE = 512  # side of the square matrices whose product tells the machine'
 
 
 def main() -> None:
-    """Do the task."""
+    """Run the task from stdin, and print its result."""
     task = json.load(sys.stdin)
     sys.stdout.write(json.dumps(_TASKS[task["do"]](task)) + "\n")
 
@@ -147,7 +147,7 @@ def _reference_speed(torch: Any, device: Any) -> ReferenceSpeed:
 
 
 def _speed(task: dict[str, Any]) -> dict[str, Any]:
-    """Time the reference for a while, some times."""
+    """Time the reference product several times."""
     import torch
 
     pace = _reference_speed(torch, _device(torch))
@@ -155,7 +155,7 @@ def _speed(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operators(task: dict[str, Any]) -> dict[str, Any]:
-    """Time every operator of some blocks that no other one tells about."""
+    """Time each operator of some models that no other operator determines."""
     import torch
 
     device, known, points = _device(torch), set[Any](), []
@@ -175,9 +175,9 @@ def _operators(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(task: dict[str, Any]) -> dict[str, Any]:
-    """Train a block for some steps; then count what one of them does.
+    """Train a model for some steps, then count the operators of one step.
 
-    The reference is measured once the peak is known: it takes memory too.
+    The reference product is timed after the peak memory is read, because it needs memory too.
     """
     import torch
 
@@ -212,7 +212,7 @@ def _block(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, Any]) -> list[float]:
-    """Return the seconds of some steps, the fewest that do where they are long; undisturbed ones, where there are."""
+    """Return the seconds of some steps; fewer if they are long, and only undisturbed ones if there are enough."""
     taken: list[float] = []
     clean: list[float] = []
     begun = time.monotonic()
@@ -231,7 +231,7 @@ def _peak_bytes(torch: Any, device: Any) -> int | None:
 
 
 def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:
-    """Join the ranks that were started together."""
+    """Join the process group of the ranks that were started together."""
     torch.distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=f"file://{task['meet']}",
@@ -260,7 +260,7 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], device: Any) -> list[Any]:
-    """Return bytes of the whole tensor, and seconds; None where the backend cannot."""
+    """Return the bytes of the whole tensor and the seconds; None if the backend does not support the collective."""
     ranks = task["ranks"]
     whole = torch.zeros(max(ranks, size // 4 // ranks * ranks), device=device)
     part = whole[: len(whole) // ranks].clone()
@@ -284,7 +284,7 @@ def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], dev
 
 
 def _machine(task: dict[str, Any]) -> dict[str, Any]:
-    """Time copies of growing size, the smallest operator, and reading a file back."""
+    """Time copies of growing size, the smallest operator, and reading a file."""
     import torch
 
     device = _device(torch)
@@ -310,7 +310,7 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storage(task: dict[str, Any]) -> list[Any] | None:
-    """Write a file and read it back past the page cache; None where that cannot be told to forget."""
+    """Write a file and read it bypassing the page cache; None if the cache cannot be dropped."""
     path, size = task["file"], task["file_bytes"]
     block, seconds = os.urandom(1 << 20), []
     try:
@@ -352,7 +352,7 @@ def _described(torch: Any, device: Any) -> dict[str, Any]:
 
 
 def _context_bytes(torch: Any) -> int:
-    """Return what the driver has taken on the device beside what torch has reserved."""
+    """Return the device memory of the driver, beside what torch has reserved."""
     free, total = torch.cuda.mem_get_info()
     return int(total - free - torch.cuda.memory_reserved())
 

@@ -26,13 +26,13 @@ _STEP_PARTS = {"product": "matrix", "convolution": "convolution", "attention": "
 
 @dataclass(frozen=True, slots=True)
 class OperatorKind:
-    """What an operator is, for the sake of its time.
+    """The properties of an operator that determine its time.
 
     Attributes:
-        family: Operators that are alike but for their sizes.
-        sizes: That decide, each above zero.
-        work: Floating-point operations, or bytes where it computes little.
-        operand_bytes: Of all tensors that it is given.
+        family: Operators that differ only in their sizes.
+        sizes: The sizes that matter, each above zero.
+        work: Floating-point operations, or bytes if it computes little.
+        operand_bytes: Bytes of all its tensor arguments.
     """
 
     family: str
@@ -42,7 +42,7 @@ class OperatorKind:
 
     @property
     def part(self) -> str:
-        """Part of a step that its time belongs to."""
+        """Return the part of a step that its time belongs to."""
         return _STEP_PARTS.get(self.family.partition(".")[0], "bandwidth")
 
 
@@ -62,12 +62,12 @@ class _Tensor:
 
     @property
     def lies(self) -> str:
-        """Rows (n) or columns (t) side by side."""
+        """Return the memory layout: contiguous rows (n) or columns (t)."""
         return "n" if self.strides[-1] == 1 or self.shape[-1] == 1 else "t"
 
 
 def kind_of(operator: Mapping[str, Any]) -> OperatorKind:
-    """Return what an operator is."""
+    """Return the kind of a recorded operator."""
     name = str(operator["op"]).split(".")[1] if "." in operator["op"] else str(operator["op"])
     tensors = list(_tensors([operator["args"], operator["kwargs"]]))
     moved = float(sum(each.bytes for each in tensors))
@@ -138,7 +138,7 @@ def _by_rows(name: str) -> bool:
 
 
 def _numbers(args: Sequence[Any]) -> int:
-    """Elements of what is made from a shape alone."""
+    """Return the number of elements of a tensor that is created from a shape."""
     shape = next((each for each in args if isinstance(each, list)), [])
     return math.prod(each for each in shape if isinstance(each, int))
 

@@ -26,7 +26,7 @@ AGAIN = "make a profile on that machine: paceline plan --calibrate --out FILE"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured time: median and quartiles in seconds, and how many repetitions counted."""
+    """A measured time: median and quartiles in seconds, and the number of repetitions."""
 
     seconds: float
     low: float
@@ -45,19 +45,19 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole model that was trained for some steps.
+    """Measurements of a whole model that was trained for some steps.
 
     Attributes:
-        beside: Its step while a thread of the same process was at work.
-        beside_cpu_s: What that thread had of the cores in a step.
-        operators: Seconds that its operators take by the points, when measured one by one.
-        calls: Operators of a step, views too.
-        far_bytes: That operators read and a cache did not hold any more.
+        beside: Step time while a thread of the same process was busy.
+        beside_cpu_s: CPU time of this thread per step.
+        operators: Seconds of its operators, measured one by one.
+        calls: Operators of a step, including views.
+        far_bytes: Bytes that operators read and that were no longer in a cache.
         fresh_bytes: As in `local_prediction.StepCounts`.
-        exchanged_bytes: Of gradients that replicas exchange.
-        held_bytes: Of the process before the first step, without weights.
-        live_bytes: The most that tensors took at a time.
-        peak_bytes: Of the process.
+        exchanged_bytes: Bytes of gradients that replicas exchange.
+        held_bytes: Memory of the process before the first step, without weights.
+        live_bytes: Peak of live tensor bytes.
+        peak_bytes: Peak memory of the process.
     """
 
     name: str
@@ -76,7 +76,7 @@ class BlockProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of some ranks does when all of them are at work."""
+    """Measurements of one rank while all ranks of a given number are busy."""
 
     ranks: int
     threads: int
@@ -95,14 +95,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that were copied or read, and how long that took."""
+    """A number of bytes that were copied or read, and the time."""
 
     moved_bytes: float
     time: Figure
 
 
 class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine, and with what it was measured."""
+    """The measured machine and the software versions."""
 
     host: str
     cpu_model: str | None
@@ -119,11 +119,11 @@ class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured.
+    """All measurements of a machine.
 
     Attributes:
-        others_cores: Cores that other processes used meanwhile, in the mean.
-        took_s: Of the whole calibration.
+        others_cores: Mean number of cores that other processes used meanwhile.
+        took_s: Duration of the calibration.
     """
 
     schema: str
@@ -138,10 +138,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     launch: Figure
 
     def place(self, ranks: int) -> RankProfile:
-        """Return what was measured with so many ranks at work.
+        """Return the measurements with a given number of busy ranks.
 
         Raises:
-            UsageError: Nothing was.
+            UsageError: There are none.
         """
         for each in self.places:
             if each.ranks == ranks:
@@ -153,7 +153,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_machine(described: Mapping[str, object], day: date) -> MachineDescription:
-    """Describe this machine; what torch says of it is given."""
+    """Describe this machine, given what torch reports about it."""
     host = this_host()
     told = {name: described[name] for name in ("torch", "device", "devices", "device_memory_bytes", "context_bytes")}
     return MachineDescription(
@@ -169,7 +169,7 @@ def describe_machine(described: Mapping[str, object], day: date) -> MachineDescr
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return where the profile of this machine is kept: ``$XDG_STATE_HOME/paceline/profile-<host>.json``."""
+    """Return the path of this machine's profile: ``$XDG_STATE_HOME/paceline/profile-<host>.json``."""
     return host_file("profile", ".json", environment) or Path(".paceline") / "profile.json"
 
 
@@ -177,7 +177,7 @@ def read_profile(path: Path) -> Profile:
     """Read a profile.
 
     Raises:
-        UsageError: It is not there, is damaged, or is something else.
+        UsageError: The file does not exist, is damaged, or is not a profile.
     """
     try:
         data = path.read_bytes()
@@ -197,7 +197,7 @@ class _Schema(msgspec.Struct):
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write it whole or not at all.
+    """Write a profile atomically.
 
     Raises:
         EnvironmentFault: It cannot be written.
@@ -212,19 +212,19 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 
 def is_of_this_machine(made: MachineDescription) -> bool:
-    """Say whether a profile is of this machine, as far as its name, its processor and our share of it tell."""
+    """Return whether a profile is of this machine, by host name, processor and available cores."""
     host = this_host()
     name = host.name or socket.gethostname()
     return (made.host, made.cpu_model, made.cores) == (name, host.cpu_model, host.allowed_cores)
 
 
 def profile_doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
-    """Return why its predictions may be off, a line each.
+    """Return reasons why predictions may be off, one per line.
 
     Args:
-        profile: That is used.
+        profile: The profile in use.
         today: The day of the prediction.
-        here: Whether it is meant to be of this machine.
+        here: Whether the prediction is for this machine.
     """
     made, found = profile.made, []
     if here:

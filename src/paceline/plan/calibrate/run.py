@@ -59,9 +59,9 @@ class Effort:
     """How much is measured.
 
     Attributes:
-        spend_s: On each operator.
-        grid_limit_s: On all operators of a place; those that are left then are not measured.
-        block_limit_s: On the steps of a block, once there are enough.
+        spend_s: Time per operator.
+        grid_limit_s: Time limit for all operators of one number of ranks; the remaining operators are not measured.
+        block_limit_s: Time limit for the steps of a model, once there are enough.
         pair: Whether two ranks are measured too.
     """
 
@@ -104,13 +104,13 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
     """Measure this machine.
 
     Args:
-        effort: How much of it.
-        folder: Of the storage that is read; a file is made there and taken away again.
-        today: To be noted.
-        tell: Called with the share of the work that is done, from 0 to 1, and what is measured next.
+        effort: How much to measure.
+        folder: A folder on the measured storage; a temporary file is created there.
+        today: Date for the profile.
+        tell: Called with the finished share of the work, from 0 to 1, and the next measurement.
 
     Raises:
-        EnvironmentFault: There is no torch, or a task failed.
+        EnvironmentFault: torch is not installed, or a task failed.
     """
     begun, busy, own = time.monotonic(), host_busy_s(), _own_cpu_s()
     cores = _threads(os.environ)
@@ -141,7 +141,7 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
 
 
 class _Stages:
-    """Tells how far a calibration is, by the time that each of its stages may take."""
+    """Progress of a calibration, from the time limits of its stages."""
 
     def __init__(self, effort: Effort, ranks: int, tell: Tell) -> None:
         blocks = [len(effort.blocks), len(effort.blocks[::2])]
@@ -152,19 +152,19 @@ class _Stages:
         self._done_s, self._next_s, self._tell = 0.0, _START_S, tell
 
     def begin(self, allowed_s: float, text: str) -> None:
-        """Tell that a stage begins, which may take so long; the one before has ended."""
+        """Report that a stage with this time limit begins, and that the previous one has ended."""
         self._done_s, self._next_s = self._done_s + self._next_s, allowed_s
         self._tell(min(1.0, self._done_s / self._total_s), f"measuring {text}")
 
 
 def speed_now(place: RankProfile) -> Figure:
-    """Measure the reference of a place as it is now, with as many ranks at work.
+    """Time the reference product now, with as many busy ranks as in the profile.
 
-    It is measured some times; the first that is near the profile's counts, else the fastest: what is slow for a moment
-    is not how a run will go.
+    It is timed several times. The first time that is close to the profile's counts, else the fastest, because a
+    momentary slowdown does not last for a whole run.
 
     Raises:
-        EnvironmentFault: There is no torch, or it failed.
+        EnvironmentFault: torch is not installed, or the task failed.
     """
     task = {"do": "speed", "spend_s": _SPEED_S, "times": _SPEED_TIMES}
     found = [_figure(told) for told in _done([task] * place.ranks, place.threads)[0]["times"]]
@@ -173,18 +173,18 @@ def speed_now(place: RankProfile) -> Figure:
 
 
 def _threads(environment: Mapping[str, str]) -> int:
-    """Return how many threads a run alone has: what OMP_NUM_THREADS says here, or all cores."""
+    """Return the number of threads of a single run: OMP_NUM_THREADS, or all cores."""
     given = environment.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else max(1, int(this_host().allowed_cores))
 
 
 def _filling(effort: Effort) -> Effort:
-    """Return an effort whose blocks fill accelerators."""
+    """Return an effort whose models are large enough for accelerators."""
     return replace(effort, animals=LARGE, blocks=LARGE_BLOCKS) if effort.animals is GRID else effort
 
 
 def _ranks(effort: Effort, devices: int) -> int:
-    """Return how many ranks are measured together: all GPUs, or two halves of the cores."""
+    """Return the number of ranks to measure together: all GPUs, or two halves of the cores."""
     if not effort.pair:
         return 1
     return devices if devices else min(2, int(this_host().allowed_cores))
@@ -232,13 +232,13 @@ def _place(
 
 
 def _thinned(animals: Sequence[BenchmarkModel], step: int) -> list[BenchmarkModel]:
-    """Return every so many of each kind, by turns as before."""
+    """Return every `step`-th model of each kind, in their order."""
     kept = {kind: [each for each in animals if each.kind == kind][::step] for kind in ("transformer", "convolution")}
     return [each for each in animals if each in kept[each.kind]]
 
 
 def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
-    """Add the blocks, each held against what the points say of its operators, at the speed of the points."""
+    """Add the whole models to a rank profile, compared with the sum of their operators at the same machine speed."""
     place, blocks = found
     surfaces = Surfaces(place.points)
     usual = place.reference.seconds
@@ -308,10 +308,10 @@ def _own_cpu_s() -> float:
 
 
 def _done(tasks: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, Any]]:
-    """Have tasks done side by side, each by a process; all of them are ended however this ends.
+    """Run tasks in parallel, one process each; all processes are ended in any case.
 
     Raises:
-        EnvironmentFault: One failed.
+        EnvironmentFault: A task failed.
     """
     with _children(tasks, threads) as children:
         results = []
@@ -350,7 +350,7 @@ def _children(tasks: Sequence[Mapping[str, Any]], threads: int) -> Iterator[list
 
 
 def _give(child: subprocess.Popen[str], task: Mapping[str, Any]) -> None:
-    """Let a rank begin; the first one is given its task when its result is waited for."""
+    """Send a rank its task; the first rank gets its task when its result is awaited."""
     if child.stdin is not None:
         child.stdin.write(json.dumps(task))
         child.stdin.close()

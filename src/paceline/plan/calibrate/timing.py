@@ -21,11 +21,11 @@ _DRIFT = 0.3  # s after which the reference is measured again
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of one repetition: median and quartiles.
+    """Seconds per repetition: median and quartiles.
 
     Attributes:
         count: Repetitions that counted.
-        disturbed: Share of the repetitions in which another process was given a core of ours.
+        disturbed: Share of repetitions in which another process took a core.
     """
 
     seconds: float
@@ -38,12 +38,12 @@ class Timing:
 def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float) -> Timing:
     """Time some work.
 
-    Repetitions in which a thread of ours was put off a core against its will are left out, where enough are left.
+    Repetitions with an involuntary context switch are dropped if enough others are left.
 
     Args:
-        work: Is called over and over.
-        wait: Waits until the device has done all of it.
-        spend_s: To spend, at least on `_LEAST` repetitions.
+        work: The function to repeat.
+        wait: Waits until the device has finished all work.
+        spend_s: Time budget; at least `_LEAST` repetitions are made.
     """
     work()
     wait()
@@ -69,12 +69,12 @@ def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float)
 
 
 def switches() -> int:
-    """Return how often a thread of this process was put off a core against its will."""
+    """Return the number of involuntary context switches of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 class ReferenceSpeed:
-    """How fast is the machine now, against the middle of the whole calibration? A product of matrices tells."""
+    """The speed of the machine over time, measured by a matrix product."""
 
     def __init__(self, work: Callable[[], Any], wait: Callable[[], None]) -> None:
         self.work, self.wait = work, wait
@@ -82,7 +82,7 @@ class ReferenceSpeed:
         self.seen: list[float] = []
 
     def now(self) -> float:
-        """Return seconds of the reference, measured again when the last time was a while ago."""
+        """Return the seconds of the product, measured again if the last measurement is too old."""
         if not self.seen or time.perf_counter() - self._at > _DRIFT:
             self.seen.append(time_work(self.work, self.wait, 0.01).seconds)
             self._at = time.perf_counter()

@@ -24,7 +24,7 @@ Attention = Literal["plain", "early", "flash", "tuned"]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Ranks over the axes. `ep` lies within `dp·shard·cp` (and `tp`): it takes no ranks of its own."""
+    """Number of ranks per axis. `ep` divides `dp·shard·cp` (and `tp`) and needs no ranks of its own."""
 
     dp: int = 1
     shard: int = 1
@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Ranks in all."""
+        """Return the total number of ranks."""
         return self.dp * self.shard * self.tp * self.pp * self.cp
 
     def __str__(self) -> str:
@@ -48,10 +48,10 @@ class Layout:
 
 
 def parse_layout(text: str) -> Layout:
-    """Read ``dp=2,shard=4,tp=2,pp=2``.
+    """Read a layout such as ``dp=2,shard=4,tp=2,pp=2``.
 
     Raises:
-        UsageError: An axis is unknown, is given twice or is no whole number above zero.
+        UsageError: An axis is unknown, given twice, or not a whole number above zero.
     """
     given: dict[str, int] = {}
     for part in filter(None, text.replace(" ", "").split(",")):
@@ -96,7 +96,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """GPUs of one kind and what joins them."""
+    """GPUs of one kind, and their links."""
 
     gpu: Gpu
     count: int
@@ -110,12 +110,12 @@ class Cluster:
 
     @property
     def nodes(self) -> int:
-        """Machines in all, the last one perhaps partly used."""
+        """Return the number of nodes; the last one may be partly used."""
         return math.ceil(self.count / self.per_node)
 
     @property
     def memory_bytes(self) -> float:
-        """What one GPU has."""
+        """Return the memory of one GPU."""
         return (self.memory_gib or self.gpu.memory_gb) * 2**30
 
 
@@ -130,10 +130,10 @@ class Case:
 
     @property
     def replicas(self) -> int:
-        """Groups of ranks that see different samples."""
+        """Return the number of groups of ranks that see different samples."""
         return self.layout.dp * self.layout.shard
 
     @property
     def global_batch(self) -> float:
-        """Samples in one step."""
+        """Return the number of samples per step."""
         return self.training.micro_batch * self.training.micro_steps * self.replicas

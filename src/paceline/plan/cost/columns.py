@@ -44,7 +44,7 @@ _FORMAT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0,
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Cases side by side, each of shape (cases,). Yes and no are 1.0 and 0.0."""
+    """Cases as columns, each of shape (cases,). Booleans are 1.0 and 0.0."""
 
     # what is trained
     layers: Floats
@@ -128,15 +128,15 @@ class Columns:
         return len(self.layers)
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Columns:
-        """Return some of the cases."""
+        """Return the selected cases."""
         return Columns(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
 
 def columns_of(cases: Sequence[Case]) -> Columns:
-    """Put cases side by side.
+    """Return cases as columns.
 
     Raises:
-        UsageError: A card lacks the format that a case asks for.
+        UsageError: A GPU does not support the precision of its case.
         TypeError: A case is not a transformer.
     """
     parts = [
@@ -148,17 +148,17 @@ def columns_of(cases: Sequence[Case]) -> Columns:
 
 
 def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]]) -> Columns:
-    """Put configurations of one model side by side, without machines; `on` adds them."""
+    """Return configurations of one model as columns, without machines; `on_cluster` adds them."""
     nowhere = {field.name: 0.0 for field in fields(Columns)}
     chosen = [_choices(layout, training) for layout, training in choices]
     return Columns(**_side_by_side([[nowhere] * len(choices), [_model(model)] * len(choices), chosen]))
 
 
 def on_cluster(columns: Columns, cluster: Cluster, precision: str) -> Columns:
-    """Return configurations as they are on a cluster.
+    """Return configurations with the columns of a cluster.
 
     Raises:
-        UsageError: Its card lacks the format.
+        UsageError: The GPU does not support the precision.
     """
     hardware = _cluster(cluster, precision)
     count = len(columns)
@@ -177,7 +177,7 @@ def _side_by_side(parts: Sequence[Sequence[dict[str, float]]]) -> dict[str, Any]
 def _once(
     part: Callable[[Case], dict[str, float]], cases: Sequence[Case], key: Callable[[Case], tuple[object, ...]]
 ) -> list[dict[str, float]]:
-    """Describe what many cases share once."""
+    """Describe each distinct part of the cases once."""
     known: dict[tuple[object, ...], dict[str, float]] = {}
     for case in cases:
         if key(case) not in known:
@@ -258,10 +258,10 @@ def _cluster(cluster: Cluster, how: str) -> dict[str, float]:
 
 
 def tokens(c: Columns) -> Floats:
-    """Tokens of a micro-batch that one rank of a tensor-parallel group works on."""
+    """Return the tokens per micro-batch on one rank of a tensor-parallel group."""
     return c.micro_batch * c.seq / c.cp
 
 
 def sparse_share(c: Columns) -> Floats:
-    """Share of the blocks that have experts."""
+    """Return the share of blocks with experts."""
     return c.sparse_layers / c.layers

@@ -24,7 +24,7 @@ from paceline.plan.models.architecture import ConvNet
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The fitted numbers. Shares are of a ceiling, between 0 and 1; times in seconds."""
+    """The fitted constants. Shares of a peak are between 0 and 1, times in seconds."""
 
     # what large products reach of the measured ceiling, when neighbours keep the card warm
     matrix_volta: float
@@ -136,17 +136,17 @@ PRIOR: Mapping[str, tuple[float, float]] = {
 
 
 def prior() -> Constants:
-    """Return the constants as they are before any row is seen."""
+    """Return the constants of the prior."""
     return Constants(**{name: value for name, (value, _) in PRIOR.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Constants, and how far predictions with them were off on rows that a fit had not seen.
+    """The constants, and the errors of predictions on rows outside the fit.
 
     Attributes:
-        constants: The numbers.
-        time_spread: By regime, within which share of the measured step time four in five predictions lay.
+        constants: The fitted values.
+        time_spread: By regime, the relative error of the step time that four of five predictions stay below.
         memory_spread: Standard deviation of the logarithm of measured over predicted memory.
     """
 
@@ -157,7 +157,7 @@ class Fitted:
 
 @cache
 def fitted() -> Fitted:
-    """Return what was fitted to the published rows; benchmarks/plan/fit.py writes the file."""
+    """Return the constants that were fitted to published rows."""
     text = resources.files("paceline.plan").joinpath("data", "fitted.json").read_text(encoding="utf-8")
     values = json.loads(text)
     return Fitted(
@@ -168,7 +168,7 @@ def fitted() -> Fitted:
 
 
 def read(values: Mapping[str, float]) -> Constants:
-    """Return constants from their names and values; what is missing is taken from the prior."""
+    """Return constants from their names and values; missing ones are taken from the prior."""
     return Constants(**{field.name: float(values.get(field.name, PRIOR[field.name][0])) for field in fields(Constants)})
 
 
@@ -176,12 +176,12 @@ SURE = 0.9
 
 
 def probability(needed_bytes: float, available_bytes: float, spread: float) -> float:
-    """Return how likely a predicted peak (with context) stays within a device."""
+    """Return the probability that a predicted peak (with context) fits in a device."""
     return 0.5 * (1 + math.erf(math.log(available_bytes / needed_bytes) / spread / math.sqrt(2)))
 
 
 def probabilities(needed_bytes: Floats, available_bytes: Floats, spread: float) -> list[float]:
-    """Return that of many."""
+    """Return the probability of each peak to fit in its device."""
     return [probability(*pair, spread) for pair in zip(needed_bytes.tolist(), available_bytes.tolist(), strict=True)]
 
 
@@ -190,7 +190,7 @@ _UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which 
 
 
 def regime_of(case: Case) -> str:
-    """Return that of a case."""
+    """Return the kind of training of a case, because accuracy differs by kind."""
     model, how = case.model, case.training
     if isinstance(model, ConvNet) or not model.causal:
         return "CNN, BERT and similar, data parallel"
@@ -207,5 +207,5 @@ def regime_of(case: Case) -> str:
 
 
 def spread_of(case: Case, fitted: Fitted) -> float:
-    """Return within which share of the step time four in five predictions of such a case lay."""
+    """Return the relative error of the step time that four of five predictions of such a case stay below."""
     return fitted.time_spread.get(regime_of(case), _UNSEEN_REGIME)

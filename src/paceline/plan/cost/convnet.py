@@ -33,7 +33,7 @@ class ConvStep:
 
     @property
     def total(self) -> float:
-        """The step."""
+        """Return the step time."""
         return self.matrix + self.bandwidth + self.launch + self.reduce + self.data + self.optimizer + self.rest
 
 
@@ -41,7 +41,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     """Predict the step of a convolutional network.
 
     Raises:
-        TypeError: The model is none.
+        TypeError: The model is not a convolutional network.
     """
     model, how, gpu = case.model, case.training, case.cluster.gpu
     if not isinstance(model, ConvNet):
@@ -75,7 +75,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
 
 
 def held_by_replica(case: Case, k: Constants) -> dict[str, float]:
-    """Predict the parts of the peak in bytes, as nvidia-smi shows it."""
+    """Predict the peak memory by part in bytes, as nvidia-smi shows it."""
     parts = conv_parts(case, k)
     return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}
 
@@ -92,15 +92,15 @@ def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> f
 
 
 def _decoded(case: Case, k: Constants) -> float:
-    """Pictures that the processors of one node decode in a second; nodes of that card's time."""
+    """Return the images per second that the processors of a node of the GPU's generation decode."""
     return k.images_volta if case.cluster.gpu.architecture == "Volta" else k.images_ampere
 
 
 def conv_parts(case: Case, k: Constants) -> dict[str, float]:
-    """Predict its parts in bytes; autocast to 16 bits keeps a copy of the weights for its passes.
+    """Predict the memory by part in bytes; autocast keeps a 16-bit copy of the weights.
 
     Raises:
-        TypeError: The model is none.
+        TypeError: The model is not a convolutional network.
     """
     model, how = case.model, case.training
     if not isinstance(model, ConvNet):

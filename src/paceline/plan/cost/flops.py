@@ -18,13 +18,13 @@ _AGAIN = {"full": 1.0, "half": 0.5, "operators": 0.5}  # of the products of a bl
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """Of one step on all GPUs; shares are of `peak`, None where the data sheet of the card is not known.
+    """FLOPs of one step on all GPUs, and shares of `peak`; None if the data sheet is unknown.
 
     Attributes:
         full: Model FLOPs with full attention.
-        causal: With what a causal model needs of it; the same for others.
-        hardware: `full`, and what is computed again.
-        peak: FLOP/s of all GPUs in the format of the products.
+        causal: Model FLOPs with the causal half of attention; equal to `full` for other models.
+        hardware: `full` plus recomputation.
+        peak: Peak FLOP/s of all GPUs in the format of the products.
     """
 
     full: float
@@ -37,7 +37,7 @@ class Flops:
 
 
 def flops_of(case: Case, step_s: float) -> Flops:
-    """Count a step that takes so long."""
+    """Return the FLOPs and utilisation of a step with this duration."""
     full, causal, hardware = model_flops(case), model_flops(case, causal=True), model_flops(case) + _recomputed(case)
     each = case.cluster.gpu.peak_flops.get(case.training.precision)
     peak = None if each is None else each * case.cluster.count
@@ -56,7 +56,7 @@ def flops_of(case: Case, step_s: float) -> Flops:
 
 
 def model_flops(case: Case, *, causal: bool = False) -> float:
-    """Return the model FLOPs of a step, with full attention or the causal half of it."""
+    """Return the model FLOPs of a step, with full attention or its causal half."""
     model = case.model
     if isinstance(model, ConvNet):
         return 3 * model.flops * case.global_batch
@@ -68,12 +68,12 @@ def model_flops(case: Case, *, causal: bool = False) -> float:
 
 
 def _active(model: Transformer) -> float:
-    """Weights of the blocks that a token passes."""
+    """Return the weights of the blocks that a token uses."""
     return model.block_params - model.expert_params * (1 - model.top_k / model.experts if model.experts else 0)
 
 
 def _scores(model: Transformer) -> float:
-    """FLOPs of one token's attention to a whole sample, forward."""
+    """Return the FLOPs of one token's attention to a whole sample, forward."""
     return 4.0 * model.layers * model.seq * model.span * model.heads * model.head_dim
 
 

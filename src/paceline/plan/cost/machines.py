@@ -35,10 +35,10 @@ _USUAL_FORMS = {"gh200": "gh200-96gb", "gb200": "gb200", "gb300": "gb300", "a600
 
 
 def ceiling(gpu: Gpu, number_format: str) -> float:
-    """Return the fastest matrix product of a format, in FLOP/s.
+    """Return the rate of the fastest matrix product in a format, in FLOP/s.
 
     Raises:
-        UsageError: The card has no such format, or nothing is known about it.
+        UsageError: The GPU does not support the format, or its rate is unknown.
     """
     measured = {"bf16": gpu.measured_bf16_flops, "fp16": gpu.measured_bf16_flops, "fp8": gpu.measured_fp8_flops}
     known = measured.get(number_format)
@@ -73,17 +73,17 @@ def _by_power(gpu: Gpu, number_format: str) -> float:
 
 
 def domain(cluster: Cluster) -> int:
-    """GPUs that the fast links join: those of a node, or of a rack where NVLink spans it."""
+    """Return the number of GPUs joined by fast links: a node, or a rack if NVLink spans it."""
     return max(cluster.per_node, _RACK_SCALE.get(cluster.gpu.name, 1))
 
 
 def link_bytes_per_s(gpu: Gpu) -> float:
-    """What one GPU sends to its neighbours inside the domain, one way."""
+    """Return the bandwidth of one GPU to its neighbours within the domain, one way."""
     return gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else _PCIE[gpu.pcie_generation]
 
 
 def network_bytes_per_s(cluster: Cluster) -> float:
-    """What one GPU's share of the node's adapters sends, one way."""
+    """Return the bandwidth of one GPU's share of the node's network adapters, one way."""
     if cluster.network_bytes_per_s is not None:
         return cluster.network_bytes_per_s / cluster.per_node
     return (
@@ -92,10 +92,10 @@ def network_bytes_per_s(cluster: Cluster) -> float:
 
 
 def gpu_named(name: str, memory_gb: float | None = None) -> Gpu:
-    """Return the card that a name means: ``V100-SXM2`` of 16 GB, ``A100``, ``H100 80GB``, ``GB200 NVL72``.
+    """Return the GPU for a name: ``V100-SXM2`` of 16 GB, ``A100``, ``H100 80GB``, ``GB200 NVL72``.
 
     Raises:
-        UsageError: None is called so.
+        UsageError: No GPU has this name.
     """
     plain = name.lower().removeprefix("nvidia ").removeprefix("amd ").replace(" ", "-")
     kind = re.match(r"(v100|a100|h100|h200|h800|gh200|gb200|gb300|b200|b300|a6000)(?![0-9])", plain)
@@ -137,21 +137,21 @@ _CLOUD_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """A cluster and the instances that it is made of, where it is rented."""
+    """A cluster, and the cloud instances that it consists of if it is rented."""
 
     cluster: Cluster
     instance: Instance | None = None
 
     @property
     def usd_per_hour(self) -> float | None:
-        """On-demand price of all of it; None where it is not known."""
+        """Return the on-demand price of the whole cluster; None if unknown."""
         if self.instance is None or self.instance.on_demand_usd_h is None:
             return None
         return self.instance.on_demand_usd_h * self.cluster.nodes
 
     @property
     def name(self) -> str:
-        """What it is, in a few words."""
+        """Return a short description."""
         if self.instance is None:
             return f"{self.cluster.count} x {self.cluster.gpu.name}"
         return f"{self.cluster.nodes} x {self.instance.provider}/{self.instance.instance_type}"
@@ -160,10 +160,10 @@ class Machines:
 def parse_machines(
     text: str, per_node: int | None, network: str | None, table: Sequence[Instance] | None = None
 ) -> Machines:
-    """Read ``64xH100-SXM`` or ``8xp5.48xlarge``, an instance of a price table (None: the one that is shipped).
+    """Read ``64xH100-SXM``, or ``8xp5.48xlarge`` of a price table (None: the built-in one).
 
     Raises:
-        UsageError: Neither a card nor an instance is called so, or a number makes no sense.
+        UsageError: No GPU or instance has this name, or a number is invalid.
     """
     found = re.fullmatch(r"(\d+)\s*[x*]\s*(.+)", text.strip())
     count, name = (int(found[1]), found[2]) if found else (1, text.strip())
@@ -180,10 +180,15 @@ def parse_machines(
 
 
 def machines_of_instance(instance: Instance, count: int, network: float | None = None) -> Machines:
-    """Return so many instances.
+    """Return a cluster of cloud instances.
+
+    Args:
+        instance: The instance type.
+        count: Number of instances.
+        network: Bandwidth per node in bytes/s; None: as usual for the GPU.
 
     Raises:
-        UsageError: Nothing is known about its card, or it has a share of one only.
+        UsageError: The GPU is unknown, or the instance has only a share of one.
     """
     gpu = gpu_of_instance(instance)
     if gpu is None or instance.gpu_count < 1:
@@ -203,7 +208,7 @@ def machines_of_instance(instance: Instance, count: int, network: float | None =
 
 
 def gpu_of_instance(instance: Instance) -> Gpu | None:
-    """Return the card of an instance; None when it is not in the table."""
+    """Return the GPU of an instance; None if it is not in the table."""
     gib = instance.gpu_memory_bytes / 2**30
     if instance.gpu.lower() in {each.name.lower() for each in gpus()}:
         return find_gpu(instance.gpu)
@@ -214,10 +219,10 @@ def gpu_of_instance(instance: Instance) -> Gpu | None:
 
 
 def parse_network(text: str) -> float:
-    """Read ``400gbps`` of a node, as bytes/s one way.
+    """Read the network speed of a node, such as ``400gbps``, as bytes/s one way.
 
     Raises:
-        UsageError: It is no speed above zero.
+        UsageError: The text is not a speed above zero.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(g|t)b(?:ps|/s|it/s)", text.strip().lower())
     if found is None or float(found[1]) <= 0:

@@ -29,7 +29,7 @@ _QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """Bytes of the fullest device by part, each of shape (cases,)."""
+    """Peak memory of the fullest device by part, in bytes, each of shape (cases,)."""
 
     weights: Floats
     gradients: Floats
@@ -43,23 +43,23 @@ class PeakMemory:
 
     @property
     def allocated(self) -> Floats:
-        """What tensors take."""
+        """Return the memory of tensors."""
         return self.reserved - self.fragmentation
 
     @property
     def reserved(self) -> Floats:
-        """What the allocator holds."""
+        """Return the memory that the allocator holds."""
         return self.total - self.context
 
     @property
     def total(self) -> Floats:
-        """What nvidia-smi shows."""
+        """Return the memory that nvidia-smi shows."""
         parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
         return sum(parts[1:], start=parts[0])
 
 
 def memory(c: Columns, k: Constants) -> PeakMemory:
-    """Predict the peak of every case: of the stage that waits longest, or of the last one with the logits."""
+    """Predict the peak of every case: of the first pipeline rank, or of the last one with the logits."""
     places = end_places(c)
     first, last = (memory_at(c, k, place) for place in places)
     at_head = (c.pp == 1) | (last.total > first.total)
@@ -68,9 +68,9 @@ def memory(c: Columns, k: Constants) -> PeakMemory:
 
 
 def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
-    """Predict the peak of one rank of a pipeline.
+    """Predict the peak of one pipeline rank.
 
-    Adapters beside sharded weights are saved with the model, which is gathered for it: that may be the peak instead.
+    Saving adapters beside sharded weights gathers the whole model, which may be the peak instead.
     """
     w = weights_of(c, place)
     frozen = c.adapters > 0
@@ -98,7 +98,7 @@ def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
 
 
 def kept_bytes(c: Columns) -> Floats:
-    """What one block keeps of one micro-batch for its backward pass."""
+    """Return the bytes that one block keeps of one micro-batch for the backward pass."""
     t, along = tokens(c), np.where(c.sequence_parallel > 0, c.tp, 1.0)
     everything = t * _block_bytes(c, along)
     scores = np.where(c.plain_attention > 0, 5 * t * c.heads * c.seq * c.span / c.tp, 0.0)
@@ -112,7 +112,7 @@ def kept_bytes(c: Columns) -> Floats:
 
 
 def _block_bytes(c: Columns, along: Floats) -> Floats:
-    """Bytes per token of a block whose tensors have 16 bits, without attention scores."""
+    """Return the bytes per token of a block in 16 bits, without attention scores."""
     outer, pairs = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
     queries = (2 * outer + 2 * pairs) / c.tp
     masks = np.where(c.plain_attention > 0, 2.0, 0.0)
@@ -137,21 +137,21 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
 
 
 def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Those of the micro-batches in flight, and those of the block whose forward pass runs again."""
+    """Return the activations of the micro-batches in flight, and of the block that is recomputed."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
     return k.activation * (place.blocks * place.kept * kept_bytes(c) + working)
 
 
 def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Those that the loss is at work on, and what is kept of those that wait."""
+    """Return the logits that the loss works on, and the kept part of those that wait."""
     each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
     bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
     return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
 
 
 def _buffers(c: Columns) -> Floats:
-    """Two gathered blocks and the gradients of one; the embeddings gathered as a whole."""
+    """Return two gathered blocks, the gradients of one, and the gathered embeddings."""
     block = (c.block_params + c.expert_params) / c.layers / c.tp
     ends = c.embedding_params / c.tp / c.pp
     gathered = 2 * ((2 - c.piecewise) * block + ends) + 2 * np.maximum(block, ends)

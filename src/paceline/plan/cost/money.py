@@ -26,12 +26,12 @@ OLD_DAYS = 90
 
 @dataclass(frozen=True, kw_only=True)
 class SpotRisk:
-    """Spot machines, and what their interruptions add.
+    """The training on spot machines, with the effect of interruptions.
 
     Attributes:
-        usd: For all the training, restarts included.
-        checkpoint_every_s: The best interval.
-        interruptions: To be expected.
+        usd: Price of the whole training, restarts included.
+        checkpoint_every_s: The best checkpoint interval.
+        interruptions: Expected number of interruptions.
     """
 
     usd: float
@@ -44,14 +44,14 @@ class SpotRisk:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """Hours and money for a number of steps; the interval is where four in five measurements lay.
+    """Hours and price of a number of steps; low and high are the bounds for four of five measurements.
 
     Attributes:
-        usd_per_hour: On demand; None where no price is known.
-        source: Where the price is from, with its date.
-        given: Whether the user gave it.
-        age_days: Of the price; None where its source names no day.
-        most_energy_kwh: What the GPUs take where they draw their limit all the time; hosts and cooling left out.
+        usd_per_hour: On-demand price; None if unknown.
+        source: Source of the price, with its date.
+        given: Whether the user gave the price.
+        age_days: Age of the price; None if its source has no date.
+        most_energy_kwh: Energy of the GPUs at their power limit, without hosts and cooling.
     """
 
     steps: int
@@ -72,14 +72,14 @@ class TrainingCost:
 def training_cost(
     plan: Plan, machines: Machines, steps: int, spread: float, price: tuple[float | None, str, date]
 ) -> TrainingCost:
-    """Return what so many steps of a plan take and cost.
+    """Return the hours and the price of some steps of a plan.
 
     Args:
-        plan: What runs.
-        machines: On what.
-        steps: Of training.
-        spread: Share of the step time within which four in five predictions lay.
-        price: US dollars per hour of all machines where they were given, their source, and today.
+        plan: The plan.
+        machines: The machines.
+        steps: Number of training steps.
+        spread: Relative error of the step time that four of five predictions stay below.
+        price: US dollars per hour of all machines if the user gave them, their source, and today.
     """
     given, said, today = price
     hours = plan.step_s * steps / 3600
@@ -104,7 +104,7 @@ def training_cost(
 
 
 def age_days(source: str, today: date) -> int | None:
-    """Return how old a price is by the date that its source names; None where it names no day."""
+    """Return the age of a price from the date in its source; None without a date."""
     found = re.search(r"(\d{4})-(\d{2})-(\d{2})", source)
     try:
         return (today - date(int(found[1]), int(found[2]), int(found[3]))).days if found else None
@@ -113,7 +113,7 @@ def age_days(source: str, today: date) -> int | None:
 
 
 def spot_risk(plan: Plan, machines: Machines, hours: float) -> SpotRisk | None:
-    """Return what so many hours of a plan become on spot machines; None where their price or risk is not known."""
+    """Return the hours and the price of a plan on spot machines; None if price or risk are unknown."""
     instance = machines.instance
     if instance is None or instance.spot_usd_h is None or instance.interruption_band not in _BANDS:
         return None

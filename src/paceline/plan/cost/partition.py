@@ -16,13 +16,13 @@ from paceline.plan.cost.columns import Columns, Floats
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRank:
-    """What one rank of a pipeline has, each of shape (cases,).
+    """The part of a model that one pipeline rank holds, each of shape (cases,).
 
     Attributes:
-        blocks: On all its stages.
+        blocks: Blocks of all its stages.
         kept: Micro-batches whose activations it keeps at its peak.
         logits: Micro-batches whose logits it keeps.
-        ends: Share of the weights of the embedding and the output layer.
+        ends: Share of the weights of embedding and output layer.
     """
 
     blocks: Floats
@@ -32,12 +32,12 @@ class PipelineRank:
 
 
 def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
-    """Return the blocks of each stage, the output layer after the last one.
+    """Return the blocks of each stage; the output layer follows the last one.
 
     Args:
-        layers: Blocks in all, at least as many as stages.
-        head: What the output layer costs, in blocks.
-        stages: At least one.
+        layers: Number of blocks, at least as many as stages.
+        head: Cost of the output layer, in blocks.
+        stages: Number of stages, at least one.
     """
     last = int(_last(np.array(float(layers)), np.array(head), np.array(float(stages))))
     if stages == 1:
@@ -47,7 +47,7 @@ def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
 
 
 def _last(layers: Floats, head: Floats, stages: Floats) -> Floats:
-    """Blocks of the last stage, beside the output layer."""
+    """Return the blocks of the last stage, which also has the output layer."""
     whole = np.maximum(np.ceil((layers + np.ceil(head)) / stages), np.ceil(head))  # the dearest has whole blocks only
     beside = np.maximum(0.0, np.ceil((layers - (stages - 1) * np.floor(head)) / stages))  # or the output layer
     best: Floats = np.where(whole <= head + beside, np.floor(whole - head), beside)
@@ -55,7 +55,7 @@ def _last(layers: Floats, head: Floats, stages: Floats) -> Floats:
 
 
 def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
-    """Blocks of the fullest rank without the output layer, and of the one with it."""
+    """Return the blocks of the fullest rank without the output layer, and of the rank with it."""
     stages = c.pp * c.chunks
     last = _last(c.layers, c.head_blocks, stages)
     each, over = np.divmod(c.layers - last, np.maximum(stages - 1, 1.0))
@@ -68,7 +68,7 @@ def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
 
 
 def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
-    """Return the rank that waits longest for its backward passes, as full as any, and the one with the logits."""
+    """Return the rank that keeps most activations, and the rank with the logits."""
     balanced = c.balanced > 0
     others, ends = fullest_blocks(c)
     even = np.ceil(c.layers / c.pp)
@@ -86,9 +86,9 @@ def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Weights of a stage on one device before replicas share them, and how many ranks share each kind.
+    """Parameters of a stage on one device before sharding, and the number of ranks that share each kind.
 
-    Experts are spread over `ep` ranks and so have fewer replicas; nothing is split finer than its replicas.
+    Experts are spread over `ep` ranks and so have fewer replicas. Parameters are not sharded beyond their replicas.
     """
 
     rest: Floats
@@ -100,16 +100,16 @@ class RankWeights:
 
     @property
     def device(self) -> Floats:
-        """Both kinds."""
+        """Return the parameters of both kinds."""
         return self.rest + self.experts
 
     def split(self, rest: Floats, experts: Floats) -> Floats:
-        """Return what one rank has where each kind is shared by so many."""
+        """Return the number of parameters per rank at these sharding degrees."""
         return self.rest / rest + self.experts / experts
 
 
 def weights_of(c: Columns, place: PipelineRank | None = None) -> RankWeights:
-    """Count the weights of a place, or of the fullest one."""
+    """Count the parameters of a pipeline rank, or of the fullest one."""
     share = np.where(c.balanced > 0, fullest_blocks(c)[0] / c.layers, 1 / c.pp)
     ends = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
     if place is not None:

@@ -44,7 +44,7 @@ _AHEAD = {"interleaved": 2, "zero-bubble": 1}  # forward passes ahead for each r
 
 
 class Task(NamedTuple):
-    """One pass of a stage over a micro-batch; `input` and `weight` are the halves of a `backward` that is split."""
+    """One pass of a stage over a micro-batch; `input` and `weight` are the halves of a split `backward`."""
 
     kind: Literal["forward", "backward", "input", "weight"]
     stage: int
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 class Pipe(NamedTuple):
-    """The pipeline a rank is in: stage s is on rank s modulo `ranks`."""
+    """The shape of a pipeline: stage s is on rank s modulo `ranks`."""
 
     schedule: Schedule
     ranks: int
@@ -61,10 +61,10 @@ class Pipe(NamedTuple):
 
 
 def check(pipe: Pipe) -> None:
-    """See that the micro-batches go round.
+    """Check the number of micro-batches.
 
     Raises:
-        UsageError: There are too few, or they are no multiple of the ranks where stages are interleaved.
+        UsageError: There are too few, or an interleaved schedule needs a multiple of the ranks.
     """
     rounds = pipe.schedule in CHUNKED and pipe.micro_steps % pipe.ranks
     if pipe.micro_steps < pipe.ranks or rounds or pipe.chunks < 1:
@@ -75,10 +75,10 @@ def check(pipe: Pipe) -> None:
 
 
 def tasks_of_rank(pipe: Pipe, rank: int) -> list[Task]:
-    """Return what a rank does, in its order.
+    """Return the tasks of a rank in order.
 
     Raises:
-        UsageError: The micro-batches do not go round.
+        UsageError: The number of micro-batches does not suit the schedule.
     """
     check(pipe)
     if pipe.schedule in CHUNKED:
@@ -117,14 +117,14 @@ def _backward(pipe: Pipe, rank: int, turn: int) -> Task:
 
 
 def _chunk_and_micro_batch(pipe: Pipe, turn: int) -> tuple[int, int]:
-    """Chunk and micro-batch: a round of `ranks` micro-batches through each chunk, then the next round."""
+    """Return chunk and micro-batch of a turn: rounds of `ranks` micro-batches through each chunk."""
     rounds, within = divmod(turn, pipe.ranks * pipe.chunks)
     chunk, micro = divmod(within, pipe.ranks)
     return chunk, rounds * pipe.ranks + micro
 
 
 def most_kept(tasks: Sequence[Task]) -> int:
-    """Return of how many passes at most a rank keeps activations at a time; of a split backward, until its end."""
+    """Return the largest number of passes whose activations are kept; a split backward frees them at its end."""
     kept = most = 0
     for task in tasks:
         kept += (task.kind == "forward") - (task.kind in ("backward", "weight"))
@@ -142,13 +142,13 @@ Spans = tuple[tuple[Span, ...], ...]  # of each rank
 
 @dataclass(frozen=True, kw_only=True)
 class StagePasses:
-    """Seconds of each stage on one micro-batch, in the order in which a batch goes through them.
+    """Seconds of each stage for one micro-batch, in pipeline order.
 
     Attributes:
-        forward_s: With what is handed on, as far as the rank waits for it.
-        input_s: Of the backward pass, what the stage before waits for.
-        weight_s: The rest of it.
-        sent_s: From the end of a pass to where the next rank can use it, beyond what its rank waits for.
+        forward_s: Forward pass, with the exposed part of its message.
+        input_s: The part of the backward pass that the previous stage waits for.
+        weight_s: The rest of the backward pass.
+        sent_s: Delay of a message beyond its exposed part.
     """
 
     forward_s: tuple[float, ...]
@@ -159,13 +159,13 @@ class StagePasses:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPipeline:
-    """What came of it.
+    """The result of a simulation.
 
     Attributes:
-        pipe: What was played.
-        passes: Of its stages.
-        total_s: From the first pass to the last.
-        busy_s: What each rank computes in that time.
+        pipe: The simulated pipeline.
+        passes: The times of its stages.
+        total_s: Time from the first pass to the last.
+        busy_s: Compute time of each rank.
     """
 
     pipe: Pipe
@@ -175,15 +175,15 @@ class SimulatedPipeline:
 
     @property
     def idle(self) -> float:
-        """Share of the time in which the busiest rank waits."""
+        """Return the share of the time in which the busiest rank waits."""
         return 1 - max(self.busy_s) / self.total_s
 
 
 def simulate(pipe: Pipe, passes: StagePasses) -> SimulatedPipeline:
-    """Play a pipeline.
+    """Simulate a pipeline.
 
     Raises:
-        UsageError: The micro-batches do not go round.
+        UsageError: The number of micro-batches does not suit the schedule.
     """
     rounds = max(2, min(4, _MOST_PLAYED // pipe.ranks))
     few = _shortened(pipe, rounds)
@@ -196,10 +196,10 @@ def simulate(pipe: Pipe, passes: StagePasses) -> SimulatedPipeline:
 
 
 def spans(pipe: Pipe, passes: StagePasses) -> Spans:
-    """Return when each rank does what, of all micro-batches.
+    """Return begin and end of every task, by rank, for all micro-batches.
 
     Raises:
-        UsageError: The micro-batches do not go round.
+        UsageError: The number of micro-batches does not suit the schedule.
     """
     ends, durations = _ends(pipe, passes), _durations(passes)
     return tuple(
@@ -210,19 +210,19 @@ def spans(pipe: Pipe, passes: StagePasses) -> Spans:
 
 @cache
 def micro_batches_kept(pipe: Pipe) -> tuple[float, ...]:
-    """Return how many micro-batches' activations each rank keeps at most; one chunk of v counts as 1/v."""
+    """Return the largest number of micro-batches kept by each rank; one of v chunks counts as 1/v."""
     few = _shortened(pipe, 2) if pipe.schedule != "gpipe" else pipe
     return tuple(most_kept(tasks) / pipe.chunks for tasks in _task_orders(few))
 
 
 def tasks_of(pipe: Pipe) -> int:
-    """Return how many tasks are played for a pipeline: what playing it costs."""
+    """Return the number of tasks that a simulation has, as a measure of its cost."""
     few = _shortened(pipe, max(2, min(4, _MOST_PLAYED // pipe.ranks)))
     return few.ranks * few.chunks * few.micro_steps * (3 if pipe.schedule == "zero-bubble" else 2)
 
 
 def _shortened(pipe: Pipe, rounds: int) -> Pipe:
-    """Fewer micro-batches, as many more than whole rounds as there were."""
+    """Return a pipe with fewer rounds, and the same remainder of micro-batches."""
     over = pipe.micro_steps % pipe.ranks
     return pipe._replace(micro_steps=min(pipe.micro_steps, rounds * pipe.ranks + over))
 
@@ -233,7 +233,7 @@ def _busy(pipe: Pipe, passes: StagePasses) -> tuple[float, ...]:
 
 
 class _ScheduledTask(NamedTuple):
-    """A task with places of its own: of how long it lasts, of what it waits for, of what waits for it."""
+    """A task with the indices of its duration, of its input and of its output."""
 
     lasts: int
     needs: int
@@ -246,7 +246,7 @@ def _end_s(pipe: Pipe, passes: StagePasses) -> float:
 
 
 def _ends(pipe: Pipe, passes: StagePasses) -> list[list[float]]:
-    """Play every rank as far as its inputs are there; who is handed something is looked at again."""
+    """Simulate each rank as far as its inputs are ready, and again when it receives an input."""
     durations, turns = _durations(passes), _scheduled_tasks(pipe)
     came: dict[int, float] = {_NOBODY: 0.0}
     ends: list[list[float]] = [[] for _ in turns]
@@ -270,7 +270,7 @@ def _ends(pipe: Pipe, passes: StagePasses) -> list[list[float]]:
 
 
 def _durations(passes: StagePasses) -> tuple[float, ...]:
-    """By kind of task, then by stage."""
+    """Return durations by kind of task, then by stage."""
     both = tuple(first + second for first, second in zip(passes.input_s, passes.weight_s, strict=True))
     return passes.forward_s + both + passes.input_s + passes.weight_s
 
@@ -308,9 +308,9 @@ class PipelineStages:
     """The ranks of a pipeline.
 
     Attributes:
-        blocks: Of each stage, in the order in which a batch goes through; stage s is on rank s modulo the ranks.
-        memory_bytes: Of each rank.
-        run: How the ranks take turns.
+        blocks: Blocks of each stage, in pipeline order; stage s is on rank s modulo the ranks.
+        memory_bytes: Peak memory of each rank.
+        run: The simulated schedule.
     """
 
     blocks: tuple[int, ...]
@@ -320,7 +320,7 @@ class PipelineStages:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCase:
-    """A prediction of one case with its pipeline played: of the fullest rank and of the step, each of shape (1,)."""
+    """The prediction of one case by simulation: its step, and its fullest rank, each of shape (1,)."""
 
     step: StepTime
     memory: PeakMemory
@@ -335,11 +335,11 @@ def pipe_of(case: Case) -> Pipe:
 
 
 def simulate_case(case: Case, k: Constants) -> SimulatedCase:
-    """Play the pipeline of a case; stages that are not balanced have as many blocks each where they divide.
+    """Simulate the pipeline of a case; unbalanced stages have equally many blocks if these divide.
 
     Raises:
         TypeError: The model is not a transformer.
-        UsageError: The micro-batches do not go round its schedule.
+        UsageError: The number of micro-batches does not suit the schedule.
     """
     pipe, blocks = pipe_of(case), _blocks(case)
     run = simulate(pipe, _passes(columns_of([case] * len(blocks)), k, blocks))
@@ -359,11 +359,11 @@ def simulate_case(case: Case, k: Constants) -> SimulatedCase:
 
 
 def ranks_memory(case: Case, k: Constants) -> PeakMemory:
-    """Predict the peak of each rank of a pipeline, of shape (ranks,).
+    """Predict the peak memory of each pipeline rank, of shape (ranks,).
 
     Raises:
         TypeError: The model is not a transformer.
-        UsageError: The micro-batches do not go round its schedule.
+        UsageError: The number of micro-batches does not suit the schedule.
     """
     pipe, blocks = pipe_of(case), _blocks(case)
     c = columns_of([case] * pipe.ranks)
@@ -398,7 +398,7 @@ def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> StagePasses:
 
 
 def _places(pipe: Pipe, blocks: Sequence[int], *, tied: bool) -> PipelineRank:
-    """What each rank has; a tied embedding is on the first and on the last."""
+    """Return the part of the model on each rank; a tied embedding is on the first and on the last."""
     ranks = np.arange(pipe.ranks)
     first, last = ranks == 0, ranks == pipe.ranks - 1
     waiting = np.array(micro_batches_kept(pipe))

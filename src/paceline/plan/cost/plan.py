@@ -23,22 +23,22 @@ class Plan:
 
     @property
     def reserved_bytes(self) -> float:
-        """What the allocator holds: all but the context."""
+        """Return the memory that the allocator holds: all except the context."""
         return self.memory_bytes - self.memory_parts["context"]
 
     @property
     def allocated_bytes(self) -> float:
-        """What tensors take."""
+        """Return the memory of tensors."""
         return self.reserved_bytes - self.memory_parts["fragmentation"]
 
     @property
     def samples_per_s(self) -> float:
-        """Of the whole cluster."""
+        """Return the throughput of the whole cluster."""
         return self.case.global_batch / self.step_s
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the whole cluster; None where samples have none."""
+        """Return the tokens/s of the whole cluster; None if samples have no tokens."""
         model = self.case.model
         return self.samples_per_s * model.seq if isinstance(model, Transformer) else None
 
@@ -60,7 +60,7 @@ def _left_to_the_program(how: Training, optimizer: str) -> str:
 
 
 def recipe_toml(plan: Plan, made_for: str, optimizer: str) -> str:
-    """Return the recipe of a plan; what the engine has no setting for, and leaves to the program, is a comment."""
+    """Return the recipe of a plan; settings that are left to the program are comments."""
     how, layout = plan.case.training, plan.case.layout
     batch = f"{plan.case.global_batch:g} samples per step, micro-batches of {how.micro_batch:g}"
     lines = [f"# planned for {made_for}: {batch}", f"# {_left_to_the_program(how, optimizer)}", f'layout = "{layout}"']

@@ -27,14 +27,14 @@ from paceline.plan.cost.partition import fullest_blocks, weights_of
 
 
 def rate(c: Columns, k: Constants, size: Floats, stride: Floats) -> Floats:
-    """Bytes/s at which one copy of a tensor goes round a group."""
+    """Return the bytes/s at which one copy of a tensor goes round a group."""
     inside = np.clip(c.domain / stride, 1.0, size)
     fast = k.link_share * c.link
     return np.where(size * stride <= c.domain, fast, np.minimum(fast, k.network_share * c.network * inside))
 
 
 def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """An all-gather, or a reduce-scatter, of a tensor of `whole_bytes` over a group; an all-reduce is two of them."""
+    """Return the time of an all-gather or a reduce-scatter of `whole_bytes`; an all-reduce takes two of them."""
     inside = np.clip(c.domain / stride, 1.0, size)
     between = np.log2(np.maximum(size / inside, 1.0))
     latency = k.message_s * (np.minimum(inside, 8.0) - 1.0) + k.hop_s * between
@@ -42,7 +42,7 @@ def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride
 
 
 def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """An all-to-all in which every rank sends `sent_bytes` in all; each member has an adapter of its own."""
+    """Return the time of an all-to-all in which every rank sends `sent_bytes`; each rank has its own adapter."""
     inside = np.clip(c.domain / stride, 1.0, size)
     fast = sent_bytes * (inside - 1) / size / (k.link_share * c.link)
     slow = sent_bytes * (size - inside) / size / (k.network_share * c.network)
@@ -51,7 +51,7 @@ def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, strid
 
 
 def hand_over_s(c: Columns, k: Constants, sent_bytes: Floats, stride: Floats) -> Floats:
-    """One message to the rank `stride` further on."""
+    """Return the time of one message to the rank `stride` further on."""
     outside = stride * 2 > c.domain
     speed = np.where(outside, k.network_share * c.network, k.link_share * c.link)
     return sent_bytes / speed + np.where(outside, k.hop_s, k.message_s)
@@ -83,20 +83,20 @@ class TimeParts:
 
     @property
     def total(self) -> Floats:
-        """Their sum."""
+        """Return the sum of the parts."""
         return self.matrix + self.attention + self.bandwidth + self.launch
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTime:
-    """One block of a micro-batch on one device: both passes, recomputation in the backward one."""
+    """Seconds of one block for one micro-batch on one device; the backward pass includes recomputation."""
 
     forward: TimeParts
     backward: TimeParts
 
 
 def block_time(c: Columns, k: Constants) -> BlockTime:
-    """Return the mean block of a model."""
+    """Return the time of the mean block of a model."""
     matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
     again = c.recompute_full
     beside = _beside_s(c, k)
@@ -114,7 +114,7 @@ def block_time(c: Columns, k: Constants) -> BlockTime:
 
 
 def head_s(c: Columns, k: Constants) -> Floats:
-    """The output layer and the loss, forward and backward, on the rank that has them."""
+    """Return the time of the output layer and the loss, forward and backward, on their rank."""
     t = tokens(c) * c.head_share
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     products = 3 * _product_s(
@@ -139,7 +139,7 @@ def _matrix_s(c: Columns, k: Constants) -> Floats:
 
 
 def _beside_s(c: Columns, k: Constants) -> Floats:
-    """Low-rank products beside frozen ones, which are of 16 bits or more."""
+    """Return the time of low-rank products beside frozen ones, which have 16 bits or more."""
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     flops = 2 * tokens(c) * c.trainable / c.layers / c.tp
     return np.where(c.deep_adapters == 1, flops / (c.ceiling_wide * share), 0.0)
@@ -151,7 +151,7 @@ def _feed_forward_s(c: Columns, k: Constants, t: Floats, wide: Floats, speed: Fl
 
 
 def _experts_s(c: Columns, k: Constants, speed: Floats, width: Floats) -> Floats:
-    """The experts of one rank, each on its share of the tokens that reach it, and those that every token passes."""
+    """Return the time of the experts of one rank: routed ones on their share of the tokens, and shared ones."""
     t = tokens(c) / c.tp
     experts = np.maximum(c.experts, 1.0)
     local = np.maximum(experts / c.ep, 1.0)
@@ -174,7 +174,7 @@ def _by_family(c: Columns, k: Constants) -> Floats:
 
 
 def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Forward and backward, without projections."""
+    """Return the time of attention without projections, forward and backward."""
     t = tokens(c)
     full = 4 * t * c.seq * c.span * c.heads * c.head_dim / c.tp
     flash = [k.flash_ampere] * 3 + [k.flash_hopper, k.tuned_blackwell, k.flash_ampere]
@@ -193,7 +193,7 @@ def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 
 def _moved_s(c: Columns, k: Constants) -> Floats:
-    """Activations that element-wise work of a block moves forward."""
+    """Return the time to move the activations of a block's element-wise work, forward."""
     along = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     sparse = sparse_share(c)
     wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
@@ -207,7 +207,7 @@ def _moved_s(c: Columns, k: Constants) -> Floats:
 
 
 def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
-    """Parts of one pass, with what waiting for launches adds: a smooth maximum of the device's and the host's time."""
+    """Return the parts of one pass; launching adds the smooth maximum of device and host time."""
     kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
     adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # against those on queries and values
     kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
@@ -242,19 +242,19 @@ class StepTime:
 
     @property
     def total(self) -> Floats:
-        """The step."""
+        """Return the step time."""
         parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
         return sum(parts[1:], start=parts[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePace:
-    """The rank that sets the pace of a pipeline, and how long micro-batches take in all.
+    """The slowest rank of a pipeline, and the time of all micro-batches.
 
     Attributes:
-        blocks: It has so many.
-        has_head: And the output layer, 1.0 or 0.0.
-        pipeline_s: From the first forward pass to the last backward one.
+        blocks: Number of its blocks.
+        has_head: Whether it has the output layer, 1.0 or 0.0.
+        pipeline_s: Time from the first forward pass to the last backward pass.
     """
 
     blocks: Floats
@@ -263,7 +263,7 @@ class PipelinePace:
 
 
 def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTime:
-    """Predict the step of every case; of pipelines that were played, the pace is known, else it is a closed form."""
+    """Predict the step of every case, with the pace of simulated pipelines, or else by a closed form."""
     each = block_time(c, k)
     tensor, expert = sum(tensor_s(c, k)), sum(expert_s(c, k))
     compute = each.forward.total + each.backward.total
@@ -296,10 +296,10 @@ def _rest(whole: Floats, parts: Floats) -> Floats:
 
 
 def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> PipelinePace:
-    """Return the slowest stage: m of its periods, and (p - 1) / v of the others' to fill and drain.
+    """Return the pace of the slowest stage: m of its periods, and (p - 1) / v of the others to fill and drain.
 
-    Where stages are not balanced, blocks that do not divide leave room for the embedding and the output layer, which
-    then count as blocks. A zero-bubble schedule computes gradients of weights, that nobody waits for, in the bubble.
+    If stages are not balanced, blocks that do not divide leave room for the embedding and the output layer, which then
+    count as blocks. A zero-bubble schedule computes weight gradients in the bubble.
     """
     others, ends = fullest_blocks(c)
     head, balanced = head_s(c, k), c.balanced > 0
@@ -314,12 +314,12 @@ def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> Pipeline
 
 
 def _hand_s(c: Columns, k: Constants) -> Floats:
-    """What a rank waits for messages between stages in one micro-batch: one on and one back for each chunk."""
+    """Return the exposed time of messages between stages per micro-batch: two for each chunk."""
     return 2 * c.chunks * sent_s(c, k) * k.stage_exposed
 
 
 def sent_s(c: Columns, k: Constants) -> Floats:
-    """One message between neighbours in a pipeline."""
+    """Return the time of one message between neighbours in a pipeline."""
     return np.where(c.pp > 1, hand_over_s(c, k, _stage_bytes(c), _stride(c)), 0.0)
 
 
@@ -333,9 +333,9 @@ def _stage_bytes(c: Columns) -> Floats:
 
 
 def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Messages of tensor and context parallelism in one block, forward and backward.
+    """Return the time of tensor- and context-parallel messages in one block, forward and backward.
 
-    Two all-reduces in each pass, or what equals them; keys and values go round once forward and twice backward.
+    Each pass has two all-reduces or their equivalent. Keys and values go round once forward and twice backward.
     """
     one = 2 * gather_s(c, k, tokens(c) * c.hidden * c.element_bytes, c.tp, 0 * c.tp + 1)
     exposed = np.where(c.overlap_tensor > 0, k.tensor_exposed, 1.0)
@@ -345,14 +345,14 @@ def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 
 def expert_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Tokens to their experts and back, forward and backward."""
+    """Return the time to send tokens to their experts and back, forward and backward."""
     sent = tokens(c) / c.tp * c.top_k * c.hidden * c.element_bytes
     once = sparse_share(c) * 2 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
     return once, once
 
 
 def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[Floats, Floats]:
-    """Gathering sharded weights in each pass and scattering their gradients in the backward one, as far as it shows."""
+    """Return the exposed time to gather sharded weights in each pass, and to scatter their gradients."""
     size = c.shard * c.cp * c.shard_parameters
     weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
     trained = np.where(c.adapters > 0, 0.0, 1.0)
@@ -364,10 +364,10 @@ def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[
 
 
 def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:
-    """Gradients of a step over replicas, and weights back where the optimizer is sharded.
+    """Return the exposed time to reduce gradients over replicas, and to gather weights if the optimizer is sharded.
 
-    Behind them go the last backward pass and, for the weights, the next forward one. Replicas of sharded weights
-    reduce what each holds of them.
+    It overlaps with the last backward pass and, for the weights, with the next forward pass. Replicas of sharded
+    weights reduce only their shards.
     """
     w = weights_of(c)
     sharded = c.shard_parameters > 0

@@ -24,7 +24,7 @@ Adapters = Literal["", "lora", "lora_all", "adapter", "adapter_v2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """What is trained beside frozen weights; as it stands nothing is frozen."""
+    """The trained part of a model with frozen weights; by default nothing is frozen."""
 
     adapters: Adapters = ""
     trainable: int = 0  # weights
@@ -38,16 +38,16 @@ FROZEN_BITS = {4: 4.5, 8: 8.0, 16: 16.0, 32: 32.0}
 
 
 def low_rank_adapters(model: Model, rank: int, where: Where, bits: int) -> Adapted:
-    """Return what is trained with adapters of a rank.
+    """Return the trained part of a model with low-rank adapters.
 
     Args:
-        model: Whose weights are frozen.
-        rank: Of the matrices.
-        where: On queries and values, as in the paper; or on every product of a block.
-        bits: Of a frozen weight, a key of `FROZEN_BITS`.
+        model: The frozen model.
+        rank: Rank of the matrices.
+        where: On queries and values, as in the paper, or on every product of a block.
+        bits: Bits of a frozen weight, a key of `FROZEN_BITS`.
 
     Raises:
-        UsageError: The model has products that adapters are not planned for, or narrower ones than the rank.
+        UsageError: Adapters on this model are not supported, or a product is narrower than the rank.
     """
     if isinstance(model, ConvNet):
         raise UsageError(f"--lora needs a transformer, and {model.name} is a convolutional network; leave --lora out")
@@ -63,7 +63,7 @@ def low_rank_adapters(model: Model, rank: int, where: Where, bits: int) -> Adapt
 
 
 def _products(model: Transformer, where: Where) -> Iterator[tuple[int, int]]:
-    """Inputs and outputs of the products of a block that have adapters."""
+    """Return inputs and outputs of the products of a block that have adapters."""
     queries, values = model.heads * model.head_dim, model.kv_heads * model.head_dim
     yield model.hidden, queries
     yield model.hidden, values
@@ -76,11 +76,11 @@ def _products(model: Transformer, where: Where) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class AdapterPair:
-    """Two matrices beside a frozen one.
+    """The two matrices of an adapter beside a frozen one.
 
     Attributes:
-        name: Of the part that has them, with dots.
-        inputs: Of the frozen matrix, which the first of the two takes as well.
+        name: Dotted name of the module that has them.
+        inputs: Input width of the frozen matrix and of the first adapter matrix.
     """
 
     name: str
@@ -88,7 +88,7 @@ class AdapterPair:
 
 
 def frozen_part(module: ModulePart) -> ModulePart:
-    """Return a module without what is trained."""
+    """Return a module without its trained weights."""
     return replace(
         module,
         weights=tuple(weight for weight in module.weights if weight.frozen),
@@ -97,10 +97,10 @@ def frozen_part(module: ModulePart) -> ModulePart:
 
 
 def pairs_of(module: ModulePart) -> list[AdapterPair]:
-    """Return all that is trained of a module.
+    """Return all adapters of a module.
 
     Raises:
-        UsageError: Something else is than pairs of low-rank matrices in blocks.
+        UsageError: A trained weight does not belong to a low-rank pair in a block.
     """
     blocks = blocks_of(module) or []
     within = {weight.number for block in blocks for weight in _trained(block)}
@@ -111,16 +111,16 @@ def pairs_of(module: ModulePart) -> list[AdapterPair]:
 
 
 def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: int, frozen_bytes: float) -> Adapted:
-    """Return what is trained beside the frozen weights of a transformer.
+    """Return the trained part of a transformer with adapters.
 
     Args:
-        pairs: All that is trained.
-        model: What is frozen.
-        trainable: Weights that are trained.
-        frozen_bytes: Of a frozen weight.
+        pairs: All adapters.
+        model: The frozen model.
+        trainable: Number of trained weights.
+        frozen_bytes: Bytes of a frozen weight.
 
     Raises:
-        UsageError: It has experts, and adapters outside of attention.
+        UsageError: The model has experts, and adapters outside attention.
     """
     narrow = [pair for pair in pairs if not in_attention(pair.name)]
     if model.experts and narrow:
@@ -136,16 +136,16 @@ def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: i
 
 
 def _inputs(model: Transformer) -> int:
-    """Inputs of all products of all blocks: queries, keys, values, the output, and those of the feed-forward."""
+    """Return the input widths of all products of all blocks: queries, keys, values, output, and feed-forward."""
     outer = model.heads * model.head_dim
     return model.layers * ((5 if model.gated else 4) * model.hidden + outer + model.ffn)
 
 
 def _pairs(part: ModulePart, name: str) -> Iterator[AdapterPair]:
-    """Go through the pairs of a part.
+    """Return the adapters in a module.
 
     Raises:
-        UsageError: Something is trained that is of none.
+        UsageError: A trained weight does not belong to an adapter.
     """
     trained, frozen = _trained(part), [weight for _, weight in part.named_weights() if weight.frozen]
     matrices = [weight for weight in frozen if len(weight.shape) == 2]

@@ -16,7 +16,7 @@ Kernels = Literal["eager", "fused"]
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """Blocks of attention and feed-forward. Lengths are in tokens, widths in elements."""
+    """A transformer. Lengths are in tokens, widths in elements."""
 
     name: str
     layers: int
@@ -47,19 +47,19 @@ class Transformer:
 
     @property
     def attention_params(self) -> int:
-        """Weights of the attention of one block."""
+        """Return the attention weights of one block."""
         if self.attention_weights:
             return self.attention_weights
         return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
 
     @property
     def sparse_layers(self) -> int:
-        """Blocks that have experts."""
+        """Return the number of blocks with experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
     def block_params(self) -> int:
-        """Weights of all blocks, experts included; biases and norms are below a thousandth and left out."""
+        """Return the weights of all blocks with experts; biases and norms (below 0.1%) are left out."""
         matrices = 3 if self.gated else 2
         dense = (self.layers - self.sparse_layers) * matrices * self.hidden * self.ffn
         return (
@@ -71,22 +71,22 @@ class Transformer:
 
     @property
     def expert_params(self) -> int:
-        """Weights of all experts that tokens are sent to."""
+        """Return the weights of all routed experts."""
         return self.sparse_layers * self.experts * (3 if self.gated else 2) * self.hidden * self.expert_ffn
 
     @property
     def embedding_params(self) -> int:
-        """Weights of the embeddings and of an output layer of its own."""
+        """Return the weights of the embeddings and of an untied output layer."""
         return self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
 
     @property
     def params(self) -> int:
-        """All weights."""
+        """Return the number of weights."""
         return self.block_params + self.embedding_params
 
     @property
     def head_blocks(self) -> float:
-        """What the output layer costs, in blocks: the weights that a token passes."""
+        """Return the cost of the output layer, in blocks, by the weights that a token uses."""
         active = self.block_params - self.expert_params
         active += self.sparse_layers * self.top_k * (3 if self.gated else 2) * self.hidden * self.expert_ffn
         return self.vocab * self.hidden * self.layers / active
@@ -94,9 +94,9 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNet:
-    """A convolutional network, as what one sample costs.
+    """A convolutional network, as the cost of one sample.
 
-    Bytes are of activations at two bytes an element, which a layer-wise execution reads and writes.
+    Bytes are those of activations at two bytes per element, which a layer-wise execution reads and writes.
     """
 
     name: str

@@ -20,13 +20,13 @@ _ADAM_BYTES = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedProgram:
-    """A program's model, and how it is trained.
+    """The model of a program, and its training choices.
 
     Attributes:
-        samples: Of one step of one rank.
-        states: Bytes of a trained weight, of its gradient and of what the optimizer keeps for it.
-        adapted: What is trained beside frozen weights.
-        told: What was seen, and what had to be assumed.
+        samples: Samples of one step of one rank.
+        states: Bytes of a trained weight, of its gradient, and of its optimizer state.
+        adapted: The trained part, if weights are frozen.
+        told: Remarks on what was seen and what was assumed.
     """
 
     model: Model
@@ -43,7 +43,7 @@ def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Capture
     """Read the note of `observe.catch`; numbers that are given change the model.
 
     Raises:
-        UsageError: It is no training of all weights of one model, or of adapters beside them, on tokens or pictures.
+        UsageError: The program does not train all weights or adapters of one model, on tokens or images.
     """
     model, name = note["model"], note["model"]["class"]
     if not note["optimizers"]:
@@ -104,7 +104,7 @@ def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, 
 
 
 def _with_output(found: Transformer, note: Mapping[str, Any]) -> Transformer:
-    """Return a model that tells classes of a sample, and no tokens, with an output layer that costs next to nothing."""
+    """Return a classifier of samples with a negligible output layer, if the outputs have no vocabulary."""
     wide = [each for each in note.get("products", []) if each["channels"] == found.vocab]
     made = [shape for shape in note.get("made", []) if len(shape) > 1]  # and not a loss alone
     if found.tied and made and not wide and not any(found.vocab in shape for shape in made):

@@ -17,16 +17,16 @@ _SAMPLES = 2  # batch normalisation in training takes no single value
 
 
 def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
-    """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read it.
+    """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read its architecture.
 
     Args:
-        text: Where a function without arguments, or a class, makes the model.
-        seq: Tokens of a sample, which weights do not tell.
-        image: Pixels on a side of a picture of three channels, where the model is a convolutional network.
+        text: Module and name of a function without arguments, or of a class.
+        seq: Tokens per sample, which weights do not determine.
+        image: Pixels on a side of a three-channel image, for a convolutional network.
 
     Raises:
-        UsageError: It is not there, fails, or is no transformer that can be read.
-        EnvironmentFault: There is no torch.
+        UsageError: It does not exist, fails, or its architecture cannot be read.
+        EnvironmentFault: torch is not installed.
     """
     try:
         import torch
@@ -54,7 +54,7 @@ def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
 
 
 def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Pass pictures through, on the meta device: what convolutions and linear layers make, and what is kept."""
+    """Run a forward pass on images on the meta device; return its products and the saved tensors."""
     import torch
 
     found: list[dict[str, Any]] = []

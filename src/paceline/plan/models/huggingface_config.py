@@ -71,7 +71,7 @@ def transformer_from_config(path: Path) -> Transformer:
     """Read a ``config.json``.
 
     Raises:
-        UsageError: It cannot be read, or is of something else.
+        UsageError: The file cannot be read, or does not describe a supported transformer.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def transformer_from_config(path: Path) -> Transformer:
 
 
 def _text_part(config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return what describes the blocks, and a word on what that is of the whole."""
+    """Return the part that describes the blocks, and a display name."""
     kind = str(config.get("model_type", ""))
     parts = [config[name] for name in _TEXT_PARTS if isinstance(config.get(name), dict)]
     if parts and kind not in _OTHERS and not config.get("hidden_size"):
@@ -93,7 +93,7 @@ def _text_part(config: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    """What a file says, by any of the names that classes have for it."""
+    """A config file, whose values have different names in different model classes."""
 
     path: Path
     config: Mapping[str, Any]
@@ -110,7 +110,7 @@ class _ConfigFile:
         """Return a count.
 
         Raises:
-            UsageError: It is not there and has no default, or is no count.
+            UsageError: It is missing and has no default, or is not a count.
         """
         name = next((each for each in names if self.has(each)), None)
         if name is None:
@@ -178,7 +178,7 @@ def _tied(said: _ConfigFile) -> bool:
 
 
 def _latent(said: _ConfigFile, hidden: int, heads: int, head_dim: int) -> dict[str, int]:
-    """Weights of attention whose keys and values come from a narrow layer (DeepSeek), and its width of a head."""
+    """Return the attention weights and the head width of latent attention (DeepSeek)."""
     if not said.has("kv_lora_rank"):
         return {"head_dim": head_dim}
     keys = said.number("qk_nope_head_dim") + said.number("qk_rope_head_dim")

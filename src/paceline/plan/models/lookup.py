@@ -30,7 +30,7 @@ _VOCABULARY = {"gpt": 51200, "bert": 30528, "llama": 32000, "llama-gqa": 128256}
 
 
 def published_transformer(name: str) -> Transformer | None:
-    """Return the published model that a name means; None when it is not certain.
+    """Return the published model with this name; None if the name is not certain.
 
     ``LLAMA3_70B``, ``Llama-3.1-70B`` and ``DeepSeekV3 (w/o MTP)`` are all understood.
     """
@@ -50,14 +50,14 @@ def transformer_from_numbers(
     seq: int,
     given: dict[str, int] | None = None,
 ) -> Transformer:
-    """Work out a decoder from the numbers that are given; the usual proportions fill what is not.
+    """Return a decoder with the given numbers, and the usual proportions for the others.
 
     Args:
-        name: How it is called in messages.
+        name: Name for messages.
         arch: ``gpt`` (plain feed-forward of 4h, tied), ``llama`` (gated, untied) or ``llama-gqa`` (8 key-value heads).
-        params: Weights in all; fills the depth and width, or the feed-forward of a gated model.
-        seq: Tokens of a sample.
-        given: Fields of `Transformer` that are known.
+        params: Number of weights; determines depth and width, or the feed-forward of a gated model.
+        seq: Tokens per sample.
+        given: Known fields of `Transformer`.
 
     Raises:
         UsageError: Neither the size nor the width is given.
@@ -89,7 +89,7 @@ def transformer_from_numbers(
 
 
 def _by_aspect(name: str, params: float | None, known: dict[str, int]) -> dict[str, int]:
-    """Depth and width of 12·l·h² = params with the usual h / l, in multiples of 128."""
+    """Return depth and width from 12·l·h² = params with the usual ratio h / l, in multiples of 128."""
     if params is None:
         raise UsageError(
             f"neither the layers and width nor the number of weights of {name} are given; give --layers --hidden"
@@ -132,15 +132,15 @@ _USUAL_TOP_K = 2
 
 
 def transformer_from_options(given: Mapping[str, Any], params: float | None, seq: int) -> Transformer:
-    """Return the decoder that numbers mean.
+    """Return the decoder that command-line numbers describe.
 
     Args:
-        given: Fields of `Transformer`; only what was given.
-        params: Weights in all.
-        seq: Tokens of a sample.
+        given: Fields of `Transformer` that the user gave.
+        params: Number of weights.
+        seq: Tokens per sample.
 
     Raises:
-        UsageError: Too little is given, or numbers that do not agree.
+        UsageError: Too few numbers are given, or they contradict each other.
     """
     dense = {name: value for name, value in given.items() if name not in ("experts", "top_k", "expert_ffn", "gated")}
     arch = "llama-gqa" if given.get("kv_heads") else "llama" if given.get("gated") else "gpt"
@@ -151,7 +151,7 @@ def transformer_from_options(given: Mapping[str, Any], params: float | None, seq
 
 
 def check_heads(model: Transformer) -> Transformer:
-    """Return a model whose heads divide.
+    """Check that the heads divide evenly, and return the model.
 
     Raises:
         UsageError: They do not.
@@ -187,7 +187,7 @@ def _shortly(weights: float) -> str:
 
 
 def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Transformer:
-    """Widen the feed-forward, or that of the experts, until the weights are as many as was said."""
+    """Widen the feed-forward (or that of the experts) until the model has the given number of weights."""
 
     def wide(width: int) -> Transformer:
         return replace(found, expert_ffn=width) if found.experts else replace(found, ffn=width)
@@ -209,10 +209,10 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def parse_amount(text: str) -> float:
-    """Read ``8b``, ``70.6B``, ``300m`` or ``15t``.
+    """Read a number such as ``8b``, ``70.6B``, ``300m`` or ``15t``.
 
     Raises:
-        UsageError: It is no such number above zero.
+        UsageError: The text is not a number above zero.
     """
     found = re.fullmatch(r"([\d.]+)\s*([kmbt]?)", text.strip().lower())
     try:
@@ -225,15 +225,15 @@ def parse_amount(text: str) -> float:
 
 
 def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None = None) -> Model:
-    """Return the model that a path, a published name or numbers mean; numbers change what a name gives.
+    """Return the model for a path, a published name or numbers; numbers override those of a name.
 
     Args:
         subject: A ``config.json``, a published name such as ``llama-3-8b``, a ``module:factory``, or None.
-        numbers: Fields of `Transformer`, and ``params``; None where not given.
-        image: Pixels on a side of a picture, of a convolutional ``module:factory``.
+        numbers: Fields of `Transformer`, and ``params``; None if not given.
+        image: Pixels on a side of an image, for a convolutional ``module:factory``.
 
     Raises:
-        UsageError: It is none of these, or too little is given.
+        UsageError: The subject is none of these, or too few numbers are given.
     """
     given = {name: value for name, value in numbers.items() if value is not None}
     params = given.pop("params", None)

@@ -24,7 +24,7 @@ from paceline.plan.models.architecture import ConvNet, Model, Transformer
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter; one that is shared has the same number wherever it is."""
+    """A parameter; a shared parameter has the same number wherever it is used."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,13 +33,13 @@ class Weight:
 
     @property
     def size(self) -> int:
-        """Elements of it."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModulePart:
-    """A module: its own weights and what is below it."""
+    """A module with its own weights and its children."""
 
     kind: str
     embedding: bool
@@ -49,13 +49,13 @@ class ModulePart:
     said: Mapping[str, int] = field(default_factory=dict)  # by attributes or a config
 
     def parts(self) -> Iterator[ModulePart]:
-        """Go through this and all that is below it."""
+        """Yield this module and all modules below it."""
         yield self
         for _, child in self.children:
             yield from child.parts()
 
     def named_weights(self, above: str = "") -> Iterator[tuple[str, Weight]]:
-        """Go through all weights with their dotted names, shared ones as often as they are used."""
+        """Yield all weights with their dotted names; shared ones once per use."""
         for weight in self.weights:
             yield above + weight.name, weight
         for name, child in self.children:
@@ -63,12 +63,12 @@ class ModulePart:
 
     @cached_property
     def params(self) -> int:
-        """Elements of all weights, each once."""
+        """Return the number of elements of all weights, shared ones counted once."""
         return sum({weight.number: weight.size for _, weight in self.named_weights()}.values())
 
 
 def module_part(record: Mapping[str, Any]) -> ModulePart:
-    """Read what `observe.probe.anatomy.described` has noted."""
+    """Read the record of `observe.probe.anatomy.described`."""
     return ModulePart(
         kind=record["kind"],
         embedding=record["embedding"],
@@ -84,7 +84,7 @@ def module_part(record: Mapping[str, Any]) -> ModulePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Width:
-    """Of a feed-forward."""
+    """The width of a feed-forward."""
 
     ffn: int
     gated: bool
@@ -92,7 +92,7 @@ class Width:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """Of one block: how many, how wide one is, how wide what all tokens pass is beside them."""
+    """The experts of one block: their number, their width, and the width that all tokens share."""
 
     count: int
     each: Width
@@ -100,7 +100,7 @@ class Experts:
 
 
 def experts_of(block: ModulePart, hidden: int) -> Experts | None:
-    """Return the experts of a block; None where it has none."""
+    """Return the experts of a block; None if it has none."""
     named = list(block.named_weights())
     routed = [(_after(name), weight) for name, weight in named if is_routed(name)]
     stacked = [weight for _, weight in routed if len(weight.shape) == 3]
@@ -121,7 +121,7 @@ def experts_of(block: ModulePart, hidden: int) -> Experts | None:
 
 
 def is_routed(name: str) -> bool:
-    """Say whether a weight of this name is of an expert that some tokens pass."""
+    """Return whether a weight of this name belongs to a routed expert."""
     return "expert" in name and "shared" not in name and "." in name.partition("expert")[2]
 
 
@@ -132,7 +132,7 @@ def width_of(sizes: Sequence[int], hidden: int) -> Width:
 
 
 def _after(name: str) -> str:
-    """Return what follows the list of experts: the number of one, or the name of what is stacked."""
+    """Return the name after the list of experts: the number of an expert, or the name of a stacked weight."""
     return name.partition("expert")[2].split(".")[1]
 
 
@@ -142,10 +142,10 @@ _NUMBERS = "describe the model with options, such as --params 8b --layers 32 --h
 
 
 def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
-    """Read a module.
+    """Read a transformer.
 
     Raises:
-        UsageError: It has no blocks with attention and a feed-forward, or they do not explain its weights.
+        UsageError: It has no blocks with attention and feed-forward, or they do not explain its weights.
     """
     blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
@@ -159,10 +159,10 @@ def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
 
 
 def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden: int) -> dict[str, Any]:
-    """Return the fields of a model that its blocks tell.
+    """Return the fields of a transformer that its blocks determine.
 
     Raises:
-        UsageError: They have no attention and feed-forward that can be told.
+        UsageError: Attention and feed-forward were not recognised.
     """
     attention = _matrices(blocks[0])[0]
     sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
@@ -188,17 +188,17 @@ def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden
 
 
 def attention_width(block: ModulePart) -> int | None:
-    """Return the narrowest side of a block's attention: its width."""
+    """Return the narrowest side of a block's attention matrices."""
     return min((min(each.shape) for each in _matrices(block)[0]), default=None)
 
 
 def in_attention(name: str) -> bool:
-    """Whether what is called so, with dots, is of an attention."""
+    """Return whether a dotted name belongs to attention."""
     return "attn" in name or "attention" in name
 
 
 def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, Any]:
-    """Return the fields of a model whose blocks have experts."""
+    """Return the fields of a transformer with experts."""
     if not sparse:
         return {}
     first = sparse[0]
@@ -212,13 +212,13 @@ def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, 
 
 
 def _near(module: ModulePart, blocks: list[ModulePart]) -> Iterator[ModulePart]:
-    """Go through a block and what it lies in: a model of pictures and text says other things elsewhere."""
+    """Yield a block and the modules around it; other parts of a vision-language model have other values."""
     yield from blocks[0].parts()
     yield from _above(module, blocks[0]) or ()
 
 
 def _above(part: ModulePart, block: ModulePart) -> list[ModulePart] | None:
-    """Return what a block lies in; None where that is nothing of a part."""
+    """Return the modules around a block, outermost first; None if it is not below `part`."""
     if part is block:
         return []
     found = next((each for _, child in part.children if (each := _above(child, block)) is not None), None)
@@ -226,18 +226,18 @@ def _above(part: ModulePart, block: ModulePart) -> list[ModulePart] | None:
 
 
 def _said(parts: Iterator[ModulePart], name: str) -> int | None:
-    """Return what the first part says that says something."""
+    """Return the first value that a module states for a name."""
     return next((part.said[name] for part in parts if part.said.get(name)), None)
 
 
 def _head_dim(module: ModulePart, blocks: list[ModulePart]) -> int | None:
-    """Return the width of a head: the mean of what scores and sums take, where attention is latent."""
+    """Return the width of a head; for latent attention, the mean of keys and values."""
     keys, values, both = (_said(_near(module, blocks), f"{name}_dim") for name in ("keys", "values", "head"))
     return (keys + values) // 2 if keys and values else both
 
 
 def _kv_heads(said: int | None, heads: int, share: float) -> int:
-    """Return heads of keys and values: as a module says, or the divisor of its heads that comes next to a share."""
+    """Return the key/value heads that the module states, or the divisor of `heads` closest to a share of them."""
     if said and heads % said == 0:
         return said
     divisors = [each for each in range(1, heads + 1) if heads % each == 0]
@@ -245,7 +245,7 @@ def _kv_heads(said: int | None, heads: int, share: float) -> int:
 
 
 def _width(dense: list[ModulePart], hidden: int) -> Width | None:
-    """Return that of the feed-forward of blocks without experts; the two matrices of a gate may be one."""
+    """Return the feed-forward width of dense blocks; the two matrices of a gate may be merged."""
     forward = _matrices(dense[0])[1] if dense else []
     if not forward:
         return None
@@ -266,7 +266,7 @@ def _explained(found: Transformer, params: int) -> Transformer:
 
 
 def blocks_of(module: ModulePart) -> list[ModulePart] | None:
-    """The children of one class, under one parent, that have the most weights."""
+    """Return the largest group of children of one class under one parent."""
     best, most = None, 0
     for parent in module.parts():
         children = [child for _, child in parent.children if child.params]
@@ -279,7 +279,7 @@ def blocks_of(module: ModulePart) -> list[ModulePart] | None:
 
 
 def _matrices(block: ModulePart) -> tuple[list[Weight], list[Weight]]:
-    """Two-dimensional weights of attention and of the rest."""
+    """Return the two-dimensional weights of attention, and the others."""
     attention: list[Weight] = []
     rest: list[Weight] = []
     for name, weight in block.named_weights():
@@ -294,7 +294,7 @@ def _embedding(module: ModulePart) -> Weight | None:
 
 
 def _has_output(module: ModulePart, embedding: Weight) -> bool:
-    """Whether a matrix of its own leads back to the vocabulary."""
+    """Return whether a separate matrix leads back to the vocabulary."""
     weights = (weight for _, weight in module.named_weights())
     return any(weight.shape == embedding.shape and weight.number != embedding.number for weight in weights)
 
@@ -307,14 +307,14 @@ _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")
 def image_network_of(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> Model:
-    """Read a network that takes pictures: a convolutional one, or a vision transformer.
+    """Read a network that takes images: convolutional, or a vision transformer.
 
     Args:
-        module: What its weights are, and which classes it has.
-        name: Of its class.
-        products: As `observe.probe.anatomy.products` notes them.
-        kept: As `observe.probe.kept` counted it.
-        samples: Of the batch.
+        module: The module tree.
+        name: Name of its class.
+        products: As recorded by `observe.probe.anatomy.products`.
+        kept: As counted by `observe.probe.kept`.
+        samples: Samples of the batch.
 
     Raises:
         UsageError: It is neither.
@@ -334,9 +334,9 @@ def image_network_of(
 
 
 def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], samples: int) -> Transformer | None:
-    """Read a vision transformer: its tokens are the places that its largest layers work at, its last layer has labels.
+    """Read a vision transformer: tokens are the positions of its largest layers, labels the outputs of its last layer.
 
-    What neither blocks nor labels explain is of patches and positions, and little of the whole.
+    Weights that blocks and labels do not explain belong to patches and positions, and must be a small share.
     """
     blocks = blocks_of(module)
     hidden = attention_width(blocks[0]) if blocks else None
@@ -353,7 +353,7 @@ def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], 
 def _convnet(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> ConvNet:
-    """Count a network by its convolutions; a linear layer counts as one over a single place."""
+    """Count a network by its convolutions; a linear layer counts as a convolution at one position."""
     flops = sum(_flops(products, samples))
     return ConvNet(
         name=name,
@@ -369,6 +369,6 @@ def _convnet(
 
 
 def _flops(products: Sequence[Mapping[str, Any]], samples: int) -> Iterator[float]:
-    """Two for a weight at each place of a sample."""
+    """Yield the FLOPs of each product: two per weight and position of a sample."""
     for each in products:
         yield 2.0 * each["weights"] * each["outputs"] / each["channels"] / samples

@@ -20,7 +20,7 @@ _NARROWER = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp1
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """How much is to be trained, and what machines cost where that was given."""
+    """The amount to train, and the price of the machines if it was given."""
 
     tokens: float | None = None
     samples: float | None = None
@@ -29,10 +29,10 @@ class Target:
     today: date
 
     def steps(self, wish: Wish) -> int | None:
-        """Return the steps it takes; None where no target is set.
+        """Return the number of steps; None without a target.
 
         Raises:
-            UsageError: Tokens are to be trained on, and samples have none.
+            UsageError: The target is in tokens, and samples have none.
         """
         if self.tokens is not None and not isinstance(wish.model, Transformer):
             raise UsageError(f"samples of {wish.model.name} have no tokens; give --target-samples")
@@ -46,8 +46,8 @@ class Scaled:
     """The best plan on another number of machines, with the same batch.
 
     Attributes:
-        efficiency: Samples/s per GPU, against the plan that was asked for.
-        exposed: Share of the step in messages that do not hide.
+        efficiency: Samples/s per GPU, relative to the requested plan.
+        exposed: Share of the step in exposed messages.
     """
 
     plan: Plan
@@ -57,7 +57,7 @@ class Scaled:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """All that is told of one cluster."""
+    """All results for one cluster."""
 
     wish: Wish
     machines: Machines
@@ -70,15 +70,15 @@ class Advice:
 
     @property
     def best(self) -> Plan | None:
-        """The fastest plan that surely fits."""
+        """Return the fastest plan that fits; None if none does."""
         return self.found.plans[0] if self.found.plans else None
 
 
 def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Advice:
-    """Search one cluster, and look around.
+    """Search one cluster, and other sizes and formats of it.
 
     Raises:
-        UsageError: No configuration divides what was asked for.
+        UsageError: No configuration divides the request.
     """
     found = search(wish, fitted)
     best = found.plans[0] if found.plans else None
@@ -98,13 +98,13 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
 
 
 def exposed(plan: Plan) -> float:
-    """Return the share of a step in messages that do not hide."""
+    """Return the share of a step in exposed messages."""
     shown = ("tensor", "expert", "shard", "stages", "reduce")
     return sum(plan.step_parts.get(name, 0.0) for name in shown) / plan.step_s
 
 
 def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
-    """Plan once more in each narrower format that the card has; the engine has them all."""
+    """Yield the best plan in each narrower format of the GPU; the engine supports all of them."""
     narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
     for name in narrower:
         if name in wish.cluster.gpu.peak_flops:
@@ -126,6 +126,6 @@ def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
 
 
 def _counts(wish: Wish) -> Sequence[int]:
-    """Half, the same, one machine more, twice, four and eight times as many GPUs."""
+    """Return half, one, two, four and eight times the GPUs, and one more node."""
     count, per_node = wish.cluster.count, wish.cluster.per_node
     return sorted({max(1, count // 2), count, count + per_node, 2 * count, 4 * count, 8 * count})

@@ -14,10 +14,10 @@ from paceline.plan.search.wish import SearchResult, Wish
 
 
 def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
-    """Return a case with each size of its micro-batches, a power of two or the one that is given.
+    """Return a case for each size of the micro-batch: powers of two, or the given one.
 
     Raises:
-        UsageError: The layout has another axis than dp, takes another number of GPUs, or does not divide the batch.
+        UsageError: The layout is not dp only, needs another number of GPUs, or does not divide the batch.
     """
     count = whole.cluster.count
     if whole.layout != Layout(dp=count):
@@ -38,7 +38,7 @@ def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case
 
 
 def search_convnet(wish: Wish, model: ConvNet, fitted: Fitted) -> SearchResult:
-    """Look at the batches of a convolutional network, a replica on every GPU."""
+    """Search the micro-batches of a convolutional network, with one replica per GPU."""
     cases = replica_cases(
         Case(
             model=model, layout=wish.layout or Layout(dp=wish.cluster.count), training=_loop(wish), cluster=wish.cluster

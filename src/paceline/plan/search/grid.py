@@ -25,7 +25,7 @@ from paceline.train.parallel.pp import Pipeline
 
 @cache
 def engine_refusal(layout: Layout) -> str:
-    """Return why the engine does not take a layout, in its words; nothing where it does."""
+    """Return why the engine does not support a layout, in its words; empty if it does."""
     try:
         parse(str(layout))
     except UsageError as error:
@@ -35,12 +35,12 @@ def engine_refusal(layout: Layout) -> str:
 
 @cache
 def engine_chunks(schedule: Schedule) -> int:
-    """Return the stages that a rank has by a schedule of the engine."""
+    """Return the stages per rank of a schedule in the engine."""
     return Pipeline(schedule=schedule).stages_each
 
 
 def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
-    """Return why frozen weights cannot be laid out so; nothing where they can."""
+    """Return why frozen weights do not support a layout; empty if they do."""
     inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
     if adapted.frozen_bits >= 16 or not inner:
         return ""
@@ -56,7 +56,7 @@ _MORE_CHUNKS = 4  # stages of a rank, beside those that the engine has
 
 @dataclass(frozen=True, kw_only=True)
 class GridQuery:
-    """What the configurations of a wish depend on; clusters alike in size and links have the same ones."""
+    """The inputs that determine the configurations; clusters of equal size and links share them."""
 
     model: Transformer
     count: int
@@ -75,7 +75,7 @@ class GridQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All configurations of a question, as columns without machines; and how many were none, by reason."""
+    """All configurations of a query, as columns without machines, and counts of refused ones by reason."""
 
     choices: tuple[tuple[Layout, Training], ...]
     columns: Columns | None
@@ -87,7 +87,7 @@ def grid_of(question: GridQuery) -> Grid:
     """Return all configurations.
 
     Raises:
-        UsageError: A layout was given that takes another number of GPUs, or has an axis that does not divide the model.
+        UsageError: The given layout needs another number of GPUs, or does not divide the model.
     """
     if question.layout:
         _check_divides(question.model, question.layout)
@@ -117,7 +117,11 @@ def grid_of(question: GridQuery) -> Grid:
 
 
 def _check_divides(model: Transformer, layout: Layout) -> None:
-    """Refuse a layout that was given and cannot be."""
+    """Check that a given layout divides the model.
+
+    Raises:
+        UsageError: It does not.
+    """
     wholes = (
         ("tp", model.heads, "attention heads"),
         ("cp", model.seq, "tokens per sample"),
@@ -139,7 +143,7 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
 
 
 def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
-    """Go through the layouts of so many GPUs that a model allows; `fast` of them are joined by fast links."""
+    """Yield the layouts of `count` GPUs that the model allows; `fast` of them share fast links."""
     for tp, pp, cp in product(_divisors(count), repeat=3):
         if tp > fast or tp > model.kv_heads * 8 or model.heads % tp or pp > min(model.layers, _MOST_STAGES):
             continue
@@ -151,7 +155,7 @@ def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
 
 
 def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
-    """All replicas alike, weights sharded over all of them, or over those near by."""
+    """Yield layouts with all weights replicated, sharded over all replicas, or over those with fast links."""
     near = max(1, fast // axes["tp"] // axes["cp"])
     for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
         yield Layout(dp=replicas // shard, shard=shard, **axes)
@@ -200,7 +204,7 @@ def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
 
 
 def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
-    """Schedules, with stages of a rank, that so many micro-batches and blocks allow."""
+    """Yield schedules and stages per rank that the micro-batches and blocks allow."""
     if layout.pp == 1:
         yield "1f1b", 1
         return

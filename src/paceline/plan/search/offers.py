@@ -23,7 +23,7 @@ _NODES = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOffer:
-    """Machines, the fastest plan on them, and what all steps take there, on demand and as spot machines."""
+    """Machines, the fastest plan on them, and hours and price of all steps, on demand and on spot machines."""
 
     machines: Machines
     plan: Plan
@@ -33,13 +33,13 @@ class MachineOffer:
     spread: float  # of hours and money: share within which four in five predictions lay
 
     def ends(self, value: float) -> tuple[float, float]:
-        """Return the interval about a number of hours or dollars of this offer."""
+        """Return the interval around a number of hours or dollars."""
         return value / (1 + self.spread), value * (1 + self.spread)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfferLimits:
-    """What an offer must keep to; None: no limit."""
+    """The limits of an offer; None: no limit."""
 
     usd_per_hour: float | None = None
     hours: float | None = None
@@ -50,12 +50,12 @@ class OfferLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What a table of machines has to offer within the limits.
+    """All offers of a price table within the limits.
 
     Attributes:
-        best: Those that no other beats in both time and money, cheapest first.
+        best: Offers that no other beats in both time and price, cheapest first.
         beaten: The others, cheapest first.
-        refused: Why the rest are none, with counts.
+        refused: Counts of refused machines by reason.
     """
 
     best: tuple[MachineOffer, ...]
@@ -64,16 +64,16 @@ class Offers:
 
     @property
     def cheapest_spot(self) -> MachineOffer | None:
-        """That which costs least on spot machines, whatever it costs on demand; None where no spot price is known."""
+        """Return the cheapest offer on spot machines; None if no spot price is known."""
         priced = [(offer.spot.usd, offer) for offer in (*self.best, *self.beaten) if offer.spot]
         return min(priced, key=lambda each: each[0], default=(0.0, None))[1]
 
 
 def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> Offers:
-    """Plan for every instance of the table.
+    """Plan for every instance of the price table.
 
     Raises:
-        UsageError: Nothing is left.
+        UsageError: No instance is within the limits.
     """
     found, refused = [], Counter[str]()
     for instance in _distinct(instances() if limits.table is None else limits.table):
@@ -148,7 +148,7 @@ def _within(offer: MachineOffer, limits: OfferLimits) -> bool:
 
 
 def _unbeaten(found: Sequence[MachineOffer]) -> list[MachineOffer]:
-    """Of offers in the order of their price."""
+    """Return the offers that no cheaper one beats in time; the offers are ordered by price."""
     kept: list[MachineOffer] = []
     for offer in found:
         if not kept or offer.hours < kept[-1].hours:
@@ -157,7 +157,7 @@ def _unbeaten(found: Sequence[MachineOffer]) -> list[MachineOffer]:
 
 
 def _distinct(table: Sequence[Instance]) -> list[Instance]:
-    """Of instances alike but for processors and memory of the host, the cheapest."""
+    """Return the cheapest of instances that differ only in host processors and memory."""
     best: dict[tuple[str, str, str, float], Instance] = {}
     for each in table:
         key = (each.provider, each.region, each.gpu, each.gpu_count)

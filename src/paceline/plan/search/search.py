@@ -32,15 +32,15 @@ _ROOM = 0.85  # of what closed forms say a pipeline needs, some need: the first 
 
 
 def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchResult:
-    """Look at all configurations of a wish.
+    """Search all configurations of a request.
 
     Args:
-        wish: What is to be trained on what.
+        wish: The request.
         fitted: Constants of the formulas.
-        most_tasks: Of pipelines that are played; 0: closed forms only.
+        most_tasks: Limit on simulated pipeline tasks; 0: closed forms only.
 
     Raises:
-        UsageError: None divides the cluster, the batch and the model.
+        UsageError: No configuration divides the cluster, the batch and the model.
     """
     if isinstance(wish.model, ConvNet):
         return search_convnet(wish, wish.model, fitted)
@@ -75,7 +75,7 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
 
 @dataclass(frozen=True)
 class _Candidates:
-    """What is known of every configuration; where one is played, its entries are written anew."""
+    """The predictions of all configurations; simulation overwrites its entries."""
 
     seconds: Floats
     held: Floats
@@ -84,7 +84,7 @@ class _Candidates:
 
 
 def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
-    """Play what is at the front, the fastest first, until nothing is there that was not or it has taken long enough."""
+    """Simulate the configurations on the front, fastest first, until all are simulated or the limit is reached."""
     played: dict[int, SimulatedCase] = {}
     tasks = 0
     while tasks < most_tasks:
@@ -104,7 +104,7 @@ def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tas
 
 @dataclass(frozen=True)
 class _Cases:
-    """Configurations as cases, made when they are looked at."""
+    """Configurations as cases, created on access."""
 
     wish: Wish
     choices: tuple[tuple[Layout, Training], ...]
@@ -115,7 +115,7 @@ class _Cases:
 
 
 def _front(looked: _Candidates) -> list[int]:
-    """Fastest first, each needing less memory than those before."""
+    """Return the indices of the front: fastest first, each with less memory than those before."""
     order = np.lexsort((looked.held, looked.seconds))
     order = order[looked.hopeful[order]]
     held = looked.held[order]
@@ -169,7 +169,7 @@ def _in_words(refused: Counter[str]) -> str:
 
 
 def largest_batch(plan: Plan, fitted: Fitted) -> int:
-    """Return the largest micro-batch, a power of two, with which a plan surely fits; 0 where none does."""
+    """Return the largest micro-batch, a power of two, with which a plan fits; 0 if none does."""
     sizes = [2**power for power in range(13)]
     cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
     available, k = plan.case.cluster.memory_bytes, fitted.constants

@@ -26,17 +26,17 @@ _WAYS: tuple[Recompute, ...] = ("none", "cheap", "half", "full")
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What is to be trained on which cluster.
+    """The request of a search: what to train, and on which cluster.
 
     Attributes:
-        global_batch: Samples of a step.
-        layout: The only one to look at; None: all.
-        micro_batch: The only one to look at; None: all.
-        states: Bytes of a weight, of its gradient and of what the optimizer keeps for it.
-        by_engine: Look only at what `paceline.train` can run (`engine`).
-        schedule: Of a pipeline, the only one to look at; None: those that may be best.
-        optimizer: What it is called; `states` say what it keeps.
-        adapted: What is trained beside frozen weights; `states` are of that then.
+        global_batch: Samples per step.
+        layout: The only layout to consider; None: all.
+        micro_batch: The only micro-batch to consider; None: all.
+        states: Bytes of a weight, of its gradient, and of its optimizer state.
+        by_engine: Consider only what `paceline.train` supports.
+        schedule: The only pipeline schedule to consider; None: those that may be best.
+        optimizer: Name of the optimizer; `states` has its bytes.
+        adapted: The trained part, if weights are frozen; `states` are of it then.
     """
 
     model: Model
@@ -56,14 +56,14 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
-        plans: Those that surely fit and are worth a look, fastest first: no other is faster and needs less memory.
-        looked_at: How many there were.
-        rejected: Why the others are not, with counts.
-        nearest: Where none fits: the one that needs least.
-        played: How many pipelines were played.
+        plans: Plans that fit, fastest first; no other plan is faster and needs less memory.
+        looked_at: Number of configurations.
+        rejected: Counts of rejected configurations by reason.
+        nearest: The plan with the least memory, for the case that none fits.
+        played: Number of simulated pipelines.
     """
 
     plans: tuple[Plan, ...]

@@ -26,7 +26,7 @@ _APART = 0.05  # rows of a sweep that measured closer than this are as good as e
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionErrors:
-    """Of a group of rows; fractions, None where nothing is to compare."""
+    """Errors of a group of rows, as fractions; None if nothing can be compared."""
 
     rows: int
     predicted: int
@@ -43,7 +43,7 @@ class PredictionErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """Rows whose fit was predicted, by what happened."""
+    """Rows with a predicted fit, by the outcome."""
 
     right: int
     wrong_fits: int  # said to fit, did not
@@ -53,7 +53,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The predictions for a file of measurements, beside what was measured."""
+    """The predictions for a file of measurements, and the measurements."""
 
     rows: tuple[PublishedRow, ...]
     predictions: tuple[Prediction, ...]
@@ -66,7 +66,7 @@ class Validation:
 
 
 def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
-    """Predict every row and compare."""
+    """Predict every row, and compare."""
     predictions = predict_rows(rows, fitted.constants)
     pairs = list(zip(rows, predictions, strict=True))
     sources = _grouped(pairs, lambda row: row.source)
@@ -86,7 +86,7 @@ def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
 
 
 def regime(row: PublishedRow) -> str:
-    """Return the kind of training that a row is of, as accuracy differs by it."""
+    """Return the kind of training of a row."""
     return regime_of(row.cases[0]) if row.cases else "refused"
 
 
@@ -131,11 +131,11 @@ def _per_sample(row: PublishedRow, measured: float, predicted: float) -> tuple[s
 
 
 def _order(rows: Sequence[tuple[str, float, float]], apart: float = 0.0) -> float | None:
-    """Share of pairs within a group whose predicted times come in the order of the measured ones.
+    """Return the share of pairs within a group whose predicted times have the measured order.
 
     Args:
         rows: Group, measured and predicted time.
-        apart: Pairs measured no further apart than this share do not count.
+        apart: Pairs whose measurements differ by less than this share do not count.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     for group, measured, predicted in rows:
@@ -180,7 +180,7 @@ _CLOSE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
-    """Over all sweeps of two rows or more; fractions of the best's time, None where there is no sweep."""
+    """The regret over all sweeps with two rows or more, as fractions of the best time; None without sweeps."""
 
     sweeps: int
     within_5_percent: float | None
@@ -189,7 +189,7 @@ class Regret:
 
 
 def regret(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> Regret:
-    """Compare choices with the best of every sweep."""
+    """Return the regret of choosing by predictions."""
     sweeps: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row, found in pairs:
         if row.step_s and found.step_s and not row.out_of_memory:
@@ -205,6 +205,6 @@ def regret(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> Regret:
 
 
 def _loss(members: list[tuple[float, float]]) -> float:
-    """Time of the predicted best over that of the measured best, less one."""
+    """Return how much slower the predicted best is than the measured best, as a fraction."""
     _, chosen = min(members)
     return chosen / min(measured for _, measured in members) - 1

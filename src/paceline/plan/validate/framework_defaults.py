@@ -24,7 +24,7 @@ MemoryKind = Literal["allocated", "reserved", "shown"]
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareDescription:
-    """What a published row says about its software, in its own words, lower case."""
+    """The software of a published row, in its own words, lower case."""
 
     framework: str
     precision: str
@@ -35,10 +35,10 @@ class SoftwareDescription:
 
 
 def choices(said: SoftwareDescription) -> dict[str, Any]:
-    """Return the fields of `Training` that follow from the software; the precision is "" where nothing is said.
+    """Return the fields of `Training` that the software determines; the precision is "" if unknown.
 
     Raises:
-        UsageError: The precision is none.
+        UsageError: The precision is not known.
     """
     old = said.year < _OVERLAP_SINCE and _has(said.framework, "megatron", "deepspeed")
     modern = not old and _has(said.framework, "megatron", "bridge", "nemo")
@@ -61,17 +61,17 @@ def choices(said: SoftwareDescription) -> dict[str, Any]:
 
 
 def memory_kind(framework: str) -> MemoryKind:
-    """Return what is published of a framework's peak: what tensors take, what is held, or what nvidia-smi shows."""
+    """Return the kind of memory figure that a framework publishes: allocated, reserved, or as nvidia-smi shows."""
     if "deepspeed" in framework:
         return "shown"
     return "allocated" if _has(framework, "megatron", "litgpt") else "reserved"
 
 
 def number_format(text: str) -> str:
-    """Return the format of the matrix products that a word such as ``amp_bf16`` or ``FP8-CS`` means; "" for none.
+    """Return the format of matrix products for a word such as ``amp_bf16`` or ``FP8-CS``; "" for an empty one.
 
     Raises:
-        UsageError: The word means no format.
+        UsageError: The word is not a format.
     """
     if "rowwise" in text:  # scaled row by row, products ran no faster than in 16 bits when this was published (2025)
         return "bf16"
@@ -86,7 +86,7 @@ def number_format(text: str) -> str:
 
 
 def recompute(text: str) -> dict[str, Any]:
-    """Return `recompute` and the share of blocks it holds for, from words such as ``selective-layer``."""
+    """Return `recompute` and the share of recomputed blocks, for words such as ``selective-layer``."""
     if not text or text in ("none", "no", "false", "off", "disabled"):
         return {"recompute": "none"}
     if "layer" in text and "select" in text:

@@ -35,13 +35,13 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What is predicted for one row; None where it cannot be, with the reason.
+    """The prediction for one row; None if it cannot be predicted, with the reason.
 
     Attributes:
         step_s: Seconds of a step.
-        memory_bytes: The peak, in the kind of figure that the row's source publishes.
-        needed_bytes: The peak as nvidia-smi would show it, which has to fit.
-        assumed: What the row left open and was chosen: the fastest that fits.
+        memory_bytes: Peak memory, in the kind of figure that the row's source publishes.
+        needed_bytes: Peak memory as nvidia-smi shows it, which must fit.
+        assumed: The choices that the row leaves open: the fastest that fits.
     """
 
     step_s: float | None = None
@@ -52,7 +52,7 @@ class Prediction:
 
 
 def predict_rows(rows: Sequence[PublishedRow], constants: Constants) -> list[Prediction]:
-    """Predict every row; one that cannot be predicted keeps its reason."""
+    """Predict every row; a row that cannot be predicted keeps its reason."""
     prepared = prepare(rows)
     seconds, published = step_seconds(prepared, constants), memory_bytes(prepared, constants)
     picked = choose_candidates(prepared, constants)
@@ -88,7 +88,7 @@ def _assumed(row: PublishedRow, candidate: int) -> str:
 
 
 def prepare(rows: Sequence[PublishedRow]) -> Prepared:
-    """Put the candidates of rows side by side."""
+    """Return the candidates of all rows as columns."""
     owner = [index for index, row in enumerate(rows) for case in row.cases if isinstance(case.model, Transformer)]
     timed = [case for row in rows for case in row.timed if isinstance(case.model, Transformer)]
     kept = [case for row in rows for case in row.cases if isinstance(case.model, Transformer)]
@@ -108,7 +108,7 @@ def prepare(rows: Sequence[PublishedRow]) -> Prepared:
 
 
 def choose_candidates(prepared: Prepared, constants: Constants) -> NDArray[np.int64]:
-    """Return for every row the index of its candidate: the fastest that fits, or the smallest one if none does."""
+    """Return the index of each row's candidate: the fastest that fits, or the smallest if none fits."""
     best = np.full(prepared.count, -1, dtype=np.int64)
     if prepared.timed is None or prepared.kept is None:
         return best
@@ -134,7 +134,7 @@ def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
-    """Return the peak of every row, in the kind of figure that its source publishes."""
+    """Return the peak memory of every row, in the kind of figure that its source publishes."""
     found = np.full(prepared.count, np.nan)
     if prepared.kept is not None:
         picked = choose_candidates(prepared, constants)
@@ -148,6 +148,6 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def _of_kind(parts: dict[str, float], kind: str) -> float:
-    """Return what a network's parts come to, in the kind of figure that a source publishes."""
+    """Return the peak memory of a network, in the kind of figure that a source publishes."""
     left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
     return sum(value for name, value in parts.items() if name not in left_out)

@@ -49,9 +49,9 @@ class PublishedRow:
 
     Attributes:
         cases: Candidates; the fastest that fits counts.
-        timed: The cases whose step time is compared; differs where samples are shorter than the longest one.
+        timed: The cases whose step time is compared; samples may be shorter than the longest one.
         reason: Why it cannot be predicted, or "".
-        sweep: Rows of one source with the same model and machines, among which one would choose.
+        sweep: Key of rows of one source with the same model and machines.
     """
 
     identity: str
@@ -67,10 +67,10 @@ class PublishedRow:
 
 
 def read_rows(path: Path) -> list[PublishedRow]:
-    """Read a file of measurements; a row that makes no sense is kept with its reason.
+    """Read a file of measurements; an invalid row is kept with its reason.
 
     Raises:
-        UsageError: The file cannot be read or lacks the columns that name a machine.
+        UsageError: The file cannot be read, or lacks the columns that name a machine.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -95,7 +95,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
 
 
 def parse_row(row: Mapping[str, str]) -> PublishedRow:
-    """Return what a row describes; one that cannot be predicted has the reason."""
+    """Return the configuration of a row; a row that cannot be predicted has the reason."""
     identity = row.get("id", "")
     source = row.get("source", "") or "unnamed"
     try:
@@ -117,10 +117,10 @@ def parse_row(row: Mapping[str, str]) -> PublishedRow:
 
 
 def parse_number(row: Mapping[str, str], name: str) -> float | None:
-    """Return a figure of a row; None when it is empty.
+    """Return a figure of a row; None if it is empty.
 
     Raises:
-        UsageError: It is no number above zero.
+        UsageError: It is not a number above zero.
     """
     text = row.get(name, "")
     text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
@@ -137,10 +137,10 @@ def parse_number(row: Mapping[str, str], name: str) -> float | None:
 
 
 def parse_count(row: Mapping[str, str], name: str) -> int | None:
-    """Return a count of a row; None when it is empty.
+    """Return a count of a row; None if it is empty.
 
     Raises:
-        UsageError: It is no whole number above zero.
+        UsageError: It is not a whole number above zero.
     """
     value = parse_number(row, name)
     if value is not None and value != int(value):
@@ -176,20 +176,20 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
 
 
 def _unsaid(row: Mapping[str, str]) -> bool:
-    """Whether nothing says how a model is spread over its GPUs."""
+    """Return whether the row does not say how the model is distributed over its GPUs."""
     axes = [row.get(axis, "") for axis in ("tp", "dp", "pp")]
     return not any(axis not in ("", "1") for axis in axes) and row.get("sharding", "").lower() in ("", "none")
 
 
 def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
-    """What may be recomputed where the row does not say; nothing where it does."""
+    """Return the candidates for recomputation if the row does not say; empty if it does."""
     if row.get("act_ckpt") or not isinstance(model, Transformer):
         return ()
     return ("none", "cheap", "operators", "full")
 
 
 def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
-    """Chunks of a pipeline stage: as published; where not even the micro-batch is, all that divide."""
+    """Return the candidates for chunks per rank: the published value, or all divisors if it is open."""
     given = parse_count(row, "vpp")
     if given or row.get("micro_batch") or layout.pp == 1 or not isinstance(model, Transformer):
         return [given or 1]
@@ -198,7 +198,7 @@ def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
 
 
 def _images(model: Model, cluster: Cluster, number_format: str) -> int:
-    """Return the samples of a GPU that a convolutional network is usually trained with."""
+    """Return the usual samples per GPU of a convolutional network."""
     if not isinstance(model, ConvNet):
         return 1
     each = model.kept * (4.0 if number_format in ("fp32", "tf32") else 2.0) + model.kept_bytes
@@ -207,7 +207,7 @@ def _images(model: Model, cluster: Cluster, number_format: str) -> int:
 
 
 def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) -> tuple[float | None, list[float]]:
-    """Samples of one replica in a step (None: not known), and the sizes of a micro-batch that come in question."""
+    """Return the samples per replica and step (None: unknown), and the candidates for the micro-batch."""
     total, micro = parse_number(row, "global_batch"), parse_number(row, "micro_batch")
     if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
         micro /= model.seq
@@ -243,7 +243,7 @@ def _cluster(row: Mapping[str, str]) -> Cluster:
 
 
 def _ranks(row: Mapping[str, str]) -> int:
-    """Return how many GPUs the axes make; where they were published, that was what was rented."""
+    """Return the number of GPUs as the product of the published axes."""
     sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := parse_count(row, axis))]
     if not sizes:
         raise UsageError("neither n_gpus nor an axis of the layout is given")
@@ -251,7 +251,7 @@ def _ranks(row: Mapping[str, str]) -> int:
 
 
 def _network(text: str) -> float | None:
-    """Read ``1600Gbps/node RoCE``, ``8x HDR IB/node`` or ``400Gb/s RDMA per GPU`` as bytes/s of a node, one way."""
+    """Read ``1600Gbps/node RoCE``, ``8x HDR IB/node`` or ``400Gb/s RDMA per GPU`` as bytes/s per node, one way."""
     words = text.lower()
     for name, gbps in _INFINIBAND.items():
         words = re.sub(rf"\b{name}({gbps})?\b", f"{gbps}gb", words)
@@ -306,7 +306,7 @@ def _network_called(name: str) -> ConvNet:
 
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
-    """Depth and width of a model of which only the size is known: whoever chose the pipeline made its stages even."""
+    """Return depth and width of a model of known size, with a depth that divides into its pipeline stages."""
     usual = transformer_from_numbers("", params=params, seq=1)
     layers = max(1, round(usual.layers / pp)) * pp
     return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
@@ -358,7 +358,7 @@ def _as_timed(case: Case, row: Mapping[str, str]) -> Case:
 
 
 def _is_padded(model: Transformer) -> bool:
-    """Masked language models of long samples, whose programs leave padding out of the computation."""
+    """Return whether the program skips padding: masked language models with long samples."""
     return model.name.startswith("BERT") and model.seq >= 512
 
 
@@ -367,7 +367,7 @@ def _sweep(row: Mapping[str, str]) -> str:
 
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
-    """The measured time of a step of the timed case, from whichever figure is published; padding counts in rates."""
+    """Return the measured step time of the timed case, from any published figure; rates include padding."""
     step = parse_number(row, "iter_time_s")
     if step is not None:
         return step

@@ -15,7 +15,7 @@ LAUNCHER_KINDS: Mapping[str, str] = {"operator": "Operators", "module": "Modules
 
 
 def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
-    """Return the kernels of all ranks, what takes most first."""
+    """Return the kernels of all ranks, added up by name, by descending total time."""
     own: dict[str, list[Kernel]] = defaultdict(list)
     for rank in ranks:
         for kernel in rank.kernels:
@@ -34,7 +34,7 @@ def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
 
 
 def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
-    """Return operators, modules and lines of all ranks, what takes most first, of the kinds that are known."""
+    """Return operators, modules and lines of all ranks, added up by name; unknown kinds are left out."""
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
     if not all(one.on_cpu for one in known):
         known = [one for one in known if not one.on_cpu]
@@ -47,13 +47,13 @@ def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
 
 
 def is_on_cpu(ranks: Iterable[RankTrace]) -> bool:
-    """Say whether what is known of launchers is time of the CPU: no capture has GPU work."""
+    """Return whether launcher times are CPU time, because no capture has GPU work."""
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
     return bool(known) and all(one.on_cpu for one in known)
 
 
 def share_of(total_ns: int, among: Sequence[Kernel] | Sequence[Launcher]) -> float:
-    """Return which share of what these took together so many nanoseconds are; 0 where they took none."""
+    """Return the share of `total_ns` in the total of these kernels or launchers; 0 if they took no time."""
     return total_ns / (sum(one.total_ns for one in among) or 1)
 
 
@@ -71,14 +71,14 @@ PARTS = ("compute", "communication", "copy", "idle")  # of a span; communication
 
 
 def shares_of(rank: RankTrace) -> dict[str, float]:
-    """Return the shares of a rank's span by `PARTS`, which add up to 1; all zero where it has none."""
+    """Return the shares of a rank's span by `PARTS`, which add up to 1; all zero if the span is empty."""
     own = rank.breakdown
     parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
     return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(PARTS, parts, strict=True)}
 
 
 def most_unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
-    """Return as many ranks as may be shown, in their order: all of them, or those furthest from the median."""
+    """Return at most `most` ranks, in their order: those whose shares of time differ most from the median."""
     if len(ranks) <= most:
         return list(ranks)
     each = [shares_of(rank) for rank in ranks]

@@ -38,11 +38,11 @@ _OF_ONE_HOST_NS = 20_000_000
 
 
 def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[int, str]) -> dict[int, int]:
-    """Return by how much the clock of each rank is to be moved; 0 where it fits as it is.
+    """Return the offset to add to the clock of each rank; 0 for a clock that fits already.
 
     Args:
-        ends_ns: Of each group and kind, by rank, when its collectives ended: the same ones in the same order.
-        hosts: Of ranks, where they are told.
+        ends_ns: For each group and kind, by rank, the ends of its collectives, in the same order.
+        hosts: Host names of ranks, if known.
     """
     links = _links(ends_ns)
     moved: dict[int, int] = {}
@@ -59,7 +59,7 @@ def _apart(ns: int) -> int:
 
 
 def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int, list[int]]]:
-    """Return for pairs of ranks how much later the second one's collectives ended, each."""
+    """Return for each pair of ranks how much later each common collective ended on the second one."""
     links: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for group in ends_ns:
         first = min(group)
@@ -73,7 +73,7 @@ def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int
 def _clock_lags(
     links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]
 ) -> dict[int, int]:
-    """Return how late the clocks are of all that is linked with a rank, along the links of most collectives."""
+    """Return how late the clock of each connected rank is, following the links with most collectives."""
     late: dict[int, int] = {}
     ahead = [(0, root, 0)]
     while ahead:
@@ -99,7 +99,7 @@ _TRIED = 1 << 22  # pairs of calls that are held against each other to find out 
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One collective over the ranks that have it; times on aligned clocks."""
+    """One collective over its ranks; times on aligned clocks."""
 
     kind: str
     group: str
@@ -115,7 +115,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedCollectives:
-    """The collectives of some ranks."""
+    """The collectives of some ranks, matched."""
 
     collectives: Sequence[Collective]
     offsets_ns: Mapping[int, int]  # by which the clock of a rank was moved
@@ -125,7 +125,7 @@ class MatchedCollectives:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSequences:
-    """What some ranks ran of a kind in a group, each in order."""
+    """The collectives of one kind and group on some ranks, each in order."""
 
     kind: str
     group: str
@@ -133,11 +133,11 @@ class CollectiveSequences:
 
     @property
     def named(self) -> str:
-        """As problems name it."""
+        """Return the name for messages."""
         return f"{self.kind} of group {self.group}" if self.group else self.kind
 
     def side_by_side(self) -> MatchedSequences:
-        """Return the same collectives of each rank: by their numbers where these are told, else by their order."""
+        """Match the collectives of the ranks: by number if all have numbers, else by order."""
         common = self._numbers_of_all()
         if common:
             own = {rank: {one.number: one for one in some} for rank, some in self.ranks.items()}
@@ -150,14 +150,14 @@ class CollectiveSequences:
         )
 
     def _numbers_of_all(self) -> list[int]:
-        """Return the numbers that all ranks have; none where some tell no number, or one twice."""
+        """Return the numbers that all ranks have; empty if a rank has no numbers, or one twice."""
         told = [{one.number for one in own if one.number is not None} for own in self.ranks.values()]
         if any(len(numbers) < len(own) for numbers, own in zip(told, self.ranks.values(), strict=True)):
             return []
         return sorted(set.intersection(*told))
 
     def uneven(self, how: str) -> list[str]:
-        """Say that ranks have more or less of them."""
+        """Return a message if the ranks recorded different numbers of collectives."""
         counts = {len(own) for own in self.ranks.values()}
         return [
             f"{self.named}: the ranks recorded different numbers of these collectives (between {min(counts)} and "
@@ -166,14 +166,14 @@ class CollectiveSequences:
 
 
 class MatchedSequences(NamedTuple):
-    """The same collectives of ranks, in order, and how they were found."""
+    """The same collectives on each rank, in order, and how they were matched."""
 
     ranks: Mapping[int, Sequence[CollectiveCall]]
     how: str
 
 
 def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
-    """Return as many in a row as another rank has: those whose ends are apart by the same, then by the least."""
+    """Return as many collectives in a row as `others` has, with the most constant difference of the ends."""
     more = len(own) - len(others)
     if not 0 < more * len(others) <= _TRIED:
         return own[: len(others)]
@@ -194,8 +194,8 @@ def match_collectives(
     """Match the collectives of several ranks.
 
     Args:
-        calls: By rank, in any order.
-        hosts: Of ranks, where they are told.
+        calls: Collectives by rank, in any order.
+        hosts: Host names of ranks, if known.
     """
     problems: list[str] = []
     groups = [same for same in _groups(calls) if _is_one(same, problems)]
@@ -225,7 +225,7 @@ def match_collectives(
 
 
 def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveSequences]:
-    """Return what two or more ranks ran, by kind and group."""
+    """Return the collectives that two or more ranks ran, by kind and group."""
     by_key: dict[tuple[str, str, str], dict[int, list[CollectiveCall]]] = defaultdict(dict)
     for rank, own in calls.items():
         for call in sorted(own, key=lambda call: call.start_ns):
@@ -239,7 +239,7 @@ def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveSeq
 
 
 def _is_one(same: CollectiveSequences, problems: list[str]) -> bool:
-    """Say whether a group is one: several that have the same name and do not tell who they are of cannot be parted."""
+    """Return whether this is one process group; groups of the same name without member lists cannot be separated."""
     size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
     if size is None or len(same.ranks) <= size:
         return True
@@ -256,7 +256,7 @@ def _end_together(
     hosts: Mapping[int, str],
     problems: list[str],
 ) -> bool:
-    """Say whether collectives that were matched can be the same: at some moment each ran on all ranks."""
+    """Return whether matched collectives can be the same: at some moment each ran on all ranks."""
     if same.kind in _ONE_SIDED:
         return True
     ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
@@ -316,7 +316,7 @@ _WORTH = 0.1  # of all waiting
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveStraggler:
-    """A rank that others wait for."""
+    """A rank for which others wait in collectives."""
 
     rank: int
     last_in: int  # collectives
@@ -326,11 +326,11 @@ class CollectiveStraggler:
 
 
 def find_stragglers(collectives: Sequence[Collective], ranks: int) -> list[CollectiveStraggler]:
-    """Return who is waited for, the worst first.
+    """Return the ranks for which others wait, the worst first.
 
     Args:
-        collectives: As matched.
-        ranks: That were compared.
+        collectives: Matched collectives.
+        ranks: Number of ranks that were compared.
     """
     waited = sum(one.waited_ns for one in collectives)
     if not waited or ranks < 2:

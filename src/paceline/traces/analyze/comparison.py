@@ -16,7 +16,7 @@ from paceline.traces.analyze.ranks import RankTrace
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTime:
-    """A kernel, or all of a class, in one of both; a step of a rank, or whole."""
+    """The count and time of a kernel in one of the captures: mean per step and rank, or per rank."""
 
     count: float
     total_ns: float
@@ -24,7 +24,7 @@ class MeanTime:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChange:
-    """A kernel in both; a count of 0 where it is in one only."""
+    """A kernel in both captures; the count is 0 in a capture without it."""
 
     name: str
     class_: int
@@ -33,13 +33,13 @@ class KernelChange:
 
     @property
     def change_ns(self) -> float:
-        """What it takes more."""
+        """Return how much longer it takes after than before."""
         return self.after.total_ns - self.before.total_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureComparison:
-    """Two captures, or two sets of ranks, beside each other; means over ranks."""
+    """Two captures, or two sets of ranks, compared; means over ranks."""
 
     per_step: bool
     parts: Sequence[tuple[str, float, float]]  # name, nanoseconds before and after; the first is the span
@@ -60,7 +60,7 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
 
 
 def compare_captures(before: Sequence[RankTrace], after: Sequence[RankTrace]) -> CaptureComparison:
-    """Hold the ranks of one capture against those of another."""
+    """Compare the ranks of one capture with those of another."""
     per_step = all(rank.steps for rank in [*before, *after])
     shares = [_share(rank, per_step) for rank in before], [_share(rank, per_step) for rank in after]
     parts = [(name, _mean(map(of, before), shares[0]), _mean(map(of, after), shares[1])) for name, of in _PARTS]

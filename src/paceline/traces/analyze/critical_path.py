@@ -32,11 +32,11 @@ _SAME_STREAM_NS = 5_000  # work that begins so soon after its stream's last one 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """GPU work of some length in the order of its start, with when it was launched; what the host did meanwhile."""
+    """GPU work with a duration, ordered by start, with its launches, and the activity of the host."""
 
     start_ns: Ns
     end_ns: Ns
-    launch_ns: Ns  # `NONE_NS`: not known; never after the start
+    launch_ns: Ns  # `NO_LAUNCH_NS`: unknown; never after the start
     class_: NDArray[np.uint8]
     stream: NDArray[np.int64]
     name: NDArray[np.int32]
@@ -52,7 +52,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalPath:
-    """Pieces in order: each begins where the one before it ends."""
+    """Consecutive pieces in order: each begins where the previous one ends."""
 
     start_ns: Ns
     end_ns: Ns
@@ -61,18 +61,18 @@ class CriticalPath:
 
     @property
     def length_ns(self) -> int:
-        """From its beginning to its end."""
+        """Return the time from the beginning to the end."""
         return int((self.end_ns - self.start_ns).sum())
 
     def by_kind(self) -> dict[str, int]:
-        """Return nanoseconds of each kind, also of those that are not on it."""
+        """Return the nanoseconds of every kind; 0 for kinds that are not on the path."""
         totals = np.zeros(len(KINDS), np.int64)
         np.add.at(totals, self.kind, self.end_ns - self.start_ns)
         return {name: int(total) for name, total in zip(KINDS, totals, strict=True)}
 
 
 def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
-    """Return what a path is walked on: from the first marked step, or launch, to the last end; None without events."""
+    """Return the timeline from the first marked step or launch to the last end; None without GPU events."""
     real = np.flatnonzero(events.end_ns > events.start_ns)
     if not len(real):
         return None
@@ -99,12 +99,12 @@ def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
 
 
 def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
-    """Return where the host waited for the GPU: in calls that do so, and in launches that a full queue held up.
+    """Return when the host waited for the GPU: in synchronising calls, and in launches that a full queue blocked.
 
     Args:
-        capture: Of a rank.
-        own: GPU events in the order of their start.
-        launch: When each was launched; `NONE_NS`: not known.
+        capture: The capture of a rank.
+        own: GPU events, ordered by start.
+        launch: Launch time of each event, or `NO_LAUNCH_NS`.
     """
     calls = capture.launches
     if not len(calls.start_ns):
@@ -122,7 +122,7 @@ def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
 
 
 def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each event what ended last before it began, on its stream and anywhere; `NO_EVENT`: nothing did."""
+    """Return for each event the last one to end before it began, on its stream and on any stream, or `NO_EVENT`."""
     order = np.argsort(line.end_ns, kind="stable")
     place = np.searchsorted(line.end_ns[order], line.start_ns, side="right") - 1
     anywhere = np.where(place >= 0, order[np.maximum(place, 0)], NO_EVENT)
@@ -134,7 +134,7 @@ def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def binding_events(line: Timeline) -> NDArray[np.int64]:
-    """Return for each event the event that held it up; `NO_EVENT`: its launch did, or nothing that is known."""
+    """Return for each event the event that delayed it; `NO_EVENT` if its launch did, or the cause is unknown."""
     own, anywhere = predecessors(line)
     gap = line.start_ns - line.end_ns[own]
     follows = (own != NO_EVENT) & (gap <= _SAME_STREAM_NS) & (line.end_ns[own] <= line.start_ns)
@@ -151,7 +151,7 @@ def critical_path_of(line: Timeline) -> CriticalPath:
 
 
 class _PathWalk:
-    """Backwards through a timeline; pieces are start, end, kind and event, the last one first."""
+    """A backwards walk through a timeline. Pieces are (start, end, kind, event), the last one first."""
 
     def __init__(self, line: Timeline) -> None:
         by_end = np.argsort(line.end_ns, kind="stable")
@@ -168,7 +168,7 @@ class _PathWalk:
         self._pieces: list[tuple[int, int, int, int]] = []
 
     def back(self) -> list[tuple[int, int, int, int]]:
-        """Walk to the beginning."""
+        """Walk to the beginning and return the pieces."""
         event = self._by_end[-1] if self._in_order[-1] == self._at else self._host()
         while event != NO_EVENT:
             event = self._gpu(event)
@@ -181,7 +181,7 @@ class _PathWalk:
             self._at = time
 
     def _gpu(self, event: int) -> int:
-        """Go through an event to what held it up; return the event there."""
+        """Walk through a GPU event to its cause; return the event there."""
         self._to(self._starts[event], self._classes[event], event)
         before, launch = self._held_by[event], self._launches[event]
         if before != NO_EVENT:
@@ -194,7 +194,7 @@ class _PathWalk:
         return self._host()
 
     def _host(self) -> int:
-        """Go back on the host to the last call that waited for GPU work; return that work."""
+        """Walk back on the host to the last call that waited for GPU work; return this work."""
         place = bisect_right(self._called, self._at) - 1
         while place >= 0:
             start, end = self._calls[place]
@@ -209,7 +209,7 @@ class _PathWalk:
 
 
 def _split_at_loader(path: CriticalPath, loader: Union) -> CriticalPath:
-    """Part the pieces of the host where it fetches batches."""
+    """Split the pieces of the host where it fetches batches."""
     host = path.kind == HOST
     hosts = union_of(path.start_ns[host], path.end_ns[host])
     fetching = intersection(hosts, loader)

@@ -35,7 +35,7 @@ def events_in(capture: Capture, window: str) -> GpuEvents:
     """Return the GPU events of a window.
 
     Raises:
-        UsageError: There is no such window.
+        UsageError: There is no window of this name.
     """
     if window == "all":
         return capture.events
@@ -47,7 +47,7 @@ def events_in(capture: Capture, window: str) -> GpuEvents:
 
 
 def steps_in(capture: Capture, window: str) -> int:
-    """Return how many marked steps a window holds; 0: none are marked."""
+    """Return the number of marked steps in a window; 0 if none are marked."""
     marked = len({step.name for step in capture.steps})
     return marked - 1 if window == "hta" and marked >= 2 else marked
 
@@ -78,14 +78,14 @@ def _in_steps(capture: Capture) -> GpuEvents:
 
 
 def _launched(capture: Capture, by: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which GPU events one of some launches caused."""
+    """Return which GPU events were launched by the selected launches."""
     known = capture.launches.correlation[by]
     return np.isin(capture.events.correlation, known[known >= 0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Nanoseconds of one GPU, in a window."""
+    """GPU time in a window by class, in nanoseconds."""
 
     events: int
     span_ns: int
@@ -99,17 +99,17 @@ class Breakdown:
 
     @property
     def idle_ns(self) -> int:
-        """Between the first event and the last, when nothing ran."""
+        """Return the time between the first and the last event in which nothing ran."""
         return self.span_ns - self.busy_ns
 
     @property
     def overlap_ns(self) -> int:
-        """Communication behind compute."""
+        """Return the communication time that overlaps with compute."""
         return self.communication_ns - self.exposed_communication_ns
 
 
 def break_down(events: GpuEvents) -> Breakdown:
-    """Break down the GPU events of a window; all zero where there is none."""
+    """Break down the GPU events of a window; all values are zero without events."""
     compute, communication, copies = (_union(events, class_) for class_ in (COMPUTE, COMMUNICATION, COPY))
     both = union_of_unions(compute, communication)
     busy = union_of_unions(both, copies)
@@ -139,7 +139,7 @@ def _union_of(events: GpuEvents, wanted: NDArray[np.bool_]) -> Union:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """All events of one name in a window; nanoseconds."""
+    """All events of one name in a window; times in nanoseconds."""
 
     name: str
     class_: int  # a place in `model.CLASSES`
@@ -149,12 +149,12 @@ class Kernel:
 
     @property
     def mean_ns(self) -> float:
-        """Of one event."""
+        """Return the mean duration of an event."""
         return self.total_ns / self.count
 
 
 def kernels_of(events: GpuEvents) -> list[Kernel]:
-    """Return the kernels, copies and sets of memory of a window, what takes most first."""
+    """Return the kernels, copies and memory sets of a window by name, by descending total time."""
     if not len(events):
         return []
     lasted = np.maximum(events.end_ns - events.start_ns, 0)

@@ -23,7 +23,7 @@ MICRO_NS = 10_000  # gaps below are what lies between kernels that are launched 
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """Nanoseconds in which nothing ran, between the first GPU event and the last."""
+    """Idle time between the first and the last GPU event, by cause, in nanoseconds."""
 
     gaps: int
     micro_ns: int  # in gaps below `MICRO_NS`
@@ -36,12 +36,12 @@ class Idle:
 
     @property
     def total_ns(self) -> int:
-        """All of it."""
+        """Return the total idle time."""
         return self.micro_ns + self.macro_ns
 
     @property
     def causes_ns(self) -> Mapping[str, int]:
-        """The five parts by their names; they add up to it."""
+        """Return the idle time by cause; the five causes add up to the total."""
         return {
             "loader": self.loader_ns,
             "synchronising": self.synchronising_ns,
@@ -52,7 +52,7 @@ class Idle:
 
 
 def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
-    """Part the gaps between GPU events by their causes."""
+    """Split the gaps between GPU events by their causes."""
     gaps = _gaps(events)
     lasted = gaps.ends_ns - gaps.starts_ns
     launched = _launch_of(events, launches, gaps.ends_ns)
@@ -74,7 +74,7 @@ def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
 
 
 def _gaps(events: GpuEvents) -> Union:
-    """Return where nothing ran, from the first start to the last end: events of no length may lie on the edges."""
+    """Return the gaps from the first start to the last end; events without duration may lie at the edges."""
     if not len(events):
         return EMPTY
     busy = union_of(events.start_ns, events.end_ns)
@@ -83,7 +83,7 @@ def _gaps(events: GpuEvents) -> Union:
 
 
 def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
-    """Return when what starts at some times was launched; `NONE_NS` where that is not known."""
+    """Return when the events that start at these times were launched, or `NO_LAUNCH_NS`."""
     first = np.argsort(events.start_ns, kind="stable")
     real = first[events.end_ns[first] > events.start_ns[first]]
     place = np.searchsorted(events.start_ns[real], starts_ns)

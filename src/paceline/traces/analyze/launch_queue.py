@@ -22,7 +22,7 @@ SHORT_NS = 100_000  # longer work leaves the host the time for ten launches
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchQueue:
-    """Of the GPU events of a window whose launch is in the capture."""
+    """The launch queue in a window, over GPU events with a known launch."""
 
     launched: int
     delay_median_ns: int | None  # from the start of a launch to the start of its work; None without launches
@@ -41,7 +41,7 @@ NOTHING = LaunchQueue(
 
 
 def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
-    """Return how launches and their work follow each other in a window."""
+    """Return the launch queue of a window."""
     at = launched_at(events.correlation, launches)
     known = at != NO_LAUNCH_NS
     if not known.any():
@@ -63,13 +63,13 @@ def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
 
 
 def _quantile(values: NDArray[np.int64], share: float) -> int:
-    """Return the number that a share of them does not exceed."""
+    """Return the smallest value that a share of the values does not exceed."""
     place = max(0, math.ceil(share * len(values)) - 1)
     return int(np.partition(values, place)[place])
 
 
 def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
-    """Return how much had been launched and had not begun, at each launch."""
+    """Return the number of pieces of work that are queued at each launch."""
     at = np.sort(at)
     begun = np.searchsorted(np.sort(starts), at, side="right")
     waiting: NDArray[np.int64] = np.maximum(np.searchsorted(at, at, side="left") - begun, 0)
@@ -77,7 +77,7 @@ def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
 
 
 def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Ns, Ns]:
-    """Return of events in order whether the GPU waited for their launch, are short, since when, and when they end."""
+    """Return for events in order: whether the GPU waited for the launch, whether it is short, free since, and end."""
     order = np.argsort(events.start_ns, kind="stable")
     starts, ends, at = events.start_ns[order], events.end_ns[order], at[order]
     free = np.append(starts[:1], np.maximum.accumulate(ends)[:-1])  # when all before had ended
@@ -86,6 +86,6 @@ def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool
 
 
 def _runs(late: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return first and last of runs of `IN_A_ROW` or more."""
+    """Return the first and last index of each run of `IN_A_ROW` or more."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], late, [False]])))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2) if b - a >= IN_A_ROW]

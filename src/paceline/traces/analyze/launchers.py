@@ -41,7 +41,7 @@ _NOT_THE_USERS = {"torch", "numpy", "importlib", "site-packages", "dist-packages
 
 
 class HostArgs(msgspec.Struct):
-    """What the profiler tells of launches and operators."""
+    """Arguments of launches and operators in the capture."""
 
     correlation: int | None = None
     dims: Any = msgspec.field(name="Input Dims", default=None)
@@ -53,7 +53,7 @@ class HostArgs(msgspec.Struct):
 
 
 class HostEvent(msgspec.Struct):
-    """An event; microseconds."""
+    """An event; times in microseconds."""
 
     name: str = ""
     cat: str = ""
@@ -72,7 +72,7 @@ _DECODER = msgspec.json.Decoder(_File)
 
 @dataclass(frozen=True, kw_only=True)
 class CallSite:
-    """What something began in."""
+    """The innermost operator, module and source line in which something began."""
 
     operator: str
     module: str
@@ -82,12 +82,12 @@ class CallSite:
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCallSites:
-    """Where nodes of the forward pass were made."""
+    """Call sites of forward operators, by autograd sequence number."""
 
     made: Mapping[int, CallSite]  # by sequence number
 
     def of(self, found: CallSite) -> CallSite:
-        """Return what something began in; what is not known of it is that of its forward pass."""
+        """Return a call site whose unknown module and line are those of its forward operator."""
         made = self.made.get(found.backward_of) if found.backward_of is not None else None
         if made is None:
             return found
@@ -99,7 +99,7 @@ def events_of(path: Path) -> list[HostEvent]:
     """Return all events of a capture.
 
     Raises:
-        NotACapture: It is none, or damaged.
+        NotACapture: The file is not a capture, or is damaged.
     """
     try:
         return _DECODER.decode(read_content(path).document).events
@@ -108,7 +108,7 @@ def events_of(path: Path) -> list[HostEvent]:
 
 
 def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
-    """Yield launches, operators and Python functions with what is open around them, the outermost first."""
+    """Yield launches, operators and Python functions, each with the enclosing ones, the outermost first."""
     threads: dict[int | str, list[HostEvent]] = defaultdict(list)
     for event in events:
         if event.dur is not None and event.cat not in GPU_CATEGORIES and _counts(event):
@@ -125,7 +125,7 @@ def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[H
 
 
 def is_launch(event: HostEvent) -> bool:
-    """Say whether a call of the GPU's runtime started work."""
+    """Return whether an event is a call of the GPU runtime that launched work."""
     return event.args is not None and event.args.correlation is not None and event.cat not in OPERATORS
 
 
@@ -134,14 +134,14 @@ def _counts(event: HostEvent) -> bool:
 
 
 def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
-    """Return what is innermost of a stack."""
+    """Return the call site of a stack of enclosing events."""
     return CallSite(
         operator=_operator(stack), module=_module(stack), line=_line(stack), backward_of=_backward_of(stack)
     )
 
 
 def forward_call_sites(events: Sequence[HostEvent]) -> ForwardCallSites:
-    """Return where nodes were made, of captures that tell modules or lines."""
+    """Return the call sites of the forward pass, from captures with modules or lines."""
     if not any(event.cat == "python_function" or (event.args and event.args.stack) for event in events):
         return ForwardCallSites(made={})
     made: dict[int, tuple[float, CallSite]] = {}
@@ -189,7 +189,7 @@ def _line(stack: Sequence[HostEvent]) -> str:
 
 @cache
 def is_the_users(name: str) -> bool:
-    """Say whether a Python function, as captures name it (``train.py(31): step``), is neither torch's nor Python's."""
+    """Return whether a function, such as ``train.py(31): step``, is in user code, not in torch's or Python's."""
     found = _LINE.match(name)
     if found is None:
         return False
@@ -199,7 +199,7 @@ def is_the_users(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """An operator, a module or a line, with the GPU work that it launched itself; nanoseconds."""
+    """An operator, a module or a line, with the GPU time of the work that it launched itself."""
 
     name: str
     launches: int  # without GPU work: calls of operators
@@ -208,7 +208,7 @@ class Launcher:
 
 @dataclass(frozen=True, kw_only=True)
 class Launchers:
-    """GPU time of a capture by who launched it, what takes most first; each of the three adds up to `total_ns`."""
+    """The GPU time of a capture by launcher, by descending time; each of the three lists adds up to `total_ns`."""
 
     total_ns: int
     operators: Sequence[Launcher]
@@ -220,7 +220,7 @@ class Launchers:
 
 @dataclass(frozen=True, kw_only=True)
 class _GpuWork:
-    """GPU work of one correlation."""
+    """The GPU work of one correlation id."""
 
     total_ns: int
     on_tensor_cores: bool
@@ -228,20 +228,20 @@ class _GpuWork:
 
 @dataclass(kw_only=True)
 class _TimeByCallSite:
-    """Adds time up by operator, module and line."""
+    """Time by operator, module and line."""
 
     operators: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     modules: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     lines: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, into: CallSite, time_ns: int, launches: int = 1) -> None:
-        """Add some time."""
+        """Add time to a call site."""
         for table, name in ((self.operators, into.operator), (self.modules, into.module), (self.lines, into.line)):
             table[name][0] += launches
             table[name][1] += time_ns
 
     def found(self, products: MatrixProducts, *, on_cpu: bool) -> Launchers:
-        """Return what was added."""
+        """Return the totals."""
         operators, modules, lines = map(_sorted, (self.operators, self.modules, self.lines))
         return Launchers(
             total_ns=sum(one.total_ns for one in operators),
@@ -257,10 +257,10 @@ _NOWHERE = CallSite(operator=UNKNOWN, module=UNKNOWN, line=UNKNOWN)
 
 
 def launchers_in(path: Path) -> Launchers:
-    """Return who launched the GPU work of a capture of PyTorch's profiler; without any, what the CPU worked on.
+    """Return the launchers of the GPU work in a capture of PyTorch's profiler; without GPU work, of CPU time.
 
     Raises:
-        NotACapture: It is none, or damaged.
+        NotACapture: The file is not a capture, or is damaged.
     """
     events = events_of(path)
     lasted: dict[int, _GpuWork] = {}
@@ -280,12 +280,12 @@ def launchers_in(path: Path) -> Launchers:
 
 
 def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostEvent]) -> Launchers:
-    """Add the time of GPU events up by what was open when they were launched.
+    """Add up the time of GPU events by the call sites of their launches.
 
     Args:
-        lasted: GPU work by correlation.
-        without: Nanoseconds of GPU work that has no correlation.
-        events: All of the capture.
+        lasted: GPU work by correlation id.
+        without: Nanoseconds of GPU work without a correlation id.
+        events: All events of the capture.
     """
     left, tally, products, forward = (
         dict(lasted),
@@ -306,7 +306,7 @@ def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostE
 
 
 def _outer(events: Sequence[HostEvent]) -> set[int]:
-    """Return operators within which another one is the product: what else they do, such as adding a bias, is none."""
+    """Return ids of operators that contain a matrix product; their other work, such as a bias, is not a product."""
     outer: set[int] = set()
     for event, stack in host_events(events):
         around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
@@ -316,7 +316,7 @@ def _outer(events: Sequence[HostEvent]) -> set[int]:
 
 
 def _into(products: MatrixProducts, around: Iterable[HostEvent], work: _GpuWork) -> None:
-    """Add work to the innermost product that it is part of."""
+    """Add work to the innermost matrix product that encloses it."""
     for event in around:
         if event.cat in OPERATORS and products.take(id(event), _called(event), work.total_ns, work.on_tensor_cores):
             break
@@ -333,7 +333,7 @@ class _CpuOperator:
 
 
 def _on_cpu(events: Sequence[HostEvent]) -> Launchers:
-    """Add the CPU's time in operators up, each less what the operators within took."""
+    """Add up the CPU time of operators, each without the operators inside it."""
     computed: dict[int, _CpuOperator] = {}
     for event, stack in host_events(events):
         if event.cat not in OPERATORS:

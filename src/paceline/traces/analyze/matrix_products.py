@@ -29,7 +29,7 @@ _FORWARD, _BACKWARD = 2, 5  # products of an attention; backward computes the sc
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One call of an operator, as a capture tells it."""
+    """One recorded call of an operator."""
 
     name: str
     dims: Sequence[Sequence[int]]
@@ -39,7 +39,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a call has to do."""
+    """The work of one call."""
 
     flops: int
     bytes: int
@@ -47,12 +47,12 @@ class Work:
 
 
 def has_formula(name: str) -> bool:
-    """Say whether an operator of that name is a product."""
+    """Return whether an operator of this name is a matrix product with a known formula."""
     return name in _FORMULAS
 
 
 def work_of(call: OperatorCall) -> Work | None:
-    """Return what a call has to do; None of operators without a formula, and where shapes or types are not told."""
+    """Return the work of a call; None without a formula, or without recorded shapes and types."""
     formula = _FORMULAS.get(call.name)
     if formula is None:
         return None
@@ -69,7 +69,7 @@ _Amount = tuple[int, int]  # operations, numbers that are moved
 
 
 def _product(call: OperatorCall, first: int) -> _Amount:
-    """Of matrices [..., m, k] and [..., k, n] that stand at a place and the next one."""
+    """Return the work of a product of [..., m, k] and [..., k, n], at argument `first` and the next one."""
     *batch, rows, inner = call.dims[first]
     *others, inner_too, columns = call.dims[first + 1]
     if inner != inner_too or batch != others:
@@ -79,7 +79,12 @@ def _product(call: OperatorCall, first: int) -> _Amount:
 
 
 def _convolution(places: tuple[int, int, int], transposed: int | None = None) -> Callable[[OperatorCall], _Amount]:
-    """Of an input [n, c, ...] and weights [k, c/groups, ...], with stride, padding and dilation at some places."""
+    """Return the formula of a convolution of [n, c, ...] and [k, c/groups, ...].
+
+    Args:
+        places: Arguments with stride, padding and dilation.
+        transposed: Argument that says whether the convolution is transposed.
+    """
 
     def formula(call: OperatorCall) -> _Amount:
         image, weights = call.dims[0], call.dims[1]
@@ -95,7 +100,7 @@ def _convolution(places: tuple[int, int, int], transposed: int | None = None) ->
 
 
 def _convolution_backward(gradient: int, image: int, mask: int | None = None) -> Callable[[OperatorCall], _Amount]:
-    """Of the gradients to the input and to the weights, which stand behind the input; each is as much as forward."""
+    """Return the formula of the gradients to input and weights; each takes as much work as the forward pass."""
 
     def formula(call: OperatorCall) -> _Amount:
         out, given, kernel = (call.dims[place] for place in (gradient, image, image + 1 if image else 2))
@@ -107,7 +112,13 @@ def _convolution_backward(gradient: int, image: int, mask: int | None = None) ->
 
 
 def _attention(query: int, products: int, causal: int) -> Callable[[OperatorCall], _Amount]:
-    """Of queries, keys and values, [b, heads, s, d] each, that stand in a row; a value says whether it is causal."""
+    """Return the formula of attention on queries, keys and values [b, heads, s, d].
+
+    Args:
+        query: Argument with the queries; keys and values follow.
+        products: Number of matrix products.
+        causal: Argument that says whether the mask is causal.
+    """
 
     def formula(call: OperatorCall) -> _Amount:
         q, k, v = (call.dims[query + place] for place in range(3))
@@ -120,7 +131,7 @@ def _attention(query: int, products: int, causal: int) -> Callable[[OperatorCall
 
 
 def _numbers(text: str, axes: int) -> list[int]:
-    """Return as many numbers as there are axes, of a text such as ``[1, 1]`` or ``[1]``."""
+    """Return one number per axis from a text such as ``[1, 1]`` or ``[1]``."""
     found: Any = ast.literal_eval(text)
     numbers = [int(one) for one in (found if isinstance(found, list) else [found])]
     return numbers * axes if len(numbers) == 1 else numbers
@@ -155,7 +166,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """All calls of an operator with the same shapes; nanoseconds, operations and bytes of all of them."""
+    """All calls of an operator with the same shapes; totals of nanoseconds, operations and bytes."""
 
     name: str
     shapes: Sequence[Sequence[int]]
@@ -167,7 +178,7 @@ class MatrixProduct:
 
     @property
     def flops_per_s(self) -> float | None:
-        """What was reached."""
+        """Return the achieved rate; None without time."""
         return self.flops / self.total_ns * 1e9 if self.total_ns else None
 
 
@@ -180,25 +191,25 @@ class _ProductTotal:
 
 
 class MatrixProducts:
-    """Adds GPU work up by the operator that it belongs to and its shapes."""
+    """GPU time by matrix product (operator and shapes)."""
 
     def __init__(self, outer: Iterable[int] = ()) -> None:
-        """Begin with nothing.
+        """Start without products.
 
         Args:
-            outer: Numbers of calls that are none themselves, though they have a formula: one within them is.
+            outer: Ids of calls that are not products themselves, because they contain one.
         """
         self._found: dict[tuple[str, _Shapes], _ProductTotal] = {}
         self._known: dict[int, tuple[str, _Shapes] | None] = dict.fromkeys(outer)
 
     def take(self, which: int, call: OperatorCall, total_ns: int, on_tensor_cores: bool) -> bool:
-        """Take GPU work of a call; False where its operator has no formula, or told no shapes.
+        """Add GPU work of a call; return False if the call has no known work.
 
         Args:
-            which: Number of the call: it may launch several pieces of work, and counts once.
+            which: Id of the call. It may launch several pieces of work, and counts once.
             call: Name and shapes.
-            total_ns: Of the piece of work.
-            on_tensor_cores: Whether it ran on them.
+            total_ns: Time of the piece of work.
+            on_tensor_cores: Whether it ran on tensor cores.
         """
         if which not in self._known:
             self._known[which] = self._begun(call)
@@ -219,7 +230,7 @@ class MatrixProducts:
         return key
 
     def found(self) -> list[MatrixProduct]:
-        """Return all of them, what takes most first."""
+        """Return all products, by descending time."""
         made = [_made(name, shapes, tally) for (name, shapes), tally in self._found.items()]
         return sorted(made, key=lambda one: (-one.total_ns, one.name))
 
@@ -262,7 +273,7 @@ _PLAIN = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixTime:
-    """GPU time of kernels that multiply matrices; nanoseconds, added up over kernels."""
+    """GPU time of kernels that multiply matrices, in nanoseconds."""
 
     tensor_ns: int  # on tensor cores, or matrix cores
     plain_ns: int  # on none
@@ -270,19 +281,19 @@ class MatrixTime:
 
     @property
     def total_ns(self) -> int:
-        """All of them."""
+        """Return the total."""
         return self.tensor_ns + self.plain_ns + self.unknown_ns
 
 
 def on_tensor_cores(name: str) -> bool | None:
-    """Say whether a kernel that multiplies matrices does so on tensor cores; None where its name does not tell."""
+    """Return whether a matrix kernel uses tensor cores; None if its name does not tell."""
     if _TENSOR.search(name) or _HALF_ATTENTION.search(name):
         return True
     return False if _PLAIN.search(name) else None
 
 
 def is_product(name: str) -> bool:
-    """Say whether a kernel multiplies matrices: products, convolutions, attention."""
+    """Return whether a kernel multiplies matrices: products, convolutions, attention."""
     found = _FUNCTION.match(name)
     function = found[1] if found is not None else name
     said = name if _OF_CUTLASS.match(function) else function.rpartition("::")[2]
@@ -290,7 +301,7 @@ def is_product(name: str) -> bool:
 
 
 def matrix_time(kernels: Sequence[Kernel]) -> MatrixTime:
-    """Add up the time of kernels that multiply matrices, by what they run on."""
+    """Add up the time of matrix kernels, with and without tensor cores."""
     own = [(on_tensor_cores(one.name), one.total_ns) for one in kernels if is_product(one.name)]
     tensor, plain, unknown = (sum(ns for where, ns in own if where is which) for which in (True, False, None))
     return MatrixTime(tensor_ns=tensor, plain_ns=plain, unknown_ns=unknown)

@@ -27,7 +27,7 @@ from paceline.traces.read.event_classes import is_transfer
 
 @dataclass(frozen=True, kw_only=True)
 class StepPath:
-    """The part of a path that lies in one marked step; what the kinds take adds up to its length."""
+    """The part of the critical path in one marked step; the kinds add up to its length."""
 
     name: str
     length_ns: int
@@ -36,7 +36,7 @@ class StepPath:
 
 @dataclass(frozen=True, kw_only=True)
 class PathSummary:
-    """The critical path of one rank; nanoseconds."""
+    """The critical path of one rank, in nanoseconds."""
 
     length_ns: int
     kinds_ns: Mapping[str, int]  # adds up to the length
@@ -46,12 +46,12 @@ class PathSummary:
 
 
 def path_in(capture: Capture, events: GpuEvents, changes: Sequence[WhatIfChange] = ()) -> PathSummary | None:
-    """Walk the critical path of a window and play changes; None where nothing ran on the GPU.
+    """Return the critical path of a window with replayed changes; None without GPU events.
 
     Args:
-        capture: Of a rank.
-        events: Those in the window.
-        changes: To be played; none: the usual ones.
+        capture: The capture of a rank.
+        events: The GPU events of the window.
+        changes: Changes to replay; empty: the usual ones.
     """
     line = timeline_of(capture, events)
     if line is None:
@@ -75,7 +75,7 @@ def _by_name(path: CriticalPath, line: Timeline) -> dict[str, int]:
 
 
 def _distinct(steps: Sequence[MarkedStep], line: Timeline) -> list[MarkedStep]:
-    """Return steps within a timeline, each once: several threads may mark the same one."""
+    """Return the steps within a timeline, each once; several threads may mark the same step."""
     found: dict[str, MarkedStep] = {}
     for step in steps:
         if step.name not in found and step.end_ns > line.begin_ns and step.start_ns < line.finish_ns:
@@ -110,14 +110,14 @@ _CHANGES: Mapping[str, WhatIfChange] = {
 
 
 def speed_ups_without(capture: Capture, events: GpuEvents) -> dict[str, float]:
-    """Return by how much faster a capture would be without each of its parts, as a factor.
+    """Return the speed-up of a capture without each part of its time, by replay.
 
     Args:
-        capture: Of a rank.
-        events: Those in the window.
+        capture: The capture of a rank.
+        events: The GPU events of the window.
 
     Returns:
-        By the name of the part; empty without GPU events, and for a capture that is too large to be replayed here.
+        Factors by part; empty without GPU events, and for captures with more than `_MOST_EVENTS` events.
     """
     line = timeline_of(capture, events) if len(events) <= _MOST_EVENTS else None
     if line is None:

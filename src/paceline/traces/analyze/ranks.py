@@ -35,7 +35,7 @@ from paceline.traces.read.files import captures_of
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions:
-    """What is to be found out of each capture; what is off takes time of its own."""
+    """What to analyze in each capture; the options that are off by default take additional time."""
 
     window: str = "all"
     launchers: bool = False  # who launched the work
@@ -45,7 +45,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """One rank, or one GPU of an Nsight export, in a window."""
+    """The analysis of one rank, or of one GPU of an Nsight export, in a window."""
 
     source: str
     rank: int | None
@@ -71,21 +71,21 @@ class RankTrace:
 
     @property
     def title(self) -> str:
-        """What it is called: its rank, or its file, and its GPU where the file has several."""
+        """Return the display name: the rank, or else the file, and the GPU if the file has several."""
         name = f"rank {self.rank}" if self.rank is not None else Path(self.source).name
         return f"GPU {self.device} of {name}" if self.one_of_several else name
 
     @property
     def lasted_ns(self) -> int:
-        """The time that is looked at: from the first GPU event to the last, or that of the host; 0: not known."""
+        """Return the analyzed time: from the first GPU event to the last, or that of the host; 0 if unknown."""
         return self.breakdown.span_ns or self.host_ns
 
 
 def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
-    """Read a file and summarise what it holds.
+    """Read a file and analyze its captures.
 
     Raises:
-        NotACapture: It is no capture, or nothing of it could be read.
+        NotACapture: The file is not a capture, or nothing of it could be read.
     """
     ranks = [summarise(capture, wanted) for capture in captures_of(path)]
     if len(ranks) > 1:
@@ -94,7 +94,7 @@ def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
 
 
 def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
-    """Add who launched the work of GPUs, where a file is a whole capture of PyTorch's profiler."""
+    """Add the launchers of GPU work, if the file is a complete capture of PyTorch's profiler."""
     try:
         found = launchers_in(path)
     except NotACapture as error:
@@ -104,7 +104,7 @@ def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
 
 
 def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
-    """Summarise a capture in a window."""
+    """Analyze a capture in a window."""
     window = wanted.window
     events = events_in(capture, window)
     calls = _within(capture, events, window)
@@ -146,7 +146,7 @@ def _outside(capture: Capture, events: GpuEvents) -> int:
 
 
 def _within(capture: Capture, events: GpuEvents, window: str) -> list[CollectiveCall]:
-    """Return the collectives from the first GPU event of a window to its last; without any, those in marked steps."""
+    """Return the collectives between the first and the last GPU event; without GPU events, those in marked steps."""
     if len(events):
         first, last = int(events.start_ns.min()), int(events.end_ns.max())
     elif window == "all" or not capture.steps:
@@ -165,7 +165,7 @@ _ALONE = 2  # files that are read without further processes
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """All captures that were given."""
+    """The analysis of all captures."""
 
     files: Sequence[str]
     ranks: Sequence[RankTrace]
@@ -176,7 +176,7 @@ class Traces:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What came of a file."""
+    """The result of reading one file."""
 
     ranks: list[RankTrace]
     problem: str | None = None
@@ -191,17 +191,17 @@ def read_all(
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Traces:
-    """Read and summarise captures, and compare their ranks.
+    """Read and analyze captures, and compare their ranks.
 
     Args:
-        files: As `files_in` gives them.
-        wanted: What of each.
-        processes: That read side by side; None: one for each core.
-        progress: Called with the files that are read, and all.
+        files: As returned by `files_in`.
+        wanted: What to analyze in each.
+        processes: Number of parallel readers; None: one per core.
+        progress: Called with the number of files read so far, and of all.
 
     Raises:
-        NotACapture: Nothing of any file could be read.
-        UsageError: A kernel is asked for that no rank has.
+        NotACapture: No file could be read.
+        UsageError: A what-if change names a kernel that no rank has.
     """
     found: list[_Read] = []
     for one in _read(files, partial(_packed, wanted=wanted), processes or len(allowed_cores())):
@@ -247,7 +247,7 @@ def _packed(file: Path, wanted: TraceOptions) -> bytes:
 
 
 def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Return ranks in order; of a number that comes twice the later ones lose it, as one of both must be wrong."""
+    """Return the ranks in order; if two files have the same rank, the later one loses its rank number."""
     found, problems = [], []
     doubled: set[str] = set()
     files: dict[int, str] = {}  # of several GPUs of one file all have its rank

@@ -27,7 +27,7 @@ _LONGEST_NAME = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Things of one kind that ran one after the other, in the order of their start."""
+    """Events of one kind that ran one after the other, ordered by start."""
 
     title: str  # "stream 7"
     kind: str  # `GPU` or `HOST`
@@ -47,9 +47,9 @@ class RankTimeline:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedTimelines:
-    """Pictures of some ranks; `data` is deflated, and holds of each lane in turn starts, durations and names.
+    """Timelines of some ranks, compressed: for each lane the starts, the durations and the names.
 
-    All are 32-bit numbers, little-endian; starts are differences, the first from the beginning; times count `unit_ns`.
+    All are 32-bit little-endian numbers. Starts are differences, the first from the beginning; times are in `unit_ns`.
     """
 
     unit_ns: int
@@ -60,13 +60,13 @@ class PackedTimelines:
 
 
 def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 0) -> RankTimeline:
-    """Return the lanes of a rank: steps and what the host did, then the streams of its GPU.
+    """Return the lanes of a rank: steps, host activity, then the streams of its GPU.
 
     Args:
-        capture: Of the rank.
-        events: Those in the window.
-        title: What the rank is called.
-        moved_ns: By which its clock is moved to those of the others.
+        capture: The capture of the rank.
+        events: The GPU events of the window.
+        title: Display name of the rank.
+        moved_ns: Offset to add to its clock.
     """
     host = capture.host
     lanes = [
@@ -81,7 +81,7 @@ def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int
 
 
 def pack_timelines(pictures: Sequence[RankTimeline]) -> PackedTimelines | None:
-    """Pack pictures on one clock; None where nothing ran."""
+    """Pack timelines on one clock; None if nothing ran on a GPU."""
     lanes = [lane for picture in pictures for lane in picture.lanes]
     gpu = [lane for lane in lanes if lane.kind == GPU]
     if not gpu:
@@ -162,14 +162,14 @@ MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # of several ranks; of a single one all 
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineData:
-    """Pictures, and how many ranks have none."""
+    """Timelines of some ranks, and the number of ranks without one."""
 
     packed: PackedTimelines
     left_out: int
 
 
 def timeline_data_of(traces: Traces) -> TimelineData | None:
-    """Return pictures of the ranks that stand out; None where nothing ran on a GPU."""
+    """Return the timelines of the most conspicuous ranks; None if nothing ran on a GPU."""
     chosen = ranks_to_show(traces)
     pictures = []
     for rank in chosen:
@@ -182,7 +182,7 @@ def timeline_data_of(traces: Traces) -> TimelineData | None:
 
 
 def ranks_to_show(traces: Traces) -> list[RankTrace]:
-    """Return who is waited for, then those that are idle most, as many as a page can hold, in order."""
+    """Return the worst stragglers, then the ranks that are idle most, as many as a page can hold, in order."""
     waited_for = {one.rank: place for place, one in enumerate(traces.stragglers)}
 
     def standing_out(rank: RankTrace) -> tuple[float, float]:

@@ -31,13 +31,13 @@ _Mark = tuple[int, int, int, int]  # when, which of the three, which event, time
 
 
 def recorded_durations(line: Timeline) -> Ns:
-    """Return how long each piece of GPU work took."""
+    """Return the recorded duration of each piece of GPU work."""
     return line.end_ns - line.start_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfChange:
-    """What is taken to be faster."""
+    """A part of the time that becomes faster."""
 
     what: str  # in words
     lasting: Durations = recorded_durations
@@ -48,7 +48,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfOutcome:
-    """A change, and how long the capture would take with it."""
+    """A change, and the time of the capture with it."""
 
     what: str
     before_ns: int
@@ -56,12 +56,12 @@ class WhatIfOutcome:
 
     @property
     def faster(self) -> float | None:
-        """How many times as fast; None where nothing would be left."""
+        """Return the speed-up; None if no time is left."""
         return self.before_ns / self.after_ns if self.after_ns else None
 
 
 class Replay:
-    """A capture that can be played with other durations."""
+    """A capture that can be replayed with changed durations."""
 
     def __init__(self, line: Timeline) -> None:
         self._line = line
@@ -73,7 +73,7 @@ class Replay:
         self._finish = line.finish_ns - line.begin_ns
 
     def play(self, change: WhatIfChange) -> WhatIfOutcome:
-        """Return how long it takes with a change."""
+        """Return the time of the capture with a change."""
         taken = change.lasting(self._line).tolist()
         launched = [0.0] * len(self._line)
         ends: list[float] = []
@@ -91,7 +91,7 @@ class Replay:
         return WhatIfOutcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
 
     def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
-        """Play GPU work in the order in which it began, as far as to one piece."""
+        """Replay GPU work in the order of its start, up to and including one piece."""
         for event in range(len(ends), last + 1):
             by_launch, by_stream, by_other = self._delays[event]
             start = launched[event] + by_launch
@@ -103,7 +103,7 @@ class Replay:
 
 
 def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], list[int]]:
-    """Return how long after its launch, its stream's last work, and other work an event begins, at least."""
+    """Return the least delays of each event after its launch, after its stream's last work, and after other work."""
     known = line.launch_ns != NO_LAUNCH_NS
     since_launch = line.start_ns - np.where(known, line.launch_ns, line.begin_ns)
     by_launch = known & (held == NO_EVENT)
@@ -116,7 +116,7 @@ def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], 
 
 
 def _marks(line: Timeline) -> list[_Mark]:
-    """Return what the host does, in order, from the beginning on."""
+    """Return the activity of the host in order."""
     known = np.flatnonzero(line.launch_ns != NO_LAUNCH_NS)
     marks = [(int(line.launch_ns[event]), _LAUNCH, int(event)) for event in known]
     for start, end, work in _calls(line):
@@ -129,7 +129,7 @@ def _marks(line: Timeline) -> list[_Mark]:
 
 
 def _calls(line: Timeline) -> list[tuple[int, int, int]]:
-    """Return calls that waited for GPU work: when, and for which work."""
+    """Return calls that waited for GPU work: start, end, and the work."""
     by_end = np.argsort(line.end_ns, kind="stable")
     ends = line.end_ns[by_end].tolist()
     found = []
@@ -148,10 +148,10 @@ _LARGEST, _TWICE = 3, 2.0
 
 
 def parse_change(text: str) -> WhatIfChange:
-    """Return the change that a text such as ``communication=2`` or ``kernel:gemm=gone`` asks for.
+    """Return the change for a text such as ``communication=2`` or ``kernel:gemm=gone``.
 
     Raises:
-        UsageError: There is no such part, or no such factor; the message says what there is.
+        UsageError: The part or the factor is not valid.
     """
     part, _, factor = text.rpartition("=")
     known = part in ("loader", "host", "waits", *CLASSES) or (part.startswith(_KERNEL) and part != _KERNEL)
@@ -175,10 +175,10 @@ def parse_change(text: str) -> WhatIfChange:
 
 
 def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
-    """Refuse to ask of kernels that no rank has.
+    """Check that some rank has each kernel in the what-if changes.
 
     Raises:
-        UsageError: No kernel has the name, or the part of it.
+        UsageError: No kernel name contains the given text.
     """
     known = set(names)
     for text in asked:
@@ -188,7 +188,7 @@ def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
 
 
 def usual_changes(line: Timeline) -> list[WhatIfChange]:
-    """Return what is worth asking of a capture: each part gone that it has, its largest kernels twice as fast."""
+    """Return the default changes: each part of the time gone, and the largest kernels twice as fast."""
     present = set(np.unique(line.class_).tolist())
     asked = ["loader=gone"] if line.loader.length_ns else []
     asked += ["host=gone"]
@@ -211,7 +211,7 @@ def _twice(line: Timeline, name: int) -> WhatIfChange:
 
 
 def _left(text: str, factor: str) -> float:
-    """Return what is left of a time that becomes so many times faster."""
+    """Return the share of a time that is left after a speed-up by the given factor."""
     if factor.strip() == GONE:
         return 0.0
     try:

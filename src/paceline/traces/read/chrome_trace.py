@@ -32,7 +32,7 @@ _CATEGORY, _NAME, _TS, _DUR, _ARGS = map(attrgetter, ("cat", "name", "ts", "dur"
 
 
 class Distributed(msgspec.Struct):
-    """Which rank a capture is of."""
+    """Rank and world size of a capture."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -46,7 +46,7 @@ class Device(msgspec.Struct):
 
 
 class TraceHeader(msgspec.Struct):
-    """What stands beside the events."""
+    """Fields of a capture beside its events."""
 
     distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
     devices: list[Device] = msgspec.field(name="deviceProperties", default_factory=list)
@@ -65,7 +65,7 @@ _LOOSE_FILE = _decoder(LooseEvent)
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A capture that is decoded."""
+    """A decoded capture."""
 
     top: TraceHeader
     events: Sequence[Any]  # those that do not last have None for their category
@@ -89,7 +89,7 @@ class EventColumns:
         return len(self.names)
 
     def where(self, chosen: NDArray[np.bool_]) -> EventColumns:
-        """Return some of them."""
+        """Return the events selected by a mask."""
         picked = chosen.tolist()
         return EventColumns(
             names=list(compress(self.names, picked)),
@@ -104,21 +104,21 @@ class EventColumns:
 
 
 class Inexact(Exception):
-    """Doubles lose decimals of the times of these events."""
+    """Doubles would lose decimals of the times of these events."""
 
 
 def decode(path: Path, text: bytes) -> Document:
     """Decode a capture.
 
     Raises:
-        NotACapture: It is JSON, but none.
-        msgspec.DecodeError: It is damaged.
+        NotACapture: The JSON is not a capture.
+        msgspec.DecodeError: The JSON is damaged.
     """
     return _decode_with(path, text, _FILE)
 
 
 def decode_exactly(path: Path, text: bytes) -> Document:
-    """Decode a capture with all decimals of its times, which takes longer; the same is raised."""
+    """Decode a capture with all decimals of its times, which takes longer. Raises as `decode`."""
     return _decode_with(path, text, _EXACT_FILE)
 
 
@@ -136,8 +136,8 @@ def columns_of(events: Sequence[Any]) -> EventColumns:
     """Return events as columns.
 
     Raises:
-        msgspec.DecodeError: A time is no number.
-        Inexact: They have to be decoded exactly.
+        msgspec.DecodeError: A time is not a number.
+        Inexact: The capture must be decoded with `decode_exactly`.
     """
     loose = bool(events) and isinstance(events[0], LooseEvent)
     times = _loose_times(events) if loose else _times(events)
@@ -178,7 +178,7 @@ def _loose_times(events: Sequence[LooseEvent]) -> _EventTimes:
 
 
 def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
-    """Return times; None where doubles may have lost decimals. Where durations have some, starts had them too."""
+    """Return times from doubles; None if a start may have lost decimals (durations with decimals imply such starts)."""
     ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # what is None becomes NaN
     timed = ~np.isnan(dur)
     dur[~timed] = 0.0
@@ -190,7 +190,7 @@ def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Eve
 
 
 def _rounded(us: NDArray[np.float64]) -> Ns:
-    """Return whole nanoseconds; the whole microseconds apart, which are exact."""
+    """Return whole nanoseconds. The whole microseconds are converted separately, because they are exact."""
     known = np.clip(us, -_LAST_US, _LAST_US)
     whole = np.floor(known)
     return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)
@@ -212,10 +212,10 @@ def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) ->
 
 
 def salvage(path: Path, text: bytes, error: Exception) -> Document:
-    """Read what can be read of a file that is no JSON as it should be.
+    """Read the intact events of a file with broken JSON.
 
     Raises:
-        NotACapture: Nothing can.
+        NotACapture: No event could be read.
     """
     found = salvage_events(text)
     complete = [event for event in found.events if event.get("ph", "X") == "X"]

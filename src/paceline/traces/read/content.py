@@ -20,28 +20,28 @@ _MARK = b"\xef\xbb\xbf"  # that a text is UTF-8
 
 
 class NotACapture(RecordError):
-    """A file that is no capture, or of which nothing could be read; the message says what it is instead."""
+    """The file is not a capture, or nothing of it could be read; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What a file holds."""
+    """The content of a file."""
 
     data: bytes
     problems: tuple[str, ...] = ()
 
     @property
     def document(self) -> bytes:
-        """As one JSON object: the format allows a list of events alone, too."""
+        """Return one JSON object; the format also allows a bare list of events."""
         data = self.data.removeprefix(_MARK)
         return b'{"traceEvents":' + data + b"}" if data[:_HEAD_BYTES].lstrip()[:1] == b"[" else data
 
 
 def read_content(path: Path) -> Content:
-    """Return the bytes of a file, unpacked where it is gzipped; of one that is cut off, what is there.
+    """Return the content of a file, decompressed if it is gzipped; of a truncated file, the intact part.
 
     Raises:
-        NotACapture: It cannot be read, or is empty.
+        NotACapture: The file cannot be read, or is empty.
     """
     try:
         data = path.read_bytes()
@@ -56,7 +56,7 @@ def read_content(path: Path) -> Content:
 
 
 def _unpacked(path: Path, packed: bytes) -> Content:
-    """Unpack one or several gzip members in a row, each at once where nothing is wrong, which is the rule."""
+    """Decompress one or several gzip members, each in one call as long as nothing is damaged."""
     parts, rest = [], packed
     try:
         while rest[:2] == _GZIP:
@@ -71,7 +71,7 @@ def _unpacked(path: Path, packed: bytes) -> Content:
 
 
 def _piece_by_piece(path: Path, packed: bytes) -> Content:
-    """Unpack as far as it goes."""
+    """Decompress chunk by chunk, up to the damage."""
     parts: list[bytes] = []
     while packed[:2] == _GZIP:
         member = zlib.decompressobj(_WITH_HEADER)

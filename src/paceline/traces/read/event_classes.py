@@ -46,27 +46,27 @@ _LOADER = "enumerate(DataLoader)"
 
 
 def is_synchronising(name: str) -> bool:
-    """Say whether a call of a GPU's runtime waits for the GPU."""
+    """Return whether a runtime call waits for the GPU."""
     return _SYNCHRONISING.match(name) is not None
 
 
 def is_transfer(name: str) -> bool:
-    """Say whether a copy certainly goes from or to the host, or another GPU; sets, and copies within a GPU, do not."""
+    """Return whether a copy certainly goes from or to the host or another GPU."""
     return _TRANSFERS.search(name) is not None
 
 
 def is_loader(name: str) -> bool:
-    """Say whether a range on the host is a batch being fetched."""
+    """Return whether a range on the host fetches a batch."""
     return name.startswith(_LOADER)
 
 
 def is_serial_loader(name: str) -> bool:
-    """Say whether it is fetched by a loader without workers."""
+    """Return whether a range on the host fetches a batch from a loader without workers."""
     return is_loader(name) and "_SingleProcess" in name
 
 
 def is_gloo(name: str) -> bool:
-    """Say whether a range on the host is a collective of gloo."""
+    """Return whether a range on the host is a collective of gloo."""
     return name.startswith("gloo:")
 
 
@@ -75,9 +75,9 @@ def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -
     """Return the class of an event.
 
     Args:
-        name: Of the kernel, the copy or the set.
-        is_copy: Whether its category says that it is a copy or a set of memory.
-        is_collective: Whether the profiler gives the name of a collective with it.
+        name: Name of the kernel, the copy or the memory set.
+        is_copy: Whether its category is a copy or a memory set.
+        is_collective: Whether the profiler recorded a collective name for it.
     """
     if is_copy or _COPIES.match(name):
         return COPY
@@ -89,7 +89,7 @@ def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -
 
 
 def hta_class_of(name: str) -> int:
-    """Return the class that HolisticTraceAnalysis 0.5 gives an event, which goes by the name alone."""
+    """Return the class that HolisticTraceAnalysis 0.5 derives from the name of an event."""
     if _HTA_COMMUNICATION.match(name):
         return COMMUNICATION
     return COPY if _HTA_COPIES.match(name) else COMPUTE

@@ -13,7 +13,7 @@ NOTHING = msgspec.Raw(b"")
 
 
 class Args(msgspec.Struct, gc=False):
-    """What the profiler tells of GPU events, and of calls that launch work."""
+    """Arguments of GPU events and of launches."""
 
     stream: int | str | None = None
     correlation: int | None = None
@@ -32,7 +32,7 @@ NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event; microseconds, as doubles."""
+    """A complete event; microseconds as doubles."""
 
     ts: float
     name: str = ""
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event; microseconds, with all decimals."""
+    """A complete event; microseconds with all decimals."""
 
     ts: Decimal
     name: str = ""
@@ -52,7 +52,7 @@ class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class LooseEvent(msgspec.Struct, gc=False):
-    """An event of a file in which some are not what they should be: numbers and arguments stay text."""
+    """An event of a file with malformed events; numbers and arguments stay text."""
 
     name: str = ""
     cat: str = ""
@@ -62,7 +62,7 @@ class LooseEvent(msgspec.Struct, gc=False):
 
 
 class SalvagedEvent(msgspec.Struct):
-    """What has to be right of an event in a damaged file."""
+    """The required types of an event in a damaged file."""
 
     ts: float
     name: str = ""

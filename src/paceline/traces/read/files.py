@@ -18,10 +18,10 @@ _SUFFIXES = (".json", ".json.gz", ".sqlite")
 
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
-    """Return the captures among files and in folders, ranks in the order of their numbers.
+    """Return the capture files among the paths and in folders, ordered by the numbers in their names.
 
     Raises:
-        UsageError: A path is not there, or a folder holds none.
+        UsageError: A path does not exist, or a folder contains no capture.
     """
     found: list[Path] = []
     for path in paths:
@@ -40,15 +40,15 @@ def files_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Order names by the numbers in them: rank 10 comes after rank 9."""
+    """Return a sort key that orders rank 10 after rank 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def captures_of(path: Path) -> list[Capture]:
-    """Read a file: one capture of a rank, or one for each GPU of an Nsight export.
+    """Read a file: one capture of a rank, or one per GPU.
 
     Raises:
-        NotACapture: It is no capture, or nothing of it could be read.
+        NotACapture: The file is not a capture, or nothing of it could be read.
     """
     try:
         export = nsys.is_export(path)
@@ -58,9 +58,9 @@ def captures_of(path: Path) -> list[Capture]:
 
 
 def by_gpu(capture: Capture) -> list[Capture]:
-    """Return a capture for each GPU on which kernels ran; the capture itself where that is one.
+    """Return one capture per GPU on which kernels ran, or the capture itself if there is only one GPU.
 
-    Which of several a collective belongs to is not told, so they are not matched with those of other ranks.
+    The profiler does not record to which GPU a collective belongs, so these collectives are not matched across ranks.
     """
     if capture.devices is None:
         return [capture]

@@ -67,10 +67,10 @@ _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
 def read(path: Path) -> Capture:
-    """Read a capture; of a damaged one what can be read, with what could not among its problems.
+    """Read a capture. Of a damaged capture, the intact part is read, and the damage is one of its problems.
 
     Raises:
-        NotACapture: It is none, or nothing of it could be read.
+        NotACapture: The file is not a capture, or nothing of it could be read.
     """
     content = read_content(path)
     text = content.document
@@ -86,7 +86,7 @@ def read(path: Path) -> Capture:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Leave the cyclic collector out while a million objects without cycles are made: it took most of the time."""
+    """Pause the cyclic garbage collector while a million acyclic objects are created; it took most of the time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -124,14 +124,14 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
 
 
 def _by_use(events: Sequence[Any]) -> tuple[EventColumns, EventColumns, EventColumns]:
-    """Return what ran on the GPU, the calls of its runtime, and ranges on the host that may be steps or batches."""
+    """Return GPU events, runtime calls, and ranges on the host that may be steps or batches."""
     uses = _Uses()
     deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop without its interpreter
     return columns_of(uses.gpu), columns_of(uses.calls), columns_of(uses.annotations or uses.others)
 
 
 def _captured(rows: Sequence[EventColumns]) -> tuple[int, int] | None:
-    """Return the times of the first and the last event, on the GPU or the host; None without events."""
+    """Return the times of the first and the last event, on GPU or host; None without events."""
     some = [each for each in rows if len(each)]
     if not some:
         return None
@@ -144,7 +144,7 @@ def _last(rows: EventColumns) -> int:
 
 
 class _Uses(dict[str | None, Callable[[Any], None]]):
-    """Where events of a category are put; each category is looked at once."""
+    """Lists of events by category; each category is classified once."""
 
     def __init__(self) -> None:
         self.gpu: list[Any] = []
@@ -169,7 +169,7 @@ class _Uses(dict[str | None, Callable[[Any], None]]):
 
 
 def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
-    """Say what is wrong with events that were read."""
+    """Return messages about malformed events."""
     found = []
     if gpu.wild:
         found.append(f"{path}: {gpu.wild:,} GPU events have impossible times and are ignored")
@@ -184,7 +184,7 @@ def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
 
 
 def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None:
-    """Return what a GPU is called; AMD's profiler numbers devices unlike torch, so one name of all is its own."""
+    """Return the name of a GPU. AMD's profiler numbers devices unlike torch; then a name common to all is used."""
     if device is None or device in names:
         return names.get(device) if device is not None else None
     told = set(names.values())
@@ -192,7 +192,7 @@ def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None
 
 
 def _rank_in(path: Path) -> int | None:
-    """Return the rank that the name of a file tells, or of its folder."""
+    """Return the rank in the name of the file or of its folder."""
     found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.fullmatch(path.absolute().parent.name)
     return int(found[1]) if found else None
 
@@ -215,7 +215,7 @@ def _gpu_events(gpu: EventColumns, args: Sequence[Args]) -> GpuEvents:
 def _classes(
     gpu: EventColumns, args: Sequence[Args], name: NDArray[np.int32], names: Sequence[str]
 ) -> NDArray[np.uint8]:
-    """Return the class of each event; each kind of them is looked at once."""
+    """Return the class of each event; each combination of name and category is classified once."""
     copies = np.array([category in _COPY_CATEGORIES for category in gpu.categories], bool)
     collective = np.array([one.collective is not None for one in args], bool)
     kinds, place = np.unique(name.astype(np.int64) * 4 + copies * 2 + collective, return_inverse=True)
@@ -234,18 +234,18 @@ def _host(marks: EventColumns, calls: EventColumns) -> HostActivity:
 
 
 def _named(rows: EventColumns, wanted: Callable[[str], object]) -> EventColumns:
-    """Return rows of some names that took time; a name is looked at once."""
+    """Return the rows with a duration whose names match; each name is tested once."""
     names = {name for name in set(rows.names) if wanted(name)}
     return rows.where(np.array([name in names for name in rows.names], bool) & rows.timed)
 
 
 def _covered(rows: EventColumns) -> Union:
-    """Return where rows are, on whatever thread."""
+    """Return the union of the rows, over all threads."""
     return union_of(rows.start_ns, rows.start_ns + rows.lasted_ns)
 
 
 def _collectives(gpu: EventColumns, args: Sequence[Args], events: GpuEvents) -> list[CollectiveCall]:
-    """Return the collectives among GPU events."""
+    """Return the collectives among the GPU events."""
     return [
         _call(gpu.names[place], args[place], int(events.start_ns[place]), int(events.end_ns[place]))
         for place in np.flatnonzero(events.class_ == COMMUNICATION).tolist()
@@ -253,7 +253,7 @@ def _collectives(gpu: EventColumns, args: Sequence[Args], events: GpuEvents) -> 
 
 
 def _on_the_host(marks: EventColumns) -> list[CollectiveCall]:
-    """Return the collectives of gloo, which run on threads of the host; their group is not told."""
+    """Return the collectives of gloo, which run on host threads; their process group is not recorded."""
     own = _named(marks, is_gloo)
     times = zip(own.names, own.start_ns.tolist(), (own.start_ns + own.lasted_ns).tolist(), strict=True)
     return [
@@ -279,7 +279,7 @@ def _call(name: str, args: Args, start_ns: int, end_ns: int) -> CollectiveCall:
 
 
 def _column(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return numbers, -1 where there is none that fits."""
+    """Return the numbers as a column, with -1 for missing or invalid values."""
     try:
         return np.array([-1 if value is None else value for value in values], np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -305,10 +305,10 @@ def _steps(marks: EventColumns) -> list[MarkedStep]:
 
 
 def collective_kind(name: str) -> str:
-    """Return what a kernel or a collective of that name does."""
+    """Return the kind of a collective from the name of its kernel or collective."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Return the bytes of a number of torch's type, as captures write it."""
+    """Return the bytes per element of a torch dtype, as captures write it; None if unknown."""
     return _ITEM_BYTES.get((dtype or "").lower())

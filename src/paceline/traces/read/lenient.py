@@ -33,13 +33,13 @@ def doubles_of(events: Sequence[LooseEvent]) -> tuple[list[float], list[float | 
     """Return starts and durations in microseconds.
 
     Raises:
-        msgspec.DecodeError: One is no number, or a start is missing.
+        msgspec.DecodeError: A time is not a number, or a start is missing.
     """
     return _STARTS.decode(_list_of([e.ts for e in events])), _LASTED.decode(_list_of([e.dur for e in events]))
 
 
 def decimals_of(events: Sequence[LooseEvent]) -> tuple[list[Decimal], list[Decimal | None]]:
-    """Return the same, with all decimals."""
+    """Return starts and durations in microseconds, with all decimals."""
     starts, lasted = _list_of([e.ts for e in events]), _list_of([e.dur for e in events])
     return _EXACT_STARTS.decode(starts), _EXACT_LASTED.decode(lasted)
 
@@ -49,7 +49,7 @@ def _list_of(texts: Sequence[msgspec.Raw]) -> bytes:
 
 
 def args_of(events: Sequence[LooseEvent]) -> tuple[list[Args], int]:
-    """Return the arguments of events, empty ones where there are none, and how many are not what they should be."""
+    """Return the arguments of events (empty if missing), and the number of events with malformed arguments."""
     whole = [event.args or b"{}" for event in events]
     try:
         return _ARGS_DECODER.decode(b"[" + b",".join(whole) + b"]"), 0
@@ -59,7 +59,7 @@ def args_of(events: Sequence[LooseEvent]) -> tuple[list[Args], int]:
 
 
 def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
-    """Return those of some arguments that are what they should be, and whether all are."""
+    """Return the well-formed ones of some arguments, and whether all are well-formed."""
     try:
         return _ARGS_DECODER.decode(b"[" + text + b"]")[0], True
     except msgspec.DecodeError:
@@ -79,7 +79,7 @@ def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
 
 
 def loose_event(event: dict[str, Any]) -> LooseEvent | None:
-    """Return the fields of a salvaged event that count; None without a time."""
+    """Return the needed fields of a salvaged event; None without a valid time."""
     own = {key: event[key] for key in ("name", "cat", "ts", "dur") if event.get(key) is not None}
     args = event.get("args")
     try:
@@ -107,7 +107,7 @@ _TOP_KEYS = ("distributedInfo", "deviceProperties", "host_name")
 
 @dataclass(frozen=True, kw_only=True)
 class SalvagedEvents:
-    """What could be read."""
+    """The events that could be read."""
 
     events: list[dict[str, Any]]
     top: Mapping[str, Any]  # what stands beside the events, as far as it was found
@@ -117,7 +117,7 @@ class SalvagedEvents:
 
 
 def salvage_events(data: bytes) -> SalvagedEvents:
-    """Read the events of a broken capture, one by one."""
+    """Read the events of a broken capture one by one."""
     text = data.decode("utf-8", "replace")
     events, repaired, lost, first_lost = [], 0, 0, None
     for begin, chunk in _chunks(text):
@@ -138,7 +138,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
-    """Return an event, and whether some of it was guessed."""
+    """Return an event, and whether part of it was guessed."""
     for guessed, attempt in ((False, chunk), (True, _LONE_BACKSLASH.sub(r"\\\\", chunk))):
         try:
             event = _LENIENT.raw_decode(attempt)[0]
@@ -151,13 +151,13 @@ def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
 
 
 def _with_valid_unicode(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event whose texts are Unicode: halves of surrogate pairs are none, and become question marks."""
+    """Return an event in which unpaired surrogates are replaced by question marks."""
     spoken: dict[str, Any] = json.loads(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace"))
     return spoken
 
 
 def _fields(chunk: str) -> dict[str, Any] | None:
-    """Return the fields that count of an event that is no JSON; None where its time or its category is lost."""
+    """Return the needed fields of an event with invalid JSON; None if its time or category is lost."""
     category, ts = _CATEGORY.search(chunk), _TS.search(chunk)
     if category is None or ts is None or not _is_whole(chunk):
         return None
@@ -173,7 +173,7 @@ def _fields(chunk: str) -> dict[str, Any] | None:
 
 
 def _is_whole(chunk: str) -> bool:
-    """Say whether an event goes on to its closing brace: one that is cut off may have lost digits of its times."""
+    """Return whether an event reaches its closing brace; a truncated one may have lost digits of its times."""
     return chunk.rstrip().rstrip(",]} \n\t") != chunk.rstrip() or chunk.rstrip().endswith("}")
 
 

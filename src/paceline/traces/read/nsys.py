@@ -32,16 +32,16 @@ _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
 
 def is_export(path: Path) -> bool:
-    """Say whether a file is an SQLite database."""
+    """Return whether a file is an SQLite database."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def read(path: Path) -> list[Capture]:
-    """Read an export, one capture for each GPU in it.
+    """Read an export: one capture per GPU.
 
     Raises:
-        NotACapture: It has no GPU activity that could be read.
+        NotACapture: The file has no readable GPU activity.
     """
     try:
         with sqlite3.connect(f"file:{path.resolve()}?mode=ro&immutable=1", uri=True) as database:
@@ -52,7 +52,7 @@ def read(path: Path) -> list[Capture]:
 
 
 class _Work(NamedTuple):
-    """Something that ran on a GPU."""
+    """A piece of GPU work."""
 
     start: int
     end: int
@@ -65,7 +65,7 @@ class _Work(NamedTuple):
 
 
 class _Range(NamedTuple):
-    """A call, or a range that the program marked, on the host."""
+    """A runtime call or a marked range on the host."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class _Range(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Export:
-    """A file that is open."""
+    """An open export file."""
 
     path: Path
     database: sqlite3.Connection
@@ -84,7 +84,7 @@ class _Export:
     problems: list[str]
 
     def rows(self, table: str, *wanted: str) -> list[tuple[Any, ...]]:
-        """Return some columns of a table, None for those that it lacks; rows without start and end are told."""
+        """Return columns of a table, None for missing ones. Rows without start and end are reported as a problem."""
         if table not in self.columns:
             return []
         there = ("start", "end", *wanted)
@@ -96,7 +96,7 @@ class _Export:
         return whole
 
     def texts(self) -> dict[int, str]:
-        """Return the texts that rows name by number."""
+        """Return the texts that rows refer to by number."""
         if not {"id", "value"} <= self.columns.get(_TEXTS, set()):
             return {}
         return {number: str(text) for number, text in self.database.execute(f"SELECT id, value FROM {_TEXTS}")}  # noqa: S608
@@ -139,7 +139,7 @@ def _captures(path: Path, export: _Export) -> list[Capture]:
 
 
 def _of(ranges: Iterable[_Range], processes: set[int]) -> list[_Range]:
-    """Return what some processes did, and what does not tell its process."""
+    """Return the ranges of some processes, and those of an unknown process."""
     return [one for one in ranges if one.process in processes or -1 in processes or one.process == -1]
 
 
@@ -148,7 +148,7 @@ def _number(value: object) -> int:
 
 
 def _process(thread: object) -> int:
-    """Return the process of a global thread, or of a global process, number."""
+    """Return the process id in a global thread or process id."""
     return thread >> _THREAD_BITS if isinstance(thread, int) else -1
 
 
@@ -170,12 +170,12 @@ def _kernels(export: _Export, texts: dict[int, str]) -> list[_Work]:
 
 
 def _graphs(export: _Export) -> list[_Work]:
-    """Return graphs that were traced whole, without their kernels."""
+    """Return CUDA graphs that were traced as a whole, without their kernels."""
     return [_work(row, f"CUDA graph {row[6]}") for row in export.rows(_GRAPHS, *_WHERE, "graphId")]
 
 
 def _copies(export: _Export) -> list[_Work]:
-    """Return copies, named as PyTorch's profiler does."""
+    """Return copies, named as PyTorch's profiler names them."""
     rows = export.rows(_COPIES, *_WHERE, "copyKind", "srcKind", "dstKind")
     return [_work(row, _copy_name(*row[6:]), is_copy=True) for row in rows]
 
@@ -195,7 +195,7 @@ def _calls(export: _Export, texts: dict[int, str]) -> list[_Range]:
 
 
 def _ranges(export: _Export, texts: dict[int, str]) -> list[_Range]:
-    """Return what the program marked: its text stands in the row, or is named by number."""
+    """Return the marked ranges; their text is in the row or is referred to by number."""
     rows = export.rows(_RANGES, "globalTid", "text", "textId")
     return [
         _Range(s, e, _process(thread), -1, str(text or texts.get(number, ""))) for s, e, thread, text, number in rows
@@ -226,14 +226,14 @@ def _launches(calls: Sequence[_Range], processes: set[int]) -> Launches:
 
 
 def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> np.ndarray:
-    """Return correlations that no two processes share."""
+    """Return correlation ids that are unique across processes."""
     places = {process: place for place, process in enumerate(sorted(processes))}
     own = ((one.correlation, places.get(one.process, 0)) for one in ranges)
     return np.array([-1 if number < 0 else number * len(places) + place for number, place in own], np.int64)
 
 
 def _host(calls: Sequence[_Range]) -> HostActivity:
-    """Return calls that wait for the GPU; batches being fetched are not marked in exports."""
+    """Return calls that wait for the GPU; exports do not mark the fetching of batches."""
     waits = [one for one in calls if is_synchronising(one.name)]
     starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
     return HostActivity(synchronising=union_of(starts, ends))
