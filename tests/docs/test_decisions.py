@@ -1,0 +1,30 @@
+"""Are the decision records complete, numbered without gaps, listed, and short?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs" / "decisions"
+RECORDS = sorted(path for path in FOLDER.glob("[0-9]*.md") if not path.name.startswith("0000-"))
+MOST_LINES = 70
+SECTIONS = ("## Context", "## Decision", "## Consequences")
+
+
+def title(record: Path) -> str:
+    return record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+
+
+def test_the_index_lists_each_record_with_its_title():
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (FOLDER / "index.md").read_text(encoding="utf-8"), re.M)
+    assert listed == [(title(record), record.name) for record in RECORDS]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name[:4])
+def test_a_record_has_its_number_its_sections_and_one_page(record):
+    lines = record.read_text(encoding="utf-8").splitlines()
+    assert title(record).startswith(f"{record.name[:4]}: ")
+    assert [section for section in SECTIONS if section not in lines] == []
+    assert len(lines) <= MOST_LINES
