@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from paceline.improve.child.ports import free_port, is_here, own_port, stands_for
-from paceline.improve.trials import Player
+from paceline.improve.trials.process import Player
 
 TRAINS = """
 import os, sys, torch

@@ -14,9 +14,9 @@ import torch
 from tests.explain.build import RunFolder, loader, meter, plain
 
 from paceline.explain.diagnose import diagnose
+from paceline.improve.candidates import Situation
 from paceline.improve.child.streams import remembered
 from paceline.improve.remedies import candidates
-from paceline.improve.situation import Situation
 
 PROGRAM = """
 import random

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core.recipe import SETTINGS
 from paceline.improve.child import allocator
-from paceline.improve.confirmed import is_in_force, missing
+from paceline.improve.trials.applied_settings import is_in_force, missing
 
 TRAINS = """
 import os

@@ -14,7 +14,7 @@ from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.reading import Node, Reading
 from tests.report.test_html import LOADING, section
 
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report import tune_rows
 from paceline.report.page.axis import Axis
 from paceline.report.page.shell import asset

@@ -179,7 +179,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     """
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
-    from paceline.improve.patch_check import checked_patch
+    from paceline.improve.equivalence.patched_source import checked_patch
     from paceline.improve.patches.patch import patched
     from paceline.improve.patches.written import diff_of
 

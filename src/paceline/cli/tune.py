@@ -21,12 +21,12 @@ from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, to_toml
 from paceline.core.remedies import SAFETY_CLASSES
 from paceline.hardware.operating_system import check_system
-from paceline.improve.interrupts import as_ctrl_c, held_back
+from paceline.improve.trials.processes import as_ctrl_c, held_back
 from paceline.record.write import RUNS, make_folder, new_run_id
 
 if TYPE_CHECKING:
     from paceline.explain.next_step import NextStep
-    from paceline.improve.model import Tuned
+    from paceline.improve.search.result import Tuned
 
 TUNES = Path(".paceline/tunes")
 _ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that are no crash
@@ -153,10 +153,10 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from paceline.explain.next_step import as_typed
-    from paceline.improve.ledger import Ledger, place
-    from paceline.improve.next_step import next_steps
-    from paceline.improve.trials import TrialFailed
-    from paceline.improve.tune import Limits, Search
+    from paceline.improve.search.history import Ledger, place
+    from paceline.improve.search.next_step import next_steps
+    from paceline.improve.search.search import Limits, Search
+    from paceline.improve.trials.blocks import TrialFailed
     from paceline.report.tune_terminal import render
 
     allowed = SAFETY_CLASSES[: SAFETY_CLASSES.index(options["allow"]) + 1]

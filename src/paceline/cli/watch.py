@@ -25,7 +25,7 @@ from paceline.core.recipe import Recipe, content_of
 from paceline.core.recipe import checked as checked_recipe
 from paceline.hardware.operating_system import check_system
 from paceline.improve.child import applied
-from paceline.improve.confirmed import given_up, missing
+from paceline.improve.trials.applied_settings import given_up, missing
 from paceline.observe.supervise import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json

@@ -5,7 +5,7 @@ The page is laid out here; `page/tune_*.py` has one file per part.
 
 from __future__ import annotations
 
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report.page.closing import page_footer
 from paceline.report.page.markup import element
 from paceline.report.page.next_step import next_section

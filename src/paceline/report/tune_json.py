@@ -9,11 +9,12 @@ from typing import Any
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
-from paceline.improve.batch import BatchStudy, Size
-from paceline.improve.by_hand import by_hand
-from paceline.improve.gpu_blocks import GpuRange
-from paceline.improve.model import OUTCOMES, Check, StepTimes, Trial, Tuned
-from paceline.improve.quality import Quality
+from paceline.improve.comparison.model import StepTimes
+from paceline.improve.equivalence.outputs import Check
+from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.quality import Quality
+from paceline.improve.search.result import OUTCOMES, Trial, Tuned, by_hand
+from paceline.improve.trials.gpus import GpuRange
 from paceline.report.tune_words import not_watched
 
 SCHEMA = "paceline.tune/1"

@@ -10,8 +10,8 @@ from paceline.core import units
 from paceline.core.recipe import BASELINE, Recipe, in_words
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
-from paceline.improve.goals import GOALS
-from paceline.improve.model import OUTCOMES, Trial, Tuned
+from paceline.improve.comparison.model import GOALS
+from paceline.improve.search.result import OUTCOMES, Trial, Tuned
 from paceline.report import words
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report import tune_rows, words
 from paceline.report.terminal import encodable
 from paceline.report.tune_rows import Row

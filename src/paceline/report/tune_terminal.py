@@ -11,9 +11,8 @@ from paceline.core import units
 from paceline.core.recipe import in_words
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
-from paceline.improve.by_hand import by_hand
-from paceline.improve.model import OUTCOMES, Trial, Tuned
-from paceline.improve.next_step import busy_text
+from paceline.improve.search.next_step import busy_text
+from paceline.improve.search.result import OUTCOMES, Trial, Tuned, by_hand
 from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable

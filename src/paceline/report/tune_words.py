@@ -8,9 +8,10 @@ from paceline.core import units
 from paceline.core.recipe import in_words
 from paceline.core.remedies import SAFETY_MEANING, least_safe
 from paceline.core.statistics import Interval
-from paceline.improve.batch import BatchStudy, Size
-from paceline.improve.model import Check, Tuned
-from paceline.improve.quality import Quality
+from paceline.improve.equivalence.outputs import Check
+from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.quality import Quality
+from paceline.improve.search.result import Tuned
 
 _MILLION = 1e6
 

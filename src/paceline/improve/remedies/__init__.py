@@ -10,8 +10,7 @@ from importlib import import_module
 
 from paceline.core.remedies import RemedyInfo, Safety, remedy_info
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.model import Candidate
-from paceline.improve.situation import Situation
+from paceline.improve.candidates import Candidate, Situation
 
 _UNKNOWN = 1.1  # rank of a candidate without a predicted gain
 _Propose = Callable[[Situation], Sequence[Candidate]]

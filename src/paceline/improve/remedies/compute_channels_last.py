@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paceline.improve.candidates import Situation
 from paceline.improve.remedies import Remedy, switch
-from paceline.improve.situation import Situation
 
 PAGE = """
 Images and the weights of convolutions are stored in the channels-last memory format, in which convolution kernels are

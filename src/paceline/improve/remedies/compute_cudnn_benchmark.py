@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain.analysis.run_analysis import gain_of_removing
-from paceline.improve.measured import operator_share
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation, operator_share
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _LEAST_SHARE = 0.1  # of step time in convolutions
 

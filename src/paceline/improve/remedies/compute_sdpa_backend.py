@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.mfu import number_format
 from paceline.explain.analysis.run_analysis import gain_of_removing
-from paceline.improve.measured import operator_share
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation, operator_share
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _LEAST_SHARE = 0.05  # of step time in attention
 _IN_HALF = ("flash", "cudnn", "efficient")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain.model import Gain
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 PAGE = """
 If there are more threads than CPU cores, the threads have to share the cores. With many threads, small operators spend

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.measured import reduces_gradients
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation, reduces_gradients
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _USUAL_MB = 25
 _MOST_MB = 1600

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.explain.model import Finding
+from paceline.improve.candidates import Candidate, Situation, capability, communication, reduces_gradients
 from paceline.improve.child.compression import POWERSGD_FROM
-from paceline.improve.measured import capability, communication, reduces_gradients
-from paceline.improve.model import Candidate
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _BF16_FROM = 8.0  # compute capability
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.measured import communication, reduces_gradients
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation, communication, reduces_gradients
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _LEAST_SHARE = 0.05  # of step time in communication
 

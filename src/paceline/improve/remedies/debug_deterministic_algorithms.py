@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.improve.measured import debug_is_on
+from paceline.improve.candidates import debug_is_on
 from paceline.improve.remedies import Remedy, switch
 
 PAGE = """

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.loader import evaluation_loaders
 from paceline.explain.model import Gain
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _MOST_STEPS = 30  # between evaluations: a trial, which makes few steps, would not reach one
 _LEAST = 0.02  # of the time, that training waits for batches of evaluation

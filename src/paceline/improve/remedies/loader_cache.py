@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.loader_model import LoaderModel
 from paceline.explain.model import Gain
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy, without_workers
-from paceline.improve.situation import Situation
 
 _ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain import words
 from paceline.explain.analysis.queueing import Queue, QueueSimulation
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 PAGE = """
 Each worker loads more batches ahead of time, so the queue of finished batches is longer. With a longer queue, training

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy, without_workers
-from paceline.improve.situation import Situation
 
 _SPARE = 2.5  # threads per worker of the predicted best number
 _KEEPS_UP = 0.1  # of a thread: batches take less CPU time without the hand-over

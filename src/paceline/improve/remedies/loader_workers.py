@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain import words
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 _WORTH = 1.02
 _MOST_CROWD = 1.5

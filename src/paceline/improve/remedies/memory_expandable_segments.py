@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 PAGE = """
 Torch's memory allocator reserves GPU memory in segments that can grow, so tensors of changing sizes reuse the same

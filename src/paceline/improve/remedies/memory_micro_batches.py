@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 PAGE = """
 A batch goes through the model in several parts, so only the activations of one part are in memory at a time. The loss

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paceline.improve.candidates import Situation
 from paceline.improve.remedies import Remedy, switch
-from paceline.improve.situation import Situation
 
 PAGE = """
 With `foreach=True`, an optimizer of torch runs each operation on many tensors at a time. `tune` proposes

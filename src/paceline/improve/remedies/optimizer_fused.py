@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paceline.improve.candidates import Situation
 from paceline.improve.remedies import Remedy, at_most, switch
-from paceline.improve.situation import Situation
 
 PAGE = """
 With `fused=True`, an optimizer of torch updates all parameters in one kernel. `tune` proposes this change if the

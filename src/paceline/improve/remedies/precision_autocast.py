@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.improve.measured import capability, operator_share
+from paceline.improve.candidates import Situation, capability, operator_share
 from paceline.improve.remedies import Remedy, at_most, switch
-from paceline.improve.situation import Situation
 
 PAGE = """
 Under autocast, matrix operations run in bfloat16. In bfloat16, matrix operations need half as many bytes, and run

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.model import Candidate
+from paceline.improve.candidates import Candidate, Situation
 from paceline.improve.remedies import Remedy
-from paceline.improve.situation import Situation
 
 PAGE = """
 Under autocast, matrix operations run in float16. `tune` proposes `precision.fp16` on CUDA devices that do not support

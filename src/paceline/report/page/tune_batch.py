@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.batch import BatchStudy, Size
-from paceline.improve.model import Tuned
+from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.result import Tuned
 from paceline.report import words
 from paceline.report.page.chart import meter
 from paceline.report.page.markup import Markup, element, section, sentence, table

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from paceline.core import units
 from paceline.core.remedies import Safety, least_safe
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import SAFETY, badge, first_step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report import tune_rows, tune_words, words
 from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts

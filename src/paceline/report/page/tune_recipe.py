@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paceline.core.recipe import to_toml
-from paceline.improve.model import Tuned
+from paceline.improve.search.result import Tuned
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence
 from paceline.report.page.tune_trials import check_of

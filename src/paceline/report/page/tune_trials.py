@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from paceline.core import units
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
-from paceline.improve.model import Check, Trial, Tuned
+from paceline.improve.equivalence.outputs import Check
+from paceline.improve.search.result import Trial, Tuned
 from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table

@@ -1,0 +1,1 @@
+"""Equivalence checks: whether training computes the same under two recipes."""

@@ -1,0 +1,1 @@
+"""The search for the best recipe: candidates, trials, decisions, and the result."""

@@ -1,0 +1,88 @@
+"""Where are trials written down for later? A line of JSON each, in a file of this user's on this machine.
+
+``$XDG_STATE_HOME/paceline/trials-<host>.jsonl``, or below ``~/.local/state``; ``PACELINE_HISTORY`` names another file,
+or is ``off``. A line holds no path, no command and no code. Several commands may write at once: each adds whole lines
+with one write. A line that is torn, or of a version that is not known, is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+
+import msgspec
+
+from paceline.core.files import host_file
+from paceline.improve.search.predictions import Machine, Outcome, outcome_of
+from paceline.improve.search.result import Trial
+
+VARIABLE = "PACELINE_HISTORY"
+OFF = "off"
+
+
+def place(environment: Mapping[str, str]) -> Path | None:
+    """Return the file in which trials are kept; None where they are not to be, or there is no home."""
+    named = environment.get(VARIABLE, "")
+    if named:
+        return None if named.lower() == OFF else Path(named)
+    return host_file("trials", ".jsonl", environment)
+
+
+def read(path: Path) -> list[Outcome]:
+    """Return the trials in a file, the oldest first; none where it cannot be read."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    return [one for line in lines if (one := _parsed(line)) is not None]
+
+
+def _parsed(line: bytes) -> Outcome | None:
+    try:
+        return msgspec.json.decode(line, type=Outcome)
+    except msgspec.DecodeError:
+        return None
+
+
+def append(path: Path, outcome: Outcome) -> None:
+    """Add a trial to a file, with a line end before it where the last line is torn.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as file:
+        with suppress(OSError):  # a file system without locks: at worst there is an empty line
+            flock(file, LOCK_EX)  # else what another has written half looks torn; closing lets go of it
+        end = file.seek(0, 2)
+        file.seek(max(0, end - 1))
+        torn = end > 0 and file.read(1) != b"\n"
+        file.write(b"\n" * torn + msgspec.json.encode(outcome) + b"\n")
+
+
+class Ledger:
+    """The trials on this machine, those of before and those that are made now."""
+
+    def __init__(self, path: Path | None, told: Callable[[str], None]) -> None:
+        self._path = path
+        self._told = told
+        self.seen = read(path) if path is not None else []
+
+    def add(self, trial: Trial, machine: Machine) -> None:
+        """Keep a trial that was measured; where it cannot be written, that is said once and no more is tried."""
+        outcome = outcome_of(trial, machine, datetime.now(UTC).isoformat(timespec="seconds"))
+        if self._path is None or outcome is None:
+            return
+        self.seen.append(outcome)
+        try:
+            append(self._path, outcome)
+        except OSError as error:
+            why = f"cannot write {self._path}: {error.strerror or error}"
+            self._told(
+                f"the results of trials cannot be stored: {why}; set the environment variable PACELINE_HISTORY to "
+                f"another file, or to off"
+            )
+            self._path = None
