@@ -15,7 +15,7 @@ from tests.explain.written_run import steady_rows, write_run
 
 from paceline.core.statistics import Interval
 from paceline.explain.compare import compare
-from paceline.explain.comparison import Comparison, Difference
+from paceline.explain.comparison import Comparison, SettingDifference
 from paceline.record.read import read_run
 from paceline.report.compare_json import comparison_to_json
 from paceline.report.compare_markdown import comparison_to_markdown
@@ -89,7 +89,7 @@ def test_ascii_is_enough(comparison: Comparison, terminal: bool) -> None:
 def test_hostile_names_move_no_cursor(comparison: Comparison, terminal: bool) -> None:
     evil = "\x1b[2Jgone\r\n[bold]x[/bold]"
     before = dataclasses.replace(comparison.before, run_id=evil)
-    difference = Difference(name=evil, before=evil, after=evil)
+    difference = SettingDifference(name=evil, before=evil, after=evil)
     text = printed(dataclasses.replace(comparison, before=before, differences=[difference]), force_terminal=terminal)
     assert "\x1b[2J" not in text
     assert "[bold]" in text

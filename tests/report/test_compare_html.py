@@ -14,7 +14,7 @@ from tests.report.sample import HOSTILE
 from tests.report.test_html import LIMIT, LOADING, section
 
 from paceline.explain.compare import compare
-from paceline.explain.comparison import Comparison, Difference
+from paceline.explain.comparison import Comparison, SettingDifference
 from paceline.record.read import read_run
 from paceline.report.compare_html import comparison_to_html
 from paceline.report.compare_rows import next_command
@@ -100,7 +100,7 @@ def test_too_short_runs_have_a_page_without_times(tmp_path: Path) -> None:
 
 def test_hostile_strings_stay_text(comparison: Comparison) -> None:
     before = dataclasses.replace(comparison.before, run_id=HOSTILE, command=HOSTILE)
-    difference = Difference(name=HOSTILE, before=HOSTILE, after=HOSTILE)
+    difference = SettingDifference(name=HOSTILE, before=HOSTILE, after=HOSTILE)
     page = comparison_to_html(dataclasses.replace(comparison, before=before, differences=[difference], notes=[HOSTILE]))
     assert "<script>alert" not in page
     assert "\x1b" not in page

@@ -20,7 +20,15 @@ from paceline.core.statistics import Floats, Interval, mean_interval, median_int
 from paceline.explain.analysis.contention import taken_by_others
 from paceline.explain.analysis.ending import FINISHED, RUNNING
 from paceline.explain.analysis.run_analysis import MIN_STEPS, RankAnalysis, RunAnalysis, analyze_run
-from paceline.explain.comparison import Basis, Comparison, Difference, LossChange, Outcome, PhaseChange, whole_run
+from paceline.explain.comparison import (
+    Basis,
+    Comparison,
+    LossChange,
+    Outcome,
+    PhaseChange,
+    SettingDifference,
+    whole_run,
+)
 from paceline.explain.diagnose import diagnose
 from paceline.explain.model import Diagnosis, Finding
 from paceline.explain.verdict import TOO_SHORT
@@ -116,7 +124,9 @@ def _too_short(steps: int, shared: dict[str, Any]) -> Comparison:
 def _judged(series: tuple[Series, Series], analysis: Both, shared: dict[str, Any]) -> Comparison:
     told = shared["before"], shared["after"]
     divisors = [_samples(one) if shared["basis"] == "sample" else 1.0 for one in told]
-    before, after = (_divided(one, divisor) for one, divisor in zip(series, divisors, strict=True))
+    before, after = (
+        {name: values / divisor for name, values in one.items()} for one, divisor in zip(series, divisors, strict=True)
+    )
     measured = paired_ratio(before[WALL], after[WALL])
     time = _without_others(measured, *(taken_by_others(one) for one in analysis))
     outcome = outcome_of(time, shared["tolerance"])
@@ -164,10 +174,6 @@ def _basis(before: Diagnosis, after: Diagnosis) -> Basis:
     if before.batch_size is None or after.batch_size is None:
         return "step"
     return "step" if abs(_samples(after) / _samples(before) - 1) <= _ALIKE else "sample"
-
-
-def _divided(series: Series, divisor: float) -> Series:
-    return {name: values / divisor for name, values in series.items()}
 
 
 def _phase_changes(before: Series, after: Series, changed: bool) -> list[PhaseChange]:
@@ -324,12 +330,14 @@ def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple
 # -------------------------------------------------------------------------------------------------- settings
 
 
-def differences(analysis: tuple[RunAnalysis, RunAnalysis], told: tuple[Diagnosis, Diagnosis]) -> list[Difference]:
+def differences(
+    analysis: tuple[RunAnalysis, RunAnalysis], told: tuple[Diagnosis, Diagnosis]
+) -> list[SettingDifference]:
     """Return what the two runs do not share: command, device, ranks, batch, versions, settings of the loader."""
     before, after = (dict(_settings(*side)) for side in zip(analysis, told, strict=True))
     names = [*before, *(name for name in after if name not in before)]
     pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in names)
-    return [Difference(name=name, before=one, after=other) for name, one, other in pairs if one != other]
+    return [SettingDifference(name=name, before=one, after=other) for name, one, other in pairs if one != other]
 
 
 def _settings(analysis: RunAnalysis, told: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -63,7 +63,7 @@ class LossChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class SettingDifference:
     """A setting that the two runs do not share, in words."""
 
     name: str
@@ -88,7 +88,7 @@ class Comparison:
     loss: LossChange | None
     new: Sequence[Finding]  # found after and not before
     gone: Sequence[Finding]
-    differences: Sequence[Difference]
+    differences: Sequence[SettingDifference]
     notes: Sequence[str]
     whole_before: WholeRun | None = None  # None: it did not succeed, or its record does not say
     whole_after: WholeRun | None = None

@@ -18,7 +18,7 @@ _UNLIMITED_V1_BYTES = 1 << 60  # v1 prints "no limit" as the largest page-aligne
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ControlGroup:
     """What one controller says of us."""
 
     version: int  # 1 or 2; 0: the controller cannot be seen
@@ -35,26 +35,26 @@ class _Mount:
     controllers: frozenset[str]
 
 
-def cpu_group(files: HostFiles) -> Group:
+def cpu_group(files: HostFiles) -> ControlGroup:
     """Return the group that limits our CPU time; its limit is in cores, such as 1.5."""
     version, folders = _folders(files, "cpu")
     read = _quota_v1 if version == 1 else _quota_v2
     return _tightest(version, folders, [read(files, each) for each in folders])
 
 
-def memory_group(files: HostFiles) -> Group:
+def memory_group(files: HostFiles) -> ControlGroup:
     """Return the group that limits our memory; its limit is in bytes."""
     version, folders = _folders(files, "memory")
     name = "memory.limit_in_bytes" if version == 1 else "memory.max"
     return _tightest(version, folders, [_number(files.read(f"{each}/{name}")) for each in folders])
 
 
-def _tightest(version: int, folders: list[str], limits: list[float | None]) -> Group:
+def _tightest(version: int, folders: list[str], limits: list[float | None]) -> ControlGroup:
     if not folders:
-        return Group(version=0, folder=None, limit=None, limit_folder=None)
+        return ControlGroup(version=0, folder=None, limit=None, limit_folder=None)
     bound = [(limit, folder) for limit, folder in zip(limits, folders, strict=True) if limit is not None]
     limit, setter = min(bound, default=(None, None), key=lambda pair: pair[0])
-    return Group(version=version, folder=folders[0], limit=limit, limit_folder=setter)
+    return ControlGroup(version=version, folder=folders[0], limit=limit, limit_folder=setter)
 
 
 def _quota_v2(files: HostFiles, folder: str) -> float | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paceline.hardware.cgroup import Group, cpu_group, memory_group
+from paceline.hardware.cgroup import ControlGroup, cpu_group, memory_group
 from paceline.hardware.operating_system import HostFiles, LocalFiles
 
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
@@ -124,7 +124,7 @@ def _of_host(files: HostFiles) -> float | None:
     return 1024.0 * kib if kib is not None else None
 
 
-def held_bytes(files: HostFiles, group: Group) -> int | None:
+def held_bytes(files: HostFiles, group: ControlGroup) -> int | None:
     """Return the bytes that a group cannot give back; None where no limit binds, or nothing is told."""
     if group.limit_folder is None:
         return None
@@ -133,7 +133,7 @@ def held_bytes(files: HostFiles, group: Group) -> int | None:
     return max(0, int(used) - cold) if used.isdigit() else None
 
 
-def _of_group(files: HostFiles, group: Group) -> float | None:
+def _of_group(files: HostFiles, group: ControlGroup) -> float | None:
     held = held_bytes(files, group)
     return None if held is None or group.limit is None else max(0.0, group.limit - held)
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.statistics import Interval
-from paceline.explain.analysis.gains import at_most, saving, share_of_events, share_of_samples, within_budget
+from paceline.explain.analysis.gains import at_most, saving, share_of_events, share_of_samples
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
+from paceline.explain.verdict import within_budget
 from paceline.record.layout import PHASES
 
 SHARES = {"data_wait": 0.5, "forward": 0.2, "backward": 0.2, "optimizer": 0.1}

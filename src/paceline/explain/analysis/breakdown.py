@@ -27,7 +27,7 @@ from paceline.core.statistics import Floats, Interval, half_width, median_interv
 from paceline.explain.model import HotFunction, RankBreakdown, TimelinePoint
 from paceline.record import layout
 from paceline.record.layout import FLAG_DEVICE_TIMED, PHASES, SLOTS
-from paceline.record.run import JsonObject, Launch, Rank, Rows, column
+from paceline.record.run import Launch, Rank, Rows, column
 
 _FEW = 8  # samples below which a split falls back on the rule of thumb
 _MOST_POINTS = 2000
@@ -212,22 +212,15 @@ def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
 
 def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
     """Return the user's functions seen most often in some slots (each with the sides that count; None: all)."""
-    entries = [e for e in rank.summary.get("hot", ()) if e["slot"] in slots and _counts(e, slots[e["slot"]])]
+    entries = [e for e in rank.summary.get("hot", ()) if e["slot"] in slots]
+    entries = [e for e in entries if (sides := slots[e["slot"]]) is None or e["side"] in sides]
     total = sum(e["count"] for e in entries)
     merged: dict[str, int] = {}
     for entry in entries:
-        name = _name(entry)
+        name = str(entry["function"])
         merged[name] = merged.get(name, 0) + entry["count"]
     ordered = sorted(merged.items(), key=lambda item: -item[1])[:most]
     return [HotFunction(function=name, share=count / total, count=count) for name, count in ordered]
-
-
-def _counts(entry: JsonObject, sides: Sequence[str] | None) -> bool:
-    return sides is None or entry["side"] in sides
-
-
-def _name(entry: JsonObject) -> str:
-    return str(entry["function"])
 
 
 def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:

@@ -86,7 +86,8 @@ def _here(launch: Launch) -> bool:
 def _exception(run: Run) -> str:
     """Return the exception that came first: those of other ranks are mostly its consequence."""
     ranks = [*_last_lives(run), *run.beside, *run.stepless]
-    found = [(_at(rank, note), rank.rank, note) for rank in ranks for note in rank.noted("end") if _failed(note)]
+    notes = [(rank, note) for rank in ranks for note in rank.noted("end") if note.get("exception")]
+    found = [(_at(rank, note), rank.rank, note) for rank, note in notes]
     if not found:
         return ""
     _, number, note = min(found, key=lambda each: each[:2])
@@ -102,10 +103,6 @@ def _last_lives(run: Run) -> list[Rank]:
     for rank in sorted([*run.ranks, *run.earlier], key=lambda r: float(r.meta.get("started_unix_s") or 0.0)):
         last[rank.rank] = rank
     return list(last.values())
-
-
-def _failed(note: JsonObject) -> bool:
-    return bool(note.get("exception"))
 
 
 def _at(rank: Rank, note: JsonObject) -> int:

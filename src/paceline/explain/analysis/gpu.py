@@ -50,7 +50,7 @@ class Throttle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class PcieLink:
     """The PCIe link under load, as the best reading shows it."""
 
     generation: int
@@ -98,7 +98,7 @@ class GpuUse:
     heat: Throttle | None
     power: Throttle | None
     brake: Throttle | None
-    link: Link | None
+    link: PcieLink | None
     errors: Errors
     strangers: Sequence[Stranger]
 
@@ -227,12 +227,12 @@ def _throttle(loaded: Sequence[JsonObject], reasons: frozenset[str], highest: fl
     )
 
 
-def _link(loaded: Sequence[JsonObject], facts: JsonObject) -> Link | None:
+def _link(loaded: Sequence[JsonObject], facts: JsonObject) -> PcieLink | None:
     generations, lanes = _numbers(loaded, "pcie_gen"), _numbers(loaded, "pcie_width")
     most = facts.get("pcie_max_gen"), facts.get("pcie_max_width")
     if not generations or not lanes or not most[0] or not most[1]:
         return None
-    return Link(
+    return PcieLink(
         generation=int(max(generations)),
         lanes=int(max(lanes)),
         max_generation=int(most[0]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.explain.analysis.breakdown import profiled_part
-from paceline.explain.analysis.profiler_window import Window
+from paceline.explain.analysis.profiler_window import ProfilerWindow
 from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.record.run import JsonObject, Rank
 
@@ -49,7 +49,7 @@ def capability(meta: JsonObject) -> float:
         return 0.0
 
 
-def number_format(rank: Rank, window: Window | None = None) -> str | None:
+def number_format(rank: Rank, window: ProfilerWindow | None = None) -> str | None:
     """Return the format in which matrices are multiplied: bf16, fp16, tf32 or fp32; None when it is not known."""
     told = _SHORT.get(str(rank.meta.get("autocast")))
     if told:
@@ -62,7 +62,7 @@ def number_format(rank: Rank, window: Window | None = None) -> str | None:
     return "tf32" if _uses_tf32(rank, window) else "fp32"
 
 
-def _uses_tf32(rank: Rank, window: Window | None) -> bool:
+def _uses_tf32(rank: Rank, window: ProfilerWindow | None) -> bool:
     if capability(rank.meta) < _TF32_FROM:
         return False
     if rank.meta.get("matmul_tf32"):
@@ -72,7 +72,7 @@ def _uses_tf32(rank: Rank, window: Window | None) -> bool:
     return bool(convolves and rank.meta.get("convolution_tf32"))
 
 
-def mfu_of(rank: Rank, window: Window | None, step_s: float) -> Mfu:
+def mfu_of(rank: Rank, window: ProfilerWindow | None, step_s: float) -> Mfu:
     """Work out the MFU of a rank from its profiled step and the median of its steps."""
     gpu = match_gpu(str(rank.meta.get("device_name") or ""))
     kind = number_format(rank, window)
@@ -92,13 +92,13 @@ _TOO_MUCH = (
 )
 
 
-def _why_not(rank: Rank, window: Window | None, gpu: Gpu | None, kind: str | None) -> str:
+def _why_not(rank: Rank, window: ProfilerWindow | None, gpu: Gpu | None, kind: str | None) -> str:
     if rank.device == "cpu":
         return "the peak FLOP rate of this CPU is not known"
     return _why_not_counted(rank, window) or _why_no_peak(rank, gpu, kind)
 
 
-def _why_not_counted(rank: Rank, window: Window | None) -> str:
+def _why_not_counted(rank: Rank, window: ProfilerWindow | None) -> str:
     if rank.meta.get("cuda_graphs"):
         return "the program replays a CUDA graph, and the profiler cannot count the FLOPs of a CUDA graph"
     if profiled_part(rank) < _WHOLE:

@@ -29,7 +29,7 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """Matrix products of one size: (m x k) times (k x n), `batch` at a time, `count` times in the window."""
 
     batch: int
@@ -49,12 +49,12 @@ class MatrixWork:
     """The matrix work of the window."""
 
     flops: Mapping[str, float]  # matmul, convolution, attention
-    products: Sequence[Product]  # the largest
+    products: Sequence[MatrixProduct]  # the largest
     uncounted: Sequence[str]  # what also computes, in a way that shapes do not tell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class ProfilerWindow:
     """The profiler window of one rank."""
 
     steps: int
@@ -86,14 +86,14 @@ class Window:
         return tiny / self.operator_s if self.operator_s > 0 else 0.0
 
 
-def read_window(rank: Rank) -> Window | None:
+def read_window(rank: Rank) -> ProfilerWindow | None:
     """Read the summary that the probe made of its profiler window; None when none was taken; the last of several."""
     notes = [note for note in rank.noted("window") if note.get("operators") and note.get("steps")]
     if not notes:
         return None
     note: dict[str, Any] = dict(notes[-1])
     operators = msgspec.convert(note["operators"], list[Operator])
-    return Window(
+    return ProfilerWindow(
         steps=int(note["steps"]),
         wall_s=float(note["wall_s"]),
         operators=sorted(operators, key=lambda o: -o.time_s),

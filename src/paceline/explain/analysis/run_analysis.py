@@ -20,7 +20,7 @@ from paceline.explain.analysis.host import HostUse, host_use
 from paceline.explain.analysis.loader import loader_breakdown
 from paceline.explain.analysis.loss import loss_curve
 from paceline.explain.analysis.mfu import Mfu, mfu_of
-from paceline.explain.analysis.profiler_window import Window, read_window
+from paceline.explain.analysis.profiler_window import ProfilerWindow, read_window
 from paceline.explain.model import Gain, LoaderBreakdown, LossCurve, RankBreakdown
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Rows, Run, column
@@ -54,7 +54,7 @@ class RankAnalysis:
     rows: Rows
     phases: Columns
     loader: LoaderBreakdown | None
-    window: Window | None  # the profiler window, when one was taken
+    window: ProfilerWindow | None  # the profiler window, when one was taken
     mfu: Mfu
     gpu: GpuUse | None = None  # never on a CPU
     memory: DeviceMemory | None = None  # of the GPU

@@ -66,7 +66,8 @@ def _read(name: str, file: str, run: Run) -> SourceLines | None:
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE:
             return None
-        changed = path.stat().st_mtime > _started_unix_s(run)
+        started_unix_s = min((launch.started_unix_s for launch in run.launches), default=math.inf)
+        changed = path.stat().st_mtime > started_unix_s
         lines = [] if changed else path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
@@ -95,10 +96,6 @@ def _around(lines: Sequence[str], marked: int) -> tuple[int, int]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _started_unix_s(run: Run) -> float:
-    return min((launch.started_unix_s for launch in run.launches), default=math.inf)
 
 
 def _dedented(lines: Sequence[str]) -> list[str]:

@@ -30,7 +30,8 @@ shows it as a percentage of the GPU's peak rate.
 
 def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP001, or None if it does not apply."""
-    busy = min([sum(analysis.shares[name] for name in ("forward", "backward", "optimizer")), *_utilization(analysis)])
+    used = [gpu.utilization for _, gpu in analysis.gpus if gpu.utilization is not None]
+    busy = min([sum(analysis.shares[name] for name in ("forward", "backward", "optimizer")), *used])
     if busy < 0.85:
         return None
     rank = analysis.first
@@ -55,10 +56,6 @@ def check(analysis: RunAnalysis) -> Finding | None:
         remedies=[],
         summary=f"the GPU or CPU computes during {units.percent(busy)} of the time",
     )
-
-
-def _utilization(analysis: RunAnalysis) -> list[float]:
-    return [gpu.utilization for _, gpu in analysis.gpus if gpu.utilization is not None]
 
 
 def _mfu(mfu: Mfu) -> list[Evidence]:

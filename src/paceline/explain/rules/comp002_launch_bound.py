@@ -7,7 +7,7 @@ from paceline.explain import words
 from paceline.explain.analysis import captures as spans
 from paceline.explain.analysis.breakdown import profiled_part
 from paceline.explain.analysis.gains import at_most
-from paceline.explain.analysis.profiler_window import Window
+from paceline.explain.analysis.profiler_window import ProfilerWindow
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -105,7 +105,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _share_on_cpu(window: Window, compute: float) -> float | None:
+def _share_on_cpu(window: ProfilerWindow, compute: float) -> float | None:
     filled = window.operator_s / max(window.wall_s, 1e-9)
     small = window.tiny_share * filled + max(0.0, compute - filled)
     return min(small, compute) if small >= 0.5 * compute else None

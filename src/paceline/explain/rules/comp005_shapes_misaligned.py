@@ -8,7 +8,7 @@ from paceline.core import units
 from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.loader_model import WORTH
 from paceline.explain.analysis.mfu import number_format
-from paceline.explain.analysis.profiler_window import Product
+from paceline.explain.analysis.profiler_window import MatrixProduct
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, matrix_share
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -51,7 +51,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     if analysis.on_cpu or multiple is None or rank.window is None or rank.window.matrix_work is None:
         return None
     products = rank.window.matrix_work.products
-    odd = [p for p in products if _is_odd(p, multiple)]
+    odd = [p for p in products if any(size % multiple for size in (p.m, p.n, p.k))]
     total = sum(rank.window.matrix_work.flops.values())
     part = sum(p.flops for p in odd) / total if total else 0.0
     share = (matrix_share(rank) or 0.0) * part
@@ -80,11 +80,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _is_odd(product: Product, multiple: int) -> bool:
-    return any(size % multiple for size in (product.m, product.n, product.k))
-
-
-def _worst(odd: Sequence[Product], multiple: int) -> str:
+def _worst(odd: Sequence[MatrixProduct], multiple: int) -> str:
     """Name the unaligned dimension with the most operations."""
     weight: dict[int, float] = {}
     for product in odd:
@@ -94,7 +90,7 @@ def _worst(odd: Sequence[Product], multiple: int) -> str:
     return f"the dimension of {max(weight, key=lambda size: weight[size]):,}"
 
 
-def _evidence(rank: RankAnalysis, odd: Sequence[Product], part: float, multiple: int) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, odd: Sequence[MatrixProduct], part: float, multiple: int) -> list[Evidence]:
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(

@@ -73,7 +73,7 @@ def check_traces(traces: Traces) -> Finding | None:
         evidence=_evidence(rank, parts),
         remedies=[],
         summary=f"the GPU is idle during {units.percent(share)} of the captured time, and the capture does not show "
-        f"why; most of the idle time is {_largest(parts)}",
+        f"why; most of the idle time is {_NAMED[max(parts, key=lambda name: parts[name])]}",
     )
 
 
@@ -89,10 +89,6 @@ def _unexplained(rank: RankTrace, explained: set[str]) -> dict[str, int]:
 
 def _share(rank: RankTrace, parts: dict[str, int]) -> float:
     return sum(parts.values()) / _captured_ns(rank)
-
-
-def _largest(parts: dict[str, int]) -> str:
-    return _NAMED[max(parts, key=lambda name: parts[name])]
 
 
 def _evidence(rank: RankTrace, parts: dict[str, int]) -> Sequence[Evidence]:

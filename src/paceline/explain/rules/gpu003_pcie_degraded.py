@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.explain.analysis.gains import at_most
-from paceline.explain.analysis.gpu import GpuUse, Link, pcie_bytes_per_s
+from paceline.explain.analysis.gpu import GpuUse, PcieLink, pcie_bytes_per_s
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
@@ -70,27 +70,27 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _best_generation(link: Link) -> int:
+def _best_generation(link: PcieLink) -> int:
     return max(link.max_generation, link.card_max_generation or 0)
 
 
-def _is_degraded(link: Link) -> bool:
+def _is_degraded(link: PcieLink) -> bool:
     slower = link.generation < _best_generation(link) or link.lanes < link.max_lanes
     return slower and link.readings >= _LEAST_READINGS
 
 
-def _rate(link: Link) -> float | None:
+def _rate(link: PcieLink) -> float | None:
     return pcie_bytes_per_s(link.generation, link.lanes)
 
 
-def _gain(link: Link, share: float) -> Gain | None:
+def _gain(link: PcieLink, share: float) -> Gain | None:
     now, best = _rate(link), pcie_bytes_per_s(_best_generation(link), link.max_lanes)
     if share < _WORTH or now is None or best is None:
         return None
     return at_most(share * (1 - now / best))
 
 
-def _evidence(gpu: GpuUse, link: Link, share: float) -> list[Evidence]:
+def _evidence(gpu: GpuUse, link: PcieLink, share: float) -> list[Evidence]:
     found = [
         Evidence(
             text=f"the PCIe link of GPU {gpu.index} ({gpu.name}) was at most PCIe {link.generation}.0 with "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.hardware.cgroup import Group, cpu_group, memory_group
+from paceline.hardware.cgroup import ControlGroup, cpu_group, memory_group
 from paceline.hardware.host import Host, held_bytes
 from paceline.hardware.operating_system import HostFiles
 from paceline.observe.gauges import counters
@@ -274,7 +274,7 @@ def _rdma_ports(files: HostFiles) -> list[str]:
     ]
 
 
-def _oom_source(files: HostFiles, memory: Group) -> str:
+def _oom_source(files: HostFiles, memory: ControlGroup) -> str:
     """Return the file that counts kills for memory: our group's where it does, else the whole host's."""
     name = {1: "memory.oom_control", 2: "memory.events"}.get(memory.version)
     own = f"{memory.folder}/{name}"
