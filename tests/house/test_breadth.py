@@ -48,7 +48,7 @@ UNCLEAR_WORDS = frozenset(
     """
     crew automaton scribe moment gate weave tally shadow overlay kept weightless presence leftovers warden
     births child catch witness conducted held told confirmed roots again player workshop contest race
-    kin proofs ledger situation facts supply played turns regret fits zoo animal here paired
+    kin proofs ledger situation facts supply played turns regret fits zoo animal here
     surface dealt chance reach spread gallery loose salvage graded house room
     """.split()  # noqa: SIM905
 )

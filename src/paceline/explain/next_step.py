@@ -61,7 +61,7 @@ def after_run(
         None if launch is None or _failed(diagnosis) else _search(diagnosis, verdict, launch),
         None if launch is None else _corrected(diagnosis, launch),
         None if verdict is None else _page(verdict, failed=_failed(diagnosis)),
-        None if launch is None else _again(diagnosis, launch),
+        None if launch is None else _repeated(diagnosis, launch),
     ]
     found = next((step for step in steps if step is not None), None)
     return found or NextStep(text="see the report again", command=f"paceline report {diagnosis.run_id}")
@@ -132,7 +132,7 @@ def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     return NextStep(text="correct the error, then run the program again", command=command)
 
 
-def _again(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
+def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     """Return what to do after a run without a verdict; None if there is nothing to do."""
     program = as_typed(launch.command)
     if diagnosis.ended == RUNNING:

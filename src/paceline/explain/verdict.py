@@ -127,8 +127,8 @@ def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> l
             found.append(finding)
             continue
         phases = _phases_of(finding.code)
-        room = within_a_step(sum(left[name] for name in phases))
-        found.append(_within_room(finding, room, next((takers[p] for p in phases if p in takers), None)))
+        left_share = within_a_step(sum(left[name] for name in phases))
+        found.append(_within_share_left(finding, left_share, next((takers[p] for p in phases if p in takers), None)))
         _take(left, phases, 1 - 1 / (finding.gain.high if found[-1].gain is None else found[-1].gain.high))
         takers |= {name: finding.code for name in phases if name not in takers}
     return [found[order.index(place)] for place in range(len(found))]
@@ -139,23 +139,23 @@ def _phases_of(code: str) -> Sequence[str]:
 
 
 def _take(left: dict[str, float], phases: Sequence[str], saved: float) -> None:
-    room = sum(left[name] for name in phases)
-    kept = max(0.0, 1 - saved / room) if room > 0 else 0.0
+    left_share = sum(left[name] for name in phases)
+    kept = max(0.0, 1 - saved / left_share) if left_share > 0 else 0.0
     left.update({name: left[name] * kept for name in phases})
 
 
-def _within_room(finding: Finding, room: float, taker: str | None) -> Finding:
+def _within_share_left(finding: Finding, left_share: float, taker: str | None) -> Finding:
     """Bound a finding's gain, and those of its remedies, by the share of the time that is left."""
-    most = 1 / (1 - room)
+    most = 1 / (1 - left_share)
     if finding.gain is None or finding.gain.high <= most * (1 + 1e-9):
         return finding
     told = (
-        f"{taker} may save part of the same time; {100 * room:.2g}% of step time is left for this finding"
+        f"{taker} may save part of the same time; {100 * left_share:.2g}% of step time is left for this finding"
         if taker is not None
-        else f"at most {100 * room:.2g}% of step time can be saved here"
+        else f"at most {100 * left_share:.2g}% of step time can be saved here"
     )
     remedies = [replace(r, gain=_bounded_gain(r.gain, most)) if r.gain is not None else r for r in finding.remedies]
-    overlap = Evidence(text=told, value=room, unit="share of step time")
+    overlap = Evidence(text=told, value=left_share, unit="share of step time")
     return replace(
         finding, gain=_bounded_gain(finding.gain, most), remedies=remedies, evidence=[*finding.evidence, overlap]
     )

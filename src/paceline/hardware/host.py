@@ -124,7 +124,7 @@ def _of_host(files: HostFiles) -> float | None:
     return 1024.0 * kib if kib is not None else None
 
 
-def held_bytes(files: HostFiles, group: ControlGroup) -> int | None:
+def unreclaimable_bytes(files: HostFiles, group: ControlGroup) -> int | None:
     """Return the bytes that a group cannot give back; None where no limit binds, or nothing is told."""
     if group.limit_folder is None:
         return None
@@ -134,7 +134,7 @@ def held_bytes(files: HostFiles, group: ControlGroup) -> int | None:
 
 
 def _of_group(files: HostFiles, group: ControlGroup) -> float | None:
-    held = held_bytes(files, group)
+    held = unreclaimable_bytes(files, group)
     return None if held is None or group.limit is None else max(0.0, group.limit - held)
 
 

@@ -57,11 +57,11 @@ def _of_job(joined: Sequence[Rank], alone: Sequence[Rank]) -> RankSelection:
         f"process {r.pid} trained alone beside the {len(ranks)} ranks; it was left out" for r in alone[:_MOST_NAMED]
     ]
     return RankSelection(
-        ranks=ranks, other_attempts=others, beside=tuple(alone), problems=left_out + _told(ranks, others)
+        ranks=ranks, other_attempts=others, beside=tuple(alone), problems=left_out + _restarts(ranks, others)
     )
 
 
-def _told(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
+def _restarts(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
     if not others:
         return []
     first = ranks[0]

@@ -105,7 +105,7 @@ def runnable_ratio(rank: Rank) -> float:
     return runnable / on_cpu if on_cpu > 0 and not math.isnan(runnable) else 0.0
 
 
-def kept_from_cpu(rank: Rank) -> float:
+def cpu_wait_share(rank: Rank) -> float:
     """Return the share of the time between the first and the last step in which the training thread waited for a CPU.
 
     The thread was ready to run, and other threads, other programs or a CPU quota had the cores. 0 if not measured.
@@ -117,9 +117,9 @@ def kept_from_cpu(rank: Rank) -> float:
     return min(1.0, float(ticks["main_runnable_s"][-1] - ticks["main_runnable_s"][0]) / passed_s)
 
 
-def kept_interval(rank: Rank) -> Interval:
+def cpu_wait_interval(rank: Rank) -> Interval:
     """Return the same share with its 95% interval, from the scatter between ticks (Student's t)."""
-    share = kept_from_cpu(rank)
+    share = cpu_wait_share(rank)
     ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
     passed = np.diff(ticks["time_ns"].astype(np.int64)) / 1e9
     parts = np.diff(ticks["main_runnable_s"])[passed > 0] / passed[passed > 0]

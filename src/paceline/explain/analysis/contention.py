@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paceline.core import units
-from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.breakdown import cpu_wait_share
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding
 
@@ -38,7 +38,7 @@ def taken_by_others(analysis: RunAnalysis) -> float:
     """
     if not others_take_cores(analysis):
         return 0.0
-    return min(_MOST, sum(kept_from_cpu(rank.record) for rank in analysis.ranks))
+    return min(_MOST, sum(cpu_wait_share(rank.record) for rank in analysis.ranks))
 
 
 def with_confidence(findings: Sequence[Finding], analysis: RunAnalysis) -> list[Finding]:
@@ -49,8 +49,8 @@ def with_confidence(findings: Sequence[Finding], analysis: RunAnalysis) -> list[
     if not others_take_cores(analysis):
         return list(findings)
     workers = [r.loader.runnable for r in analysis.ranks if r.loader is not None and r.loader.makers]
-    of_loaders = max([analysis.kept_from_cpu, *workers])
-    return [_lowered(f, of_loaders if f.code.startswith("DATA") else analysis.kept_from_cpu) for f in findings]
+    of_loaders = max([analysis.cpu_wait_share, *workers])
+    return [_lowered(f, of_loaders if f.code.startswith("DATA") else analysis.cpu_wait_share) for f in findings]
 
 
 def _lowered(finding: Finding, kept: float) -> Finding:

@@ -59,7 +59,7 @@ def _unfinished(run: Run) -> str:
     """A launch without an end: it still runs, or paceline itself was killed, or could not write the end down."""
     import os
 
-    if any(_here(launch) and launch.pid == os.getpid() for launch in run.launches):
+    if any(_on_this_host(launch) and launch.pid == os.getpid() for launch in run.launches):
         return "ended; the exit code could not be recorded"
     if any(_alive(launch) for launch in run.launches if launch.exit_code is None):
         return RUNNING
@@ -69,7 +69,7 @@ def _unfinished(run: Run) -> str:
 def _alive(launch: Launch) -> bool:
     from pathlib import Path
 
-    if not _here(launch):
+    if not _on_this_host(launch):
         return True  # on another host: not to be known from here
     try:
         return b"paceline" in Path(f"/proc/{launch.pid}/cmdline").read_bytes()
@@ -77,7 +77,7 @@ def _alive(launch: Launch) -> bool:
         return False
 
 
-def _here(launch: Launch) -> bool:
+def _on_this_host(launch: Launch) -> bool:
     import platform
 
     return launch.host == (platform.node() or "localhost")

@@ -127,7 +127,7 @@ def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
         return None
     lines = run.gauges.get(rank.host, ())
     head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})
-    facts = _facts_of(rank, head.get("gpus") or ())
+    facts = _properties_of(rank, head.get("gpus") or ())
     if facts is None:
         return None
     taken = [x for x in lines if x.get("kind") == "host"]
@@ -144,7 +144,7 @@ def why_no_gpu(run: Run, rank: Rank) -> str | None:
     visible, name = str(rank.meta.get("visible_devices") or ""), str(rank.meta.get("device_name") or "")
     if " MIG " in f"{name} " or "MIG-" in visible:
         return f"the rank trained on a MIG slice ({name or visible}), and the driver gives its readings for whole cards"
-    if _facts_of(rank, cards) is not None:
+    if _properties_of(rank, cards) is not None:
         return "no reading was taken between the first and the last step"
     uuid = rank.meta.get("device_uuid")
     if uuid:
@@ -152,7 +152,7 @@ def why_no_gpu(run: Run, rank: Rank) -> str | None:
     return f"the rank's GPU could not be matched to a card (CUDA_VISIBLE_DEVICES={visible or 'not set'}, no UUID)"
 
 
-def _facts_of(rank: Rank, gpus: Sequence[JsonObject]) -> JsonObject | None:
+def _properties_of(rank: Rank, gpus: Sequence[JsonObject]) -> JsonObject | None:
     """Find the rank's GPU: by its UUID, else by its number where no variable hides or reorders GPUs."""
     uuid = _bare(rank.meta.get("device_uuid"))
     if uuid:

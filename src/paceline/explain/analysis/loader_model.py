@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.statistics import Floats
-from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.breakdown import cpu_wait_share
 from paceline.explain.analysis.loader import loaders_made, made_behind
 from paceline.explain.analysis.run_analysis import TELLABLE_S, RankAnalysis, RunAnalysis
 from paceline.explain.model import Gain
@@ -139,7 +139,7 @@ def loader_model_of(analysis: RunAnalysis, rank: RankAnalysis) -> LoaderModel:
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
         starts=0.0 if loader is None or not in_process else loaders_made(rank.record) / max(1, rank.record.count),
         workers=int(behind) if loader is None else loader.makers,
-        cores=_cores(analysis) / _ranks_here(analysis, rank),
+        cores=_cores(analysis) / _ranks_on_host(analysis, rank),
         free_cores=_free_cores(analysis, rank),
     )
 
@@ -187,10 +187,10 @@ def _free_cores(analysis: RunAnalysis, rank: RankAnalysis) -> float | None:
     if host.others_share <= 0 or host.allowed_cores is None or host.own_cores is None:
         return None
     left = max(host.allowed_cores - (host.other_cores or 0.0), host.own_cores, _LEAST_FREE)
-    return min(left, host.allowed_cores) / _ranks_here(analysis, rank)
+    return min(left, host.allowed_cores) / _ranks_on_host(analysis, rank)
 
 
-def _ranks_here(analysis: RunAnalysis, rank: RankAnalysis) -> int:
+def _ranks_on_host(analysis: RunAnalysis, rank: RankAnalysis) -> int:
     return max(1, sum(r.record.host == rank.record.host for r in analysis.ranks))
 
 
@@ -282,4 +282,4 @@ def _waits_for_a_core(rank: RankAnalysis, more_s: float) -> bool:
     """Say whether waiting for a CPU core, of whoever makes the batches, may explain half of these seconds."""
     if rank.loader is not None and rank.loader.makers:
         return rank.loader.runnable >= _BY_A_CORE * rank.loader.slow_share
-    return kept_from_cpu(rank.record) * rank.total_s >= _BY_A_CORE * more_s
+    return cpu_wait_share(rank.record) * rank.total_s >= _BY_A_CORE * more_s

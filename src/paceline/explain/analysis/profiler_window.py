@@ -29,7 +29,7 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixProduct:
+class ProductSize:
     """Matrix products of one size: (m x k) times (k x n), `batch` at a time, `count` times in the window."""
 
     batch: int
@@ -49,7 +49,7 @@ class MatrixWork:
     """The matrix work of the window."""
 
     flops: Mapping[str, float]  # matmul, convolution, attention
-    products: Sequence[MatrixProduct]  # the largest
+    products: Sequence[ProductSize]  # the largest
     uncounted: Sequence[str]  # what also computes, in a way that shapes do not tell
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from paceline.core.statistics import half_width
-from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.breakdown import cpu_wait_share
 from paceline.explain.analysis.contention import others_take_cores
 from paceline.explain.analysis.loader_model import is_starved
 from paceline.explain.analysis.loss import Exchanges, exchanges_of
@@ -91,7 +91,7 @@ def _half_s(rank: RankAnalysis) -> float:
 
 def _without_a_core_s(rank: RankAnalysis) -> float:
     """Return the seconds a step in which the training thread of a rank was ready and had no CPU core."""
-    return kept_from_cpu(rank.record) * rank.total_s / max(1, len(rank.rows))
+    return cpu_wait_share(rank.record) * rank.total_s / max(1, len(rank.rows))
 
 
 def _mean(rank: RankAnalysis, phase: str) -> float:

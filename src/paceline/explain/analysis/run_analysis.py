@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.explain.analysis.breakdown import (
     break_down,
-    kept_from_cpu,
+    cpu_wait_share,
     of_one_model,
     phase_columns,
     runnable_ratio,
@@ -118,9 +118,9 @@ class RunAnalysis:
         return self.contention > 0.15 or self.host.others_share > 0.15
 
     @property
-    def kept_from_cpu(self) -> float:
+    def cpu_wait_share(self) -> float:
         """Share of the steps' time in which the training thread waited for a CPU, the ranks' median."""
-        return float(np.median([kept_from_cpu(r.record) for r in self.ranks])) if self.ranks else 0.0
+        return float(np.median([cpu_wait_share(r.record) for r in self.ranks])) if self.ranks else 0.0
 
     @property
     def contention(self) -> float:

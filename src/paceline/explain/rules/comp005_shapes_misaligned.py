@@ -8,7 +8,7 @@ from paceline.core import units
 from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.loader_model import WORTH
 from paceline.explain.analysis.mfu import number_format
-from paceline.explain.analysis.profiler_window import MatrixProduct
+from paceline.explain.analysis.profiler_window import ProductSize
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, matrix_share
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -80,7 +80,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _worst(odd: Sequence[MatrixProduct], multiple: int) -> str:
+def _worst(odd: Sequence[ProductSize], multiple: int) -> str:
     """Name the unaligned dimension with the most operations."""
     weight: dict[int, float] = {}
     for product in odd:
@@ -90,7 +90,7 @@ def _worst(odd: Sequence[MatrixProduct], multiple: int) -> str:
     return f"the dimension of {max(weight, key=lambda size: weight[size]):,}"
 
 
-def _evidence(rank: RankAnalysis, odd: Sequence[MatrixProduct], part: float, multiple: int) -> list[Evidence]:
+def _evidence(rank: RankAnalysis, odd: Sequence[ProductSize], part: float, multiple: int) -> list[Evidence]:
     kind = number_format(rank.record, rank.window)
     found = [
         Evidence(

@@ -40,7 +40,7 @@ The page [devices](../reference/devices.md) lists the hardware on which the find
 def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP007, or None if it does not apply."""
     compute = sum(analysis.shares[p] for p in ("forward", "backward", "optimizer"))
-    found = [(r, gpu) for r, gpu in analysis.gpus if _has_room(r) and _is_underfilled(gpu)]
+    found = [(r, gpu) for r, gpu in analysis.gpus if _has_free_memory(r) and _is_underfilled(gpu)]
     if compute < _COMPUTE or not found:
         return None
     rank, gpu = found[0]
@@ -62,7 +62,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
-def _has_room(rank: RankAnalysis) -> bool:
+def _has_free_memory(rank: RankAnalysis) -> bool:
     return rank.memory is not None and rank.memory.peak_allocated < _HALF * rank.memory.total
 
 

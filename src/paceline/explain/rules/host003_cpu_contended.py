@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core import units
 from paceline.core.statistics import Interval
-from paceline.explain.analysis.breakdown import kept_from_cpu, kept_interval
+from paceline.explain.analysis.breakdown import cpu_wait_interval, cpu_wait_share
 from paceline.explain.analysis.gains import saving
 from paceline.explain.analysis.host import HostUse
 from paceline.explain.analysis.run_analysis import RunAnalysis
@@ -36,7 +36,7 @@ program's own threads and workers take, by their share of the CPU time.
 
 def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding HOST003, or None if it does not apply."""
-    host, share = analysis.host, analysis.kept_from_cpu
+    host, share = analysis.host, analysis.cpu_wait_share
     if host.allowed_cores is None or share < 0.1:
         return None
     others = host.others_share
@@ -89,8 +89,8 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 def _kept(analysis: RunAnalysis) -> Interval:
     """Return the median over ranks of the share of time in which the training thread waited for a core."""
-    ranks = sorted(analysis.ranks, key=lambda rank: kept_from_cpu(rank.record))
-    return kept_interval(ranks[len(ranks) // 2].record)
+    ranks = sorted(analysis.ranks, key=lambda rank: cpu_wait_share(rank.record))
+    return cpu_wait_interval(ranks[len(ranks) // 2].record)
 
 
 def _gain(host: HostUse, share: Interval, throttled: float) -> Gain:

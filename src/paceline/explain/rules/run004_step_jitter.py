@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from paceline.core import units
 from paceline.core.statistics import Floats, drift
-from paceline.explain.analysis.breakdown import kept_from_cpu
+from paceline.explain.analysis.breakdown import cpu_wait_share
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
@@ -62,7 +62,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     ratio, trend = drift(busy)
     if excess < _WORTH or (ratio > 1.3 and trend > 0.7):
         return None
-    if not _recurs(slow) or kept_from_cpu(rank.record) >= _EXPLAINED * excess:
+    if not _recurs(slow) or cpu_wait_share(rank.record) >= _EXPLAINED * excess:
         return None
     every = period_of(np.flatnonzero(slow))
     gain = Gain(low=1.0, high=1 / (1 - min(excess, 0.99)), basis="assumed")

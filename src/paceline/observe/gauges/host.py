@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.hardware.cgroup import ControlGroup, cpu_group, memory_group
-from paceline.hardware.host import Host, held_bytes
+from paceline.hardware.host import Host, unreclaimable_bytes
 from paceline.hardware.operating_system import HostFiles
 from paceline.observe.gauges import counters
 from paceline.observe.gauges.counters import CoreTicks, DiskCounts, NetworkCounts, Pressure
@@ -64,7 +64,7 @@ class HostReader:
             cores=counters.cores(stat),
             runnable=counters.keyed(stat[stat.find("procs_running") :]).get("procs_running"),
             memory=counters.keyed(read("/proc/meminfo")),
-            group_bytes=held_bytes(self._files, self._memory),
+            group_bytes=unreclaimable_bytes(self._files, self._memory),
             paging=paging,
             disks=counters.disks(read("/proc/diskstats") or "", self._disks),
             network=counters.network(read("/proc/net/dev") or "", self._interfaces),
