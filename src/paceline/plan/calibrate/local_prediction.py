@@ -280,7 +280,8 @@ def predict_program(
     parts = {name: took_s * pace for name, took_s in parts.items()}
     parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))  # measured now
     step_s = sum(parts.values())
-    off = 1.28 * math.hypot(rate.scatter, _spread(place.reference))
+    drift = (place.reference.high - place.reference.low) / 2 / place.reference.seconds  # of the machine meanwhile
+    off = 1.28 * math.hypot(rate.scatter, drift)
     memory = _held(counts, rate, _before(note, place, profile), gradients)
     return LocalPrediction(
         step_s=step_s,
@@ -296,11 +297,6 @@ def predict_program(
 
 
 _REASON = "the program reads values of tensors, or its optimizer does not run on the meta device"
-
-
-def _spread(reference: Figure) -> float:
-    """Return how far the machine's speed wandered meanwhile, as a share."""
-    return (reference.high - reference.low) / 2 / reference.seconds
 
 
 def _another_speed(pace: float) -> Iterator[str]:

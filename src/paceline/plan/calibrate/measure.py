@@ -194,7 +194,8 @@ def _block(task: dict[str, Any]) -> dict[str, Any]:
         at = time.perf_counter()
         beside = _steps(trainee.step, wait, task)
         beside_s = time.perf_counter() - at
-    peak, pace = _peak_bytes(torch, device), _reference_speed(torch, device)
+    peak = int(torch.cuda.max_memory_reserved()) if device.type == "cuda" else resident_bytes()["peak"]
+    pace = _reference_speed(torch, device)
     reference = [pace.now(), time_work(pace.work, wait, 0.05).seconds]
     counted = operators_of(trainee.step)
     if together:
@@ -224,10 +225,6 @@ def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, A
         if switches() == before:
             clean.append(taken[-1])
     return clean if len(clean) >= _LEAST_STEPS else taken
-
-
-def _peak_bytes(torch: Any, device: Any) -> int | None:
-    return int(torch.cuda.max_memory_reserved()) if device.type == "cuda" else resident_bytes()["peak"]
 
 
 def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:

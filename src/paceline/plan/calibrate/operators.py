@@ -21,6 +21,7 @@ _VIEWS = frozenset(
     )
 )
 _BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint8": 1, "int8": 1, "bool": 1}
+_BY_ROWS = ("norm", "softmax", "sum", "mean", "max", "embedding", "nll")  # their time depends on the row length too
 _STEP_PARTS = {"product": "matrix", "convolution": "convolution", "attention": "attention", FREE: "host"}
 
 
@@ -129,12 +130,8 @@ def _moving(operator: Mapping[str, Any], tensors: Sequence[_Tensor], moved: floa
     largest = max((each for each in tensors), key=lambda each: each.size, default=None)
     row = largest.shape[-1] if largest is not None and largest.shape else 1
     whole = max(moved, 4.0 * _numbers(operator["args"])) if not tensors else moved
-    sizes = (max(whole, 4.0), float(row)) if _by_rows(name) else (max(whole, 4.0),)
+    sizes = (max(whole, 4.0), float(row)) if any(word in name for word in _BY_ROWS) else (max(whole, 4.0),)
     return OperatorKind(f"each.{name.removeprefix('aten.')}.{dtype}", _positive(sizes), max(whole, 4.0), moved)
-
-
-def _by_rows(name: str) -> bool:
-    return any(word in name for word in ("norm", "softmax", "sum", "mean", "max", "embedding", "nll"))
 
 
 def _numbers(args: Sequence[Any]) -> int:

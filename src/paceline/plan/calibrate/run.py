@@ -118,7 +118,9 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
         tell(0.0, "measuring bandwidths, latencies and storage")
         machine = _machine(effort, folder, cores)
         devices = machine["described"]["devices"]
-        ranks, effort = _ranks(effort, devices), _filling(effort) if devices else effort
+        ranks = _ranks(effort, devices)
+        if devices and effort.animals is GRID:  # small models do not fill accelerators
+            effort = replace(effort, animals=LARGE, blocks=LARGE_BLOCKS)
         stages = _Stages(effort, ranks, tell)
         places = [_place(effort, Path(scratch), 1, cores, stages)]
         if ranks > 1:
@@ -176,11 +178,6 @@ def _threads(environment: Mapping[str, str]) -> int:
     """Return the number of threads of a single run: OMP_NUM_THREADS, or all cores."""
     given = environment.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else max(1, int(this_host().allowed_cores))
-
-
-def _filling(effort: Effort) -> Effort:
-    """Return an effort whose models are large enough for accelerators."""
-    return replace(effort, animals=LARGE, blocks=LARGE_BLOCKS) if effort.animals is GRID else effort
 
 
 def _ranks(effort: Effort, devices: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.plan.cost.case import Case, Cluster, Layout, Training
-from paceline.plan.cost.machines import SIXTEEN, ceiling, domain, link_bytes_per_s, network_bytes_per_s
+from paceline.plan.cost.machines import ELEMENT_BYTES, SIXTEEN, ceiling, domain, link_bytes_per_s, network_bytes_per_s
 from paceline.plan.models.architecture import Model, Transformer
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,6 @@ _OF_MODEL = (
     "head_blocks",
 )
 _DEEP = {"lora": 1.0, "lora_all": 1.0, "adapter_v2": 2.0}
-_FORMAT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +140,13 @@ def columns_of(cases: Sequence[Case]) -> Columns:
     """
     parts = [
         (_once(lambda case: _model(case.model), cases, lambda case: (id(case.model),))),
-        (_once(_hardware, cases, lambda case: (id(case.cluster), case.training.precision))),
+        (
+            _once(
+                lambda case: _cluster(case.cluster, case.training.precision),
+                cases,
+                lambda case: (id(case.cluster), case.training.precision),
+            )
+        ),
         [_choices(case.layout, case.training) for case in cases],
     ]
     return Columns(**_side_by_side(parts))
@@ -228,15 +233,11 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "weight_bytes": how.weight_bytes,
         "gradient_bytes": how.gradient_bytes,
         "optimizer_bytes": how.optimizer_bytes,
-        "element_bytes": _FORMAT_BYTES[how.precision],
+        "element_bytes": ELEMENT_BYTES[how.precision],
         "low_bits": float(how.precision in ("fp8", "fp4")),
         "four_bits": float(how.precision == "fp4"),
         "wide": float(how.precision in ("fp32", "tf32")),
     } | {axis: float(getattr(layout, axis)) for axis in ("dp", "shard", "tp", "pp", "cp", "ep")}
-
-
-def _hardware(case: Case) -> dict[str, float]:
-    return _cluster(case.cluster, case.training.precision)
 
 
 def _cluster(cluster: Cluster, how: str) -> dict[str, float]:

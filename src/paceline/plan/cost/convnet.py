@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from paceline.plan.cost.case import Case
 from paceline.plan.cost.constants import Constants
-from paceline.plan.cost.machines import ceiling, link_bytes_per_s, network_bytes_per_s
+from paceline.plan.cost.machines import ELEMENT_BYTES, ceiling, link_bytes_per_s, network_bytes_per_s
 from paceline.plan.models.architecture import ConvNet
 
 _LAUNCHES = 12.0  # kernels of a convolution with what follows it, both passes
 _PLAIN_FP32 = 1.5  # fp32 without tensor cores comes nearer to its ceiling than formats with them
-_MAP_BYTES = {"fp32": 4.0, "tf32": 4.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     speed = ceiling(gpu, how.precision)
     share = k.conv_share * (k.conv_tf32 if how.precision == "tf32" else _PLAIN_FP32 if how.precision == "fp32" else 1.0)
     matrix = 3 * samples * (model.flops - model.narrow_flops) / (share * speed)
-    width = _MAP_BYTES.get(how.precision, 2.0)
+    width = ELEMENT_BYTES[how.precision]
     narrow = 3 * samples * model.narrow_flops / (k.conv_narrow * speed)
     passes = k.conv_passes_volta if gpu.architecture in ("Volta", "Pascal") else k.conv_passes
     passes *= k.conv_swish if model.gated else 1.0
@@ -61,7 +60,8 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     reduce = _reduce_s(case, k, model.params * 4.0, busy)
     optimizer = model.params * 20.0 / gpu.memory_bytes_per_s
     compute = busy + launch + reduce + optimizer
-    feeding = samples * case.cluster.count / case.cluster.nodes / _decoded(case, k)
+    decoded_per_s = k.images_volta if gpu.architecture == "Volta" else k.images_ampere  # by the processors of a node
+    feeding = samples * case.cluster.count / case.cluster.nodes / decoded_per_s
     data = (compute**4 + feeding**4) ** 0.25 - compute
     return ConvStep(
         matrix=matrix + narrow,
@@ -91,11 +91,6 @@ def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> f
     return k.reduce_exposed * min(sent, busy) + max(0.0, sent - busy)
 
 
-def _decoded(case: Case, k: Constants) -> float:
-    """Return the images per second that the processors of a node of the GPU's generation decode."""
-    return k.images_volta if case.cluster.gpu.architecture == "Volta" else k.images_ampere
-
-
 def conv_parts(case: Case, k: Constants) -> dict[str, float]:
     """Predict the memory by part in bytes; autocast keeps a 16-bit copy of the weights.
 
@@ -105,7 +100,7 @@ def conv_parts(case: Case, k: Constants) -> dict[str, float]:
     model, how = case.model, case.training
     if not isinstance(model, ConvNet):
         raise TypeError(f"{model.name} is not a convolutional network")
-    width = 4.0 if how.precision in ("fp32", "tf32") else 2.0
+    width = ELEMENT_BYTES[how.precision]
     return {
         "weights": model.params * (how.weight_bytes + (width if width < how.weight_bytes else 0.0)),
         "gradients": model.params * how.gradient_bytes,

@@ -21,6 +21,8 @@ from paceline.plan.cost.case import Cluster
 
 # One number format of matrix products per word that configurations use.
 FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+# Bytes of a tensor element that is kept for the backward pass; products below 16 bits keep 16-bit inputs.
+ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0, "fp4": 2.0}
 SIXTEEN = ("fp16", "bf16")
 
 # Usual adapters of a training node, per GPU and one way, in bytes/s: DGX-1 4 x 100 Gb/s for 8 (but p3dn 100 for 8),

@@ -280,19 +280,14 @@ def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTi
         "stages": m * _hand_s(c, k),
     }
     reduce, optimizer = _reduce_s(c, k, pace.blocks * compute), _optimizer_s(c)
-    total = pace.pipeline_s + reduce + optimizer
+    total, bubble = pace.pipeline_s + reduce + optimizer, pace.pipeline_s - sum(parts.values(), start=0.0 * m)
     return StepTime(
         **parts,
         reduce=reduce,
-        bubble=_rest(pace.pipeline_s, sum(parts.values(), start=0.0 * m)),
+        bubble=np.where(np.abs(bubble) > _ROUNDING * pace.pipeline_s, bubble, 0.0),
         optimizer=optimizer,
         rest=k.step_s + k.imbalance * np.log2(np.maximum(c.nodes, 1.0)) * total,
     )
-
-
-def _rest(whole: Floats, parts: Floats) -> Floats:
-    """Return what parts leave of a whole, where that is more than their sum's rounding."""
-    return np.where(np.abs(whole - parts) > _ROUNDING * whole, whole - parts, 0.0)
 
 
 def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> PipelinePace:
@@ -320,16 +315,8 @@ def _hand_s(c: Columns, k: Constants) -> Floats:
 
 def sent_s(c: Columns, k: Constants) -> Floats:
     """Return the time of one message between neighbours in a pipeline."""
-    return np.where(c.pp > 1, hand_over_s(c, k, _stage_bytes(c), _stride(c)), 0.0)
-
-
-def _stride(c: Columns) -> Floats:
-    """Ranks between neighbours in a pipeline."""
-    return c.gpus / c.pp
-
-
-def _stage_bytes(c: Columns) -> Floats:
-    return tokens(c) * c.hidden * c.element_bytes / c.tp
+    sent_bytes = tokens(c) * c.hidden * c.element_bytes / c.tp
+    return np.where(c.pp > 1, hand_over_s(c, k, sent_bytes, c.gpus / c.pp), 0.0)
 
 
 def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:

@@ -13,6 +13,14 @@ from paceline.core.errors import UsageError
 
 Kernels = Literal["eager", "fused"]
 
+# Values where neither a user nor a file says.
+USUAL_SEQ = 2048
+USUAL_TOP_K = 2
+MASKED_SHARE = 0.16  # of the positions of a sample, which a masked language model predicts
+
+# What an error proposes if a model cannot be read.
+DESCRIBE_BY_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:

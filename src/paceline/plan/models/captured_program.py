@@ -9,10 +9,10 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.plan.models.adapters import Adapted, AdapterPair, adapted_model, frozen_part, pairs_of
-from paceline.plan.models.architecture import Kernels, Model, Transformer
+from paceline.plan.models.architecture import DESCRIBE_BY_NUMBERS, Kernels, Model, Transformer
 from paceline.plan.models.module_tree import ModulePart, image_network_of, module_part, transformer_of
 
-_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32 --seq 4096"
+_NUMBERS = f"{DESCRIBE_BY_NUMBERS} --seq 4096"
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
 _ALL = 0.95  # share of the weights that an optimizer must have for a plan to hold
 _ADAM_BYTES = 8.0
@@ -95,7 +95,7 @@ def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, 
     """Return the model, and the samples of a forward pass."""
     name, batch = note["model"]["class"], note["batch"]
     products = note.get("products", [])
-    if batch is not None and not batch["whole_numbers"] and any(map(_convolves, products)):
+    if batch is not None and not batch["whole_numbers"] and any(each["kind"] == "convolution" for each in products):
         samples = batch["shape"][0]
         return image_network_of(module, name, products, note["kept"], samples), samples
     samples, seq = _batch(note, name, numbers.get("seq"))
@@ -110,10 +110,6 @@ def _with_output(found: Transformer, note: Mapping[str, Any]) -> Transformer:
     if found.tied and made and not wide and not any(found.vocab in shape for shape in made):
         return replace(found, head_share=1.0 / found.seq, causal=False)
     return found
-
-
-def _convolves(product: Mapping[str, Any]) -> bool:
-    return bool(product["kind"] == "convolution")
 
 
 def _batch(note: Mapping[str, Any], name: str, seq: int | None) -> tuple[int, int]:

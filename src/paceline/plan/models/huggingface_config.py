@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.architecture import Transformer
+from paceline.plan.models.architecture import DESCRIBE_BY_NUMBERS, MASKED_SHARE, USUAL_SEQ, Transformer
 
-_USUAL_SEQ = 2048
 _USUAL_LABELS = 1000
-_MASKED = 0.16  # of the positions of a sample are told by a masked language model
 
 _ENCODERS = [
     "bert",
@@ -64,7 +62,6 @@ _OTHERS = {
     "jamba": "most of its blocks have no attention",
 }
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
-_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
 
 
 def transformer_from_config(path: Path) -> Transformer:
@@ -115,7 +112,7 @@ class _ConfigFile:
         name = next((each for each in names if self.has(each)), None)
         if name is None:
             if default is None:
-                raise UsageError(f"{self.path} has no {names[0]}; {_NUMBERS}")
+                raise UsageError(f"{self.path} has no {names[0]}; {DESCRIBE_BY_NUMBERS}")
             return default
         value = self.config[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -125,7 +122,9 @@ class _ConfigFile:
 
 def _transformer(said: _ConfigFile) -> Transformer:
     if said.kind in _OTHERS:
-        raise UsageError(f"{said.path} describes {said.kind}, which is not supported: {_OTHERS[said.kind]}; {_NUMBERS}")
+        raise UsageError(
+            f"{said.path} describes {said.kind}, which is not supported: {_OTHERS[said.kind]}; {DESCRIBE_BY_NUMBERS}"
+        )
     if said.config.get("is_encoder_decoder") or said.has("decoder_layers", "num_decoder_layers") or said.kind == "t5":
         return _two_stacks(said)
     if said.has("image_size") and said.has("patch_size"):
@@ -150,12 +149,12 @@ def _one_stack(said: _ConfigFile) -> Transformer:
         kv_heads=_kv_heads(said, heads),
         ffn=said.number("intermediate_size_mlp", default=ffn),
         vocab=said.number("vocab_size"),
-        seq=said.number(*positions, default=_USUAL_SEQ),
+        seq=said.number(*positions, default=USUAL_SEQ),
         positions=said.number(*positions, default=0) if learned else 0,
         gated=not plain,
         tied=_tied(said),
         causal=not encoder,
-        head_share=_MASKED if encoder else 1.0,
+        head_share=MASKED_SHARE if encoder else 1.0,
         **_latent(said, hidden, heads, head_dim),
         **_experts(said, ffn),
     )

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.architecture import ConvNet, Model, Transformer
+from paceline.plan.models.architecture import (
+    DESCRIBE_BY_NUMBERS,
+    MASKED_SHARE,
+    USUAL_SEQ,
+    USUAL_TOP_K,
+    ConvNet,
+    Model,
+    Transformer,
+)
 from paceline.plan.models.convnets import convnet
 from paceline.plan.models.huggingface_config import transformer_from_config
 
@@ -84,7 +92,7 @@ def transformer_from_numbers(
         gated=gated,
         tied=not gated,
         causal=arch != "bert",
-        head_share=0.16 if arch == "bert" else 1.0,
+        head_share=MASKED_SHARE if arch == "bert" else 1.0,
     )
 
 
@@ -128,7 +136,6 @@ def _row(row: dict[str, str]) -> Transformer:
 
 _APART = 0.1  # share by which the weights may differ from what was said
 _NARROWEST, _WIDEST = 0.5, 8.0  # feed-forward over width
-_USUAL_TOP_K = 2
 
 
 def transformer_from_options(given: Mapping[str, Any], params: float | None, seq: int) -> Transformer:
@@ -178,7 +185,7 @@ def _with_experts(base: Transformer, given: Mapping[str, Any]) -> Transformer:
         if beside:
             raise UsageError(f"--{beside[0].replace('_', '-')} needs --experts")
         return base
-    top_k = given.get("top_k", min(_USUAL_TOP_K, experts))
+    top_k = given.get("top_k", min(USUAL_TOP_K, experts))
     return replace(base, experts=experts, top_k=top_k, expert_ffn=given.get("expert_ffn", base.ffn))
 
 
@@ -204,7 +211,6 @@ def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Tra
     return found
 
 
-_USUAL_SEQ = 2048
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -238,7 +244,7 @@ def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None 
     given = {name: value for name, value in numbers.items() if value is not None}
     params = given.pop("params", None)
     if subject is None:
-        return transformer_from_options(given, params, given.pop("seq", _USUAL_SEQ))
+        return transformer_from_options(given, params, given.pop("seq", USUAL_SEQ))
     if params is not None:
         raise UsageError(
             f"the number of weights of {subject} is already known; leave out --params, or leave out {subject}"
@@ -251,7 +257,7 @@ def _model_named(subject: str, given: dict[str, Any], image: int | None) -> Mode
     if ":" in subject:
         from paceline.plan.models.factory import model_from_factory
 
-        return model_from_factory(subject, given.pop("seq", _USUAL_SEQ), image)
+        return model_from_factory(subject, given.pop("seq", USUAL_SEQ), image)
     if subject.endswith(".json"):
         return transformer_from_config(Path(subject))
     return published_transformer(subject) or _convnet_named(subject)
@@ -263,5 +269,5 @@ def _convnet_named(name: str) -> ConvNet:
     except UsageError:
         raise UsageError(
             f"{name!r} is neither a config.json nor a known model (such as llama-3-8b or resnet-50); "
-            "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
+            f"{DESCRIBE_BY_NUMBERS}"
         ) from None

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.plan.models.architecture import ConvNet, Model, Transformer
+from paceline.plan.models.architecture import DESCRIBE_BY_NUMBERS, USUAL_TOP_K, ConvNet, Model, Transformer
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Experts:
 def experts_of(block: ModulePart, hidden: int) -> Experts | None:
     """Return the experts of a block; None if it has none."""
     named = list(block.named_weights())
-    routed = [(_after(name), weight) for name, weight in named if is_routed(name)]
+    # by what follows the list of experts: the number of an expert, or the name of a stacked weight
+    routed = [(name.partition("expert")[2].split(".")[1], weight) for name, weight in named if is_routed(name)]
     stacked = [weight for _, weight in routed if len(weight.shape) == 3]
     listed = [(number, weight.size) for number, weight in routed if number.isdigit() and len(weight.shape) == 2]
     if stacked:
@@ -131,14 +132,7 @@ def width_of(sizes: Sequence[int], hidden: int) -> Width:
     return Width(ffn=max(1, narrowest // hidden), gated=round(sum(sizes) / narrowest) >= 3)
 
 
-def _after(name: str) -> str:
-    """Return the name after the list of experts: the number of an expert, or the name of a stacked weight."""
-    return name.partition("expert")[2].split(".")[1]
-
-
-_USUAL_TOP_K = 2  # where neither a module nor a config says
 _UNEXPLAINED = 0.05  # share of the weights that may be neither block nor embedding
-_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
 
 
 def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
@@ -149,7 +143,9 @@ def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
     """
     blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
-        raise UsageError(f"{name} has no list of identical blocks with attention, or no embedding; {_NUMBERS}")
+        raise UsageError(
+            f"{name} has no list of identical blocks with attention, or no embedding; {DESCRIBE_BY_NUMBERS}"
+        )
     vocab, hidden = embedding.shape
     tied = not _has_output(module, embedding)
     found = Transformer(
@@ -169,7 +165,7 @@ def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden
     width = _width([block for block in blocks if not experts_of(block, hidden)], hidden) or (sparse and sparse[0].each)
     if not attention or not width:
         raise UsageError(
-            f"Paceline recognized no attention and feed-forward layers in the blocks of {name}; {_NUMBERS}"
+            f"Paceline recognized no attention and feed-forward layers in the blocks of {name}; {DESCRIBE_BY_NUMBERS}"
         )
     attention_weights = sum(each.size for each in attention)
     heads = next((part.heads for part in _near(module, blocks) if part.heads), max(1, hidden // 64))
@@ -204,7 +200,7 @@ def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, 
     first = sparse[0]
     return {
         "experts": first.count,
-        "top_k": min(top_k or _USUAL_TOP_K, first.count),
+        "top_k": min(top_k or USUAL_TOP_K, first.count),
         "expert_ffn": first.each.ffn,
         "shared_ffn": first.shared_ffn,
         "dense_layers": blocks - len(sparse),
@@ -260,7 +256,7 @@ def _explained(found: Transformer, params: int) -> Transformer:
     if not math.isclose(found.params, params, rel_tol=_UNEXPLAINED):
         raise UsageError(
             f"{found.name} has {params / 1e6:,.1f} million weights, but {found.layers} blocks of width {found.hidden} "
-            f"and their embeddings account for {found.params / 1e6:,.1f} million; {_NUMBERS}"
+            f"and their embeddings account for {found.params / 1e6:,.1f} million; {DESCRIBE_BY_NUMBERS}"
         )
     return found
 

@@ -10,7 +10,7 @@ from paceline.plan.cost.constants import SURE, Fitted, probability
 from paceline.plan.cost.convnet import conv_step, held_by_replica
 from paceline.plan.cost.plan import Plan
 from paceline.plan.models.architecture import ConvNet
-from paceline.plan.search.wish import SearchResult, Wish
+from paceline.plan.search.wish import SearchResult, Wish, unbeaten
 
 
 def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
@@ -47,10 +47,7 @@ def search_convnet(wish: Wish, model: ConvNet, fitted: Fitted) -> SearchResult:
         wish.micro_batch,
     )
     plans = sorted((_replica(case, fitted) for case in cases), key=lambda plan: (plan.step_s, plan.memory_bytes))
-    front: list[Plan] = []
-    for plan in plans:
-        if plan.fits >= SURE and (not front or plan.memory_bytes < front[-1].memory_bytes):
-            front.append(plan)
+    front = unbeaten([plan for plan in plans if plan.fits >= SURE], lambda plan: plan.memory_bytes)
     unsure = sum(plan.fits < SURE for plan in plans)
     counts = {
         "may not fit in memory, mostly because of activations": unsure,

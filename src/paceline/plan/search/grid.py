@@ -208,7 +208,10 @@ def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute
     if layout.pp == 1:
         yield "1f1b", 1
         return
-    for schedule in [question.schedule] if question.schedule else _usual_schedules(question.kernels):
+    usual: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    if question.kernels == "eager":
+        usual = (*usual, "zero-bubble")
+    for schedule in [question.schedule] if question.schedule else usual:
         chunked = schedule in CHUNKED
         if micro_steps < layout.pp or (chunked and micro_steps % layout.pp):
             continue
@@ -218,10 +221,6 @@ def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute
         for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:
             if layout.pp * chunks <= question.model.layers:
                 yield schedule, chunks
-
-
-def _usual_schedules(kernels: Kernels) -> tuple[Schedule, ...]:
-    return ("1f1b", "interleaved", "zero-bubble") if kernels == "eager" else ("1f1b", "interleaved")
 
 
 def _divisors(number: int) -> list[int]:

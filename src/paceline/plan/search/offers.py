@@ -16,7 +16,7 @@ from paceline.plan.cost.machines import Machines, gpu_of_instance, machines_of_i
 from paceline.plan.cost.money import SpotRisk, spot_risk
 from paceline.plan.cost.plan import Plan
 from paceline.plan.search.search import search
-from paceline.plan.search.wish import SearchResult, Wish
+from paceline.plan.search.wish import SearchResult, Wish, unbeaten
 
 _NODES = (1, 2, 4, 8, 16, 32)
 
@@ -88,23 +88,19 @@ def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> 
             else:
                 refused["over a limit"] += 1
     found.sort(key=lambda each: (each.usd, each.hours))
-    best = _unbeaten(found)
-    closer = [_closer(each, wish, steps, fitted) for each in best]
+    best = unbeaten(found, lambda offer: offer.hours)  # the cheapest first
+    simulated = [search(replace(wish, cluster=each.machines.cluster), fitted) for each in best]
+    closer = [_priced(each.machines, result, steps, fitted) for each, result in zip(best, simulated, strict=True)]
     kept = tuple(each for each in closer if _within(each, limits))
     refused["over a limit"] += len(closer) - len(kept)
     if not kept:
-        raise UsageError(
-            f"no instance in the table qualifies: {_in_words(refused)}; change --max-price, --deadline or --region"
-        )
+        reasons = ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
+        raise UsageError(f"no instance in the table qualifies: {reasons}; change --max-price, --deadline or --region")
     return Offers(
         best=kept,
         beaten=tuple(each for each in found if each not in best),
         refused={why: count for why, count in refused.items() if count},
     )
-
-
-def _in_words(refused: Counter[str]) -> str:
-    return ", ".join(f"{count} {why}" for why, count in refused.items() if count) or "no instance in that region"
 
 
 def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> MachineOffer | str:
@@ -125,11 +121,6 @@ def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted)
     return _priced(machines, found, steps, fitted) if found.plans else "does not fit"
 
 
-def _closer(offer: MachineOffer, wish: Wish, steps: int, fitted: Fitted) -> MachineOffer:
-    """Plan once more, with pipelines played."""
-    return _priced(offer.machines, search(replace(wish, cluster=offer.machines.cluster), fitted), steps, fitted)
-
-
 def _priced(machines: Machines, found: SearchResult, steps: int, fitted: Fitted) -> MachineOffer:
     plan = found.plans[0]
     hours = plan.step_s * steps / 3600
@@ -145,15 +136,6 @@ def _within(offer: MachineOffer, limits: OfferLimits) -> bool:
     return (limits.usd_per_hour is None or rate <= limits.usd_per_hour) and (
         limits.hours is None or offer.hours <= limits.hours
     )
-
-
-def _unbeaten(found: Sequence[MachineOffer]) -> list[MachineOffer]:
-    """Return the offers that no cheaper one beats in time; the offers are ordered by price."""
-    kept: list[MachineOffer] = []
-    for offer in found:
-        if not kept or offer.hours < kept[-1].hours:
-            kept.append(offer)
-    return kept
 
 
 def _distinct(table: Sequence[Instance]) -> list[Instance]:

@@ -47,10 +47,11 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
     grid = grid_of(_grid_query(wish, wish.model))
     refused = Counter(dict(grid.refused))
     if grid.columns is None:
+        reasons = "; ".join(f"{count}: {why}" for why, count in refused.items()) or "none possible"
         raise UsageError(
             f"no parallel layout splits {wish.cluster.count} GPUs, {wish.model.layers} blocks, {wish.model.heads} "
             f"heads and a "
-            f"batch of {wish.global_batch} evenly ({_in_words(refused)}); change --batch, or the number of GPUs"
+            f"batch of {wish.global_batch} evenly ({reasons}); change --batch, or the number of GPUs"
         )
     c = on_cluster(grid.columns, wish.cluster, wish.precision)
     cases = _Cases(wish, grid.choices)
@@ -162,10 +163,6 @@ def _grid_query(wish: Wish, model: Transformer) -> GridQuery:
         states=wish.states,
         adapted=wish.adapted,
     )
-
-
-def _in_words(refused: Counter[str]) -> str:
-    return "; ".join(f"{count}: {why}" for why, count in refused.items()) or "none possible"
 
 
 def largest_batch(plan: Plan, fitted: Fitted) -> int:

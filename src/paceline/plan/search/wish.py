@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from paceline.plan.cost.case import Cluster, Layout, Recompute, Schedule
 from paceline.plan.cost.plan import Plan
@@ -21,6 +23,7 @@ OPTIMIZER_BYTES = {
 }
 USUAL_OPTIMIZER = "adamw"
 
+Candidate = TypeVar("Candidate")
 _WAYS: tuple[Recompute, ...] = ("none", "cheap", "half", "full")
 
 
@@ -52,6 +55,15 @@ class Wish:
     optimizer: str = USUAL_OPTIMIZER
     states: tuple[float, float, float] = (4.0, 4.0, 8.0)  # fp32 with autocast, as `paceline.train` keeps them
     adapted: Adapted = Adapted()
+
+
+def unbeaten(candidates: Sequence[Candidate], value: Callable[[Candidate], float]) -> list[Candidate]:
+    """Return the candidates whose value is below that of all before them."""
+    kept: list[Candidate] = []
+    for each in candidates:
+        if not kept or value(each) < value(kept[-1]):
+            kept.append(each)
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,9 +100,7 @@ def _grouped(
 
 
 def _errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> PredictionErrors:
-    compared = [
-        (row, row.step_s, found.step_s) for row, found in pairs if row.step_s and found.step_s and not row.out_of_memory
-    ]
+    compared = _compared(pairs)
     time = [abs(predicted / measured - 1) for _, measured, predicted in compared]
     memory = [
         abs(found.memory_bytes / row.memory_bytes - 1)
@@ -123,6 +121,13 @@ def _errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> PredictionError
         order=_order([(row.source, measured, predicted) for row, measured, predicted in compared]),
         order_in_sweeps=_order([_per_sample(*each) for each in compared], apart=_APART),
     )
+
+
+def _compared(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> list[tuple[PublishedRow, float, float]]:
+    """Return the rows whose step time is compared, with measured and predicted time."""
+    return [
+        (row, row.step_s, found.step_s) for row, found in pairs if row.step_s and found.step_s and not row.out_of_memory
+    ]
 
 
 def _per_sample(row: PublishedRow, measured: float, predicted: float) -> tuple[str, float, float]:
@@ -190,11 +195,9 @@ class Regret:
 
 def regret(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> Regret:
     """Return the regret of choosing by predictions."""
-    sweeps: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row, found in pairs:
-        if row.step_s and found.step_s and not row.out_of_memory:
-            batch = row.timed[0].global_batch
-            sweeps.setdefault((row.source, row.sweep), []).append((found.step_s / batch, row.step_s / batch))
+    sweeps: dict[str, list[tuple[float, float]]] = {}
+    for sweep, measured, predicted in (_per_sample(*each) for each in _compared(pairs)):
+        sweeps.setdefault(sweep, []).append((predicted, measured))
     losses = [_loss(members) for members in sweeps.values() if len(members) > 1]
     return Regret(
         sweeps=len(losses),

@@ -18,7 +18,7 @@ from pathlib import Path
 from paceline.core.errors import PacelineError, UsageError
 from paceline.plan.cost.case import Case, Cluster, Layout, Training
 from paceline.plan.cost.flops import model_flops
-from paceline.plan.cost.machines import ceiling, gpu_named
+from paceline.plan.cost.machines import ELEMENT_BYTES, ceiling, gpu_named
 from paceline.plan.models.architecture import ConvNet, Model, Transformer
 from paceline.plan.models.convnets import convnet
 from paceline.plan.models.lookup import published_transformer, transformer_from_numbers
@@ -106,7 +106,7 @@ def parse_row(row: Mapping[str, str]) -> PublishedRow:
             source=source,
             cases=cases,
             timed=timed,
-            sweep=_sweep(row),
+            sweep="/".join(row.get(name, "") for name in ("model", "seq_len", "gpu", "n_gpus", "precision")),
             step_s=_step_s(row, cases[0], timed[0]),
             memory_bytes=_memory(row),
             memory_kind=memory_kind(row.get("framework", "").lower()),
@@ -201,7 +201,7 @@ def _images(model: Model, cluster: Cluster, number_format: str) -> int:
     """Return the usual samples per GPU of a convolutional network."""
     if not isinstance(model, ConvNet):
         return 1
-    each = model.kept * (4.0 if number_format in ("fp32", "tf32") else 2.0) + model.kept_bytes
+    each = model.kept * ELEMENT_BYTES[number_format] + model.kept_bytes
     fitting = max(1, int(_ROOM_FOR_MAPS * cluster.memory_bytes / each))
     return min(_USUAL_IMAGES, 1 << (fitting.bit_length() - 1))
 
@@ -270,7 +270,10 @@ def _model(row: Mapping[str, str]) -> Model:
     found = published_transformer(name)
     layers, hidden = parse_count(row, "layers"), parse_count(row, "hidden")
     if found is None and not (layers or hidden or row.get("params_b") or row.get("arch")):
-        return _network_called(name)
+        try:
+            return convnet(name)
+        except UsageError:
+            raise UsageError(f"unknown model {name!r}, and neither layers, width nor weights are given") from None
     if found is not None and (layers is None or layers == found.layers) and (hidden is None or hidden == found.hidden):
         return replace(found, seq=seq) if seq else found
     params = parse_number(row, "params_b")
@@ -296,13 +299,6 @@ def _model(row: Mapping[str, str]) -> Model:
         seq=seq or _USUAL_SEQ.get(row.get("arch", ""), _SEQ_OF_GPT2),
         given=known,
     )
-
-
-def _network_called(name: str) -> ConvNet:
-    try:
-        return convnet(name)
-    except UsageError:
-        raise UsageError(f"unknown model {name!r}, and neither layers, width nor weights are given") from None
 
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
@@ -360,10 +356,6 @@ def _as_timed(case: Case, row: Mapping[str, str]) -> Case:
 def _is_padded(model: Transformer) -> bool:
     """Return whether the program skips padding: masked language models with long samples."""
     return model.name.startswith("BERT") and model.seq >= 512
-
-
-def _sweep(row: Mapping[str, str]) -> str:
-    return "/".join(row.get(name, "") for name in ("model", "seq_len", "gpu", "n_gpus", "precision"))
 
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:

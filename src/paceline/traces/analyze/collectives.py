@@ -50,12 +50,8 @@ def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping
         if rank not in moved:
             late = _clock_lags(links, rank, hosts)
             middle = median_low(late.values())
-            moved |= {one: _apart(middle - own) for one, own in late.items()}
+            moved |= {one: middle - own if abs(middle - own) > SHARED_NS else 0 for one, own in late.items()}
     return moved
-
-
-def _apart(ns: int) -> int:
-    return ns if abs(ns) > SHARED_NS else 0
 
 
 def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int, list[int]]]:

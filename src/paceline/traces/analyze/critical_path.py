@@ -64,10 +64,13 @@ class CriticalPath:
         """Return the time from the beginning to the end."""
         return int((self.end_ns - self.start_ns).sum())
 
-    def by_kind(self) -> dict[str, int]:
-        """Return the nanoseconds of every kind; 0 for kinds that are not on the path."""
+    def by_kind(self, within: tuple[int, int] | None = None) -> dict[str, int]:
+        """Return the nanoseconds of every kind, in all or between two times; 0 for kinds that are not on the path."""
+        starts, ends = self.start_ns, self.end_ns
+        if within is not None:
+            starts, ends = np.maximum(starts, within[0]), np.minimum(ends, within[1])
         totals = np.zeros(len(KINDS), np.int64)
-        np.add.at(totals, self.kind, self.end_ns - self.start_ns)
+        np.add.at(totals, self.kind, np.maximum(ends - starts, 0))
         return {name: int(total) for name, total in zip(KINDS, totals, strict=True)}
 
 

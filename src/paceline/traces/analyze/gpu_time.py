@@ -110,7 +110,9 @@ class Breakdown:
 
 def break_down(events: GpuEvents) -> Breakdown:
     """Break down the GPU events of a window; all values are zero without events."""
-    compute, communication, copies = (_union(events, class_) for class_ in (COMPUTE, COMMUNICATION, COPY))
+    compute, communication, copies = (
+        _union_of(events, events.class_ == class_) for class_ in (COMPUTE, COMMUNICATION, COPY)
+    )
     both = union_of_unions(compute, communication)
     busy = union_of_unions(both, copies)
     between = np.array([is_transfer(name) for name in events.names], bool)[events.name]
@@ -126,10 +128,6 @@ def break_down(events: GpuEvents) -> Breakdown:
         exposed_copy_ns=busy.length_ns - both.length_ns,
         exposed_transfer_ns=busy.length_ns - within.length_ns,
     )
-
-
-def _union(events: GpuEvents, class_: int) -> Union:
-    return _union_of(events, events.class_ == class_)
 
 
 def _union_of(events: GpuEvents, wanted: NDArray[np.bool_]) -> Union:

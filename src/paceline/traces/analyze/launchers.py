@@ -111,7 +111,9 @@ def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[H
     """Yield launches, operators and Python functions, each with the enclosing ones, the outermost first."""
     threads: dict[int | str, list[HostEvent]] = defaultdict(list)
     for event in events:
-        if event.dur is not None and event.cat not in GPU_CATEGORIES and _counts(event):
+        if event.dur is None or event.cat in GPU_CATEGORIES:
+            continue
+        if is_launch(event) or event.cat in OPERATORS or event.cat == "python_function":
             threads[event.tid].append(event)
     for own in threads.values():
         own.sort(key=lambda event: (event.ts, -(event.dur or 0.0)))
@@ -129,14 +131,13 @@ def is_launch(event: HostEvent) -> bool:
     return event.args is not None and event.args.correlation is not None and event.cat not in OPERATORS
 
 
-def _counts(event: HostEvent) -> bool:
-    return is_launch(event) or event.cat in OPERATORS or event.cat == "python_function"
-
-
 def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
     """Return the call site of a stack of enclosing events."""
     return CallSite(
-        operator=_operator(stack), module=_module(stack), line=_line(stack), backward_of=_backward_of(stack)
+        operator=_innermost(stack, lambda event: event.cat in OPERATORS) or UNKNOWN,
+        module=_module(stack),
+        line=_line(stack),
+        backward_of=_backward_of(stack),
     )
 
 
@@ -169,10 +170,6 @@ def _backward_of(stack: Sequence[HostEvent]) -> int | None:
 
 def _innermost(stack: Sequence[HostEvent], chosen: Callable[[HostEvent], bool]) -> str | None:
     return next((event.name for event in reversed(stack) if chosen(event)), None)
-
-
-def _operator(stack: Sequence[HostEvent]) -> str:
-    return _innermost(stack, lambda event: event.cat in OPERATORS) or UNKNOWN
 
 
 def _module(stack: Sequence[HostEvent]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.traces.analyze.critical_path import KINDS, NO_EVENT, CriticalPath, Timeline, critical_path_of, timeline_of
+from paceline.traces.analyze.critical_path import NO_EVENT, CriticalPath, Timeline, critical_path_of, timeline_of
 from paceline.traces.analyze.what_if import (
     Replay,
     WhatIfChange,
@@ -84,10 +84,7 @@ def _distinct(steps: Sequence[MarkedStep], line: Timeline) -> list[MarkedStep]:
 
 
 def _step(path: CriticalPath, step: MarkedStep) -> StepPath:
-    lasted = np.minimum(path.end_ns, step.end_ns) - np.maximum(path.start_ns, step.start_ns)
-    totals = np.zeros(len(KINDS), np.int64)
-    np.add.at(totals, path.kind, np.maximum(lasted, 0))
-    kinds = {name: int(total) for name, total in zip(KINDS, totals, strict=True)}
+    kinds = path.by_kind((step.start_ns, step.end_ns))
     return StepPath(name=step.name, length_ns=sum(kinds.values()), kinds_ns=kinds)
 
 

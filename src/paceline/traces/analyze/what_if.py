@@ -170,7 +170,9 @@ def parse_change(text: str) -> WhatIfChange:
     if part == "waits":
         return WhatIfChange(what="no call of the host waited for the GPU", waits=False)
     if part in CLASSES:
-        return WhatIfChange(what=said, lasting=_of_class(CLASSES.index(part), share))
+        return WhatIfChange(
+            what=said, lasting=lambda line: _scaled(line, lambda own: own.class_ == CLASSES.index(part), share)
+        )
     return WhatIfChange(what=said, lasting=_of_names(part.removeprefix(_KERNEL), share))
 
 
@@ -221,10 +223,6 @@ def _left(text: str, factor: str) -> float:
     if not 0 < times < float("inf"):
         raise UsageError(f"--what-if {text}: {factor!r} is not a factor; give a number above 0, such as 2, or {GONE}")
     return 1 / times
-
-
-def _of_class(class_: int, share: float) -> Durations:
-    return lambda line: _scaled(line, lambda own: own.class_ == class_, share)
 
 
 def _of_names(part: str, share: float) -> Durations:

@@ -140,8 +140,11 @@ def columns_of(events: Sequence[Any]) -> EventColumns:
         Inexact: The capture must be decoded with `decode_exactly`.
     """
     loose = bool(events) and isinstance(events[0], LooseEvent)
-    times = _loose_times(events) if loose else _times(events)
-    args, unusable = args_of(events) if loose else (list(map(_ARGS, events)), 0)
+    if loose:
+        times = _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
+        args, unusable = args_of(events)
+    else:
+        times, args, unusable = _times(events), list(map(_ARGS, events)), 0
     rows = EventColumns(
         names=list(map(_NAME, events)),
         categories=list(map(_CATEGORY, events)),
@@ -171,10 +174,6 @@ def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _EventTimes:
     if found is None:
         raise Inexact
     return found
-
-
-def _loose_times(events: Sequence[LooseEvent]) -> _EventTimes:
-    return _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
 
 
 def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
