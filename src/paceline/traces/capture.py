@@ -16,13 +16,13 @@ class CollectiveCall:
     """One collective as recorded on one rank."""
 
     kind: str  # "all_reduce"
-    group: str  # name of the process group; "" where it is not told
+    group: str  # name of the process group; "" if unknown
     start_ns: int
     end_ns: int
-    bytes: int | None = None  # the larger of what goes in and what comes out of one rank
+    bytes: int | None = None  # the larger of input and output bytes of one rank
     size: int | None = None  # ranks of the group
     members: str = ""  # of the group, as the capture tells them; "" where it does not
-    number: int | None = None  # by which the group counts its collectives; None: not told
+    number: int | None = None  # sequence number within the group; None: unknown
     between_two: bool = False  # sent by one rank to another: not a collective of the group
 
 
@@ -103,10 +103,10 @@ class Capture:
     steps: Sequence[MarkedStep]
     host: HostActivity
     calls: Sequence[CollectiveCall] = ()  # collectives, on the GPU and on the host
-    problems: Sequence[str] = ()  # what could not be read, with its place
+    problems: Sequence[str] = ()  # data that could not be read, and where
     captured_ns: tuple[int, int] | None = None  # from the first event to the last, of the host too; None: not known
     host_name: str | None = None  # of the machine; None: the file does not tell
-    devices: NDArray[np.int64] | None = None  # of each event, the number of its GPU, -1: not told; None: they have one
+    devices: NDArray[np.int64] | None = None  # GPU number of each event, -1: unknown; None: the capture has one GPU
     device_names: Mapping[int, str | None] = field(default_factory=dict)
 
 

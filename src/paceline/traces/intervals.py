@@ -71,7 +71,7 @@ def intersection(first: Union, second: Union) -> Union:
     ends = np.concatenate([first.ends_ns, second.ends_ns])
     times = np.concatenate([starts, ends])
     change = np.concatenate([np.ones(len(starts), np.int64), -np.ones(len(ends), np.int64)])
-    order = np.lexsort((change, times))  # at the same time ends come before starts: what touches has nothing in common
+    order = np.lexsort((change, times))  # at the same time ends come first: touching intervals do not intersect
     depth = np.cumsum(change[order])
     both = np.flatnonzero(depth == 2)
     return union_of(times[order][both], times[order][both + 1]) if len(both) else EMPTY

@@ -101,7 +101,7 @@ def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], be
                 found.append(_placed(event, number, title, moved_us.get(title, 0.0)))
     if not any(_is_timed(event) for event in found):
         raise UsageError("the captures contain no event in the range of --between")
-    return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # what is no number becomes null
+    return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": found})  # NaN and infinity become null
 
 
 def write_export(path: Path, data: bytes) -> None:

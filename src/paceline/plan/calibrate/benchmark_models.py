@@ -58,7 +58,7 @@ def parse_benchmark_model(text: str) -> BenchmarkModel:
 _TOKENS = ((64, 16), (128, 16), (256, 8), (512, 8))  # length, batch
 _WIDTHS = (64, 128, 256, 384, 512)
 
-# Blocks whose operators are measured one by one: transformers over widths and tokens, stages of residual networks.
+# Models whose operators are measured one by one: transformers over widths and tokens, stages of residual networks.
 _TRANSFORMERS = (
     *(
         BenchmarkModel(kind="transformer", width=w, length=n, batch=b)
@@ -78,9 +78,9 @@ _NETWORKS = (
         if width * side * batch <= 64 * 32 * 16
     ),
 )
-# By turns, so that a limit of time leaves some of each.
+# Alternating, so that a time limit leaves some of each kind.
 GRID = tuple(each for pair in zip_longest(_TRANSFORMERS, _NETWORKS) for each in pair if each is not None)
-# The same where there are accelerators, which small sizes do not fill.
+# The same for accelerators, which small sizes do not fill.
 LARGE = (
     *(
         BenchmarkModel(kind="transformer", width=w, length=n, batch=b, dtype=dtype)
@@ -109,7 +109,7 @@ SMALL = (
     BenchmarkModel(kind="transformer", width=128, length=64, batch=8),
 )
 
-# Whole models of the grid's sizes that are trained for some steps: what operators take beside, and what is held.
+# Whole models that are trained for some steps: costs beside the operators, and memory.
 BLOCKS = (
     BenchmarkModel(kind="transformer", width=64, length=64, batch=16, depth=2),
     BenchmarkModel(kind="transformer", width=128, length=128, batch=16, depth=4),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_NEAR = 0.02  # squared distance, in powers of two, within which a point counts as the one asked for
+_NEAR = 0.02  # squared distance, in powers of two, within which a point counts as the requested one
 _DRAWN = 0.15  # how strongly slopes are drawn to 0, as a share of the points' own weight
 
 
@@ -94,7 +94,7 @@ def fit_part_rates(parts: Sequence[Sequence[float]], rests: Sequence[float], who
     scale = np.array(wholes, dtype=np.float64)
     table, target = np.array(parts, dtype=np.float64) / scale[:, None], np.array(rests, dtype=np.float64) / scale
     kept = list(range(table.shape[1]))
-    while kept:  # leave out what comes out below zero, and solve again
+    while kept:  # drop negative rates and solve again
         found = np.linalg.lstsq(table[:, kept], target, rcond=None)[0]
         if (found >= 0).all():
             return [float(found[kept.index(each)]) if each in kept else 0.0 for each in range(table.shape[1])]

@@ -30,14 +30,14 @@ from paceline.plan.calibrate.interpolation import (
 from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
 from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
 
-_FAR = 23  # a power of two: what was touched 4 MiB ago or more has left the caches that a core has for itself
-_COPIED = "each.add.Tensor.float32"  # stands for operators that were not measured
+_FAR = 23  # a power of two: data touched 4 MiB ago or more has left the caches of a core
+_COPIED = "each.add.Tensor.float32"  # the estimate for operators that were not measured
 _BUCKET = 25 * 2**20  # bytes of gradients that go in one message (DistributedDataParallel)
 _FIRST_BUCKET = 2**20
 _ALMOST = 0.99
 _USUAL = 0.02  # scatter of a block's steps that says nothing against it
-_TOLD = 0.01  # share of a step from which operators that were not measured are named
-_ANOTHER = 1.25  # times faster or slower than when the profile was made: told, since more than clocks has changed
+_TOLD = 0.01  # share of a step above which unmeasured operators are reported
+_ANOTHER = 1.25  # change of speed since the profile that is reported, because it is more than a change of clocks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def _named(torch: Any, name: str, device: Any) -> Any:
 
 
 _LEAST_STEPS = 5
-_REFERENCE = 512  # side of the square matrices whose product tells the machine's speed
+_REFERENCE = 512  # side of the square matrices of the reference product
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     count: int
-    disturbed: float = 0.0  # share of repetitions in which another process had a core of ours
+    disturbed: float = 0.0  # share of repetitions in which another process took a core
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ from paceline.plan.calibrate.profile import (
     describe_machine,
 )
 
-Tell = Callable[[float, str], None]  # share of the work that is done, and what is measured next
+Tell = Callable[[float, str], None]  # the finished share of the work, and the next measurement
 _TASK_LIMIT_S = 300.0
 _START_S = 5.0  # to start the processes of a stage and import torch, about
 _SPEED_S, _SPEED_TIMES = 0.7, 3  # spent on the reference, where only the machine's speed is asked for

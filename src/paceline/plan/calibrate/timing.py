@@ -10,13 +10,13 @@ from typing import Any
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` reports that this is not supported
     resource = None  # type: ignore[assignment]
 
 _LEAST = 5  # repetitions
 _KEPT = 3  # that there must be for a median
 _MOST = 2000
-_DRIFT = 0.3  # s after which the reference is measured again
+_DRIFT = 0.3  # seconds after which the reference is measured again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from paceline.plan.models.architecture import Kernels, Model
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-CHUNKED = ("interleaved", "zero-bubble")  # those with several stages of a rank
+CHUNKED = ("interleaved", "zero-bubble")  # schedules with several stages per rank
 
 AXES = ("dp", "shard", "tp", "pp", "cp", "ep")
 
@@ -77,15 +77,15 @@ class Training:
     sharded: Sharded = "nothing"  # over dp·shard·cp: "parameters" is FSDP and ZeRO-3, "optimizer" ZeRO-1
     schedule: Schedule = "1f1b"  # of a pipeline; with chunks it is interleaved
     chunks: int = 1  # virtual pipeline stages of a rank
-    balanced: bool = False  # stages cost alike, the output layer counted (`partition`); else as many blocks each
+    balanced: bool = False  # stages of equal cost, with the output layer (`partition`); else of equally many blocks
     kernels: Kernels = "fused"
     attention: Attention = "flash"  # plain: scores pass through memory; early: before FlashAttention-2
-    overlap_reduce: bool = True  # gradients are reduced while the backward pass goes on
+    overlap_reduce: bool = True  # gradients are reduced during the backward pass
     piecewise: bool = False  # sharded weights are gathered tensor by tensor, as DeepSpeed did at first
     overlap_tensor: bool = False  # tensor-parallel messages hide behind matrix products
     sequence_parallel: bool = True
     trainable: int = 0  # weights that are trained where most are frozen; 0: all are
-    adapters: Adapters = ""  # what is trained beside frozen weights
+    adapters: Adapters = ""  # the kind of adapters beside frozen weights
     frozen_bits: float = 16.0  # of a frozen weight
     adapted_share: float = 1.0  # as of `Adapted`
     loss_in_place: bool = False  # the gradient of the logits takes their place
@@ -101,7 +101,7 @@ class Cluster:
     gpu: Gpu
     count: int
     per_node: int
-    network_bytes_per_s: float | None = None  # of a node, one way; None: what such nodes usually have
+    network_bytes_per_s: float | None = None  # of a node, one way; None: the usual bandwidth of such nodes
     memory_gib: float | None = None  # of one GPU, where it differs from its namesake's
 
     def __post_init__(self) -> None:

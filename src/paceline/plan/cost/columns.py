@@ -45,7 +45,7 @@ _DEEP = {"lora": 1.0, "lora_all": 1.0, "adapter_v2": 2.0}
 class Columns:
     """Cases as columns, each of shape (cases,). Booleans are 1.0 and 0.0."""
 
-    # what is trained
+    # the model
     layers: Floats
     hidden: Floats
     heads: Floats
@@ -68,7 +68,7 @@ class Columns:
     embedding_params: Floats
     tied: Floats
     head_share: Floats
-    head_blocks: Floats  # what the output layer costs, in blocks
+    head_blocks: Floats  # cost of the output layer, in blocks
     span: Floats
     # how
     dp: Floats
@@ -83,7 +83,7 @@ class Columns:
     gpipe: Floats
     zero_bubble: Floats
     balanced: Floats  # stages cost alike, the output layer counted
-    recompute_full: Floats  # share of the blocks whose forward pass runs twice
+    recompute_full: Floats  # share of the blocks that are recomputed
     recompute_cheap: Floats
     recompute_attention: Floats
     recompute_operators: Floats
@@ -110,7 +110,7 @@ class Columns:
     low_bits: Floats  # formats below 16 bits
     four_bits: Floats
     wide: Floats  # fp32 and tf32
-    # on what
+    # the cluster
     gpus: Floats
     per_node: Floats
     nodes: Floats

@@ -26,7 +26,7 @@ from paceline.plan.models.architecture import ConvNet
 class Constants:
     """The fitted constants. Shares of a peak are between 0 and 1, times in seconds."""
 
-    # what large products reach of the measured ceiling, when neighbours keep the card warm
+    # share of the measured peak that large products reach in a whole step
     matrix_volta: float
     matrix_ampere: float
     matrix_hopper: float
@@ -47,7 +47,7 @@ class Constants:
     plain_passes: float  # times that scores are read or written where only their softmax is fused
     plain_passes_eager: float  # where nothing is
     # bandwidth-bound work
-    passes_eager: float  # activations moved, against what the formula counts
+    passes_eager: float  # activations moved, relative to the formula
     passes_fused: float
     loss_passes: float  # over the logits
     # the host
@@ -70,8 +70,8 @@ class Constants:
     conv_share: float
     conv_narrow: float
     conv_tf32: float  # times the share, for tf32
-    conv_passes_volta: float  # maps read or written per convolution with what follows it, both passes
-    conv_passes: float  # on later cards, whose bandwidth is harder to reach
+    conv_passes_volta: float  # maps read or written per convolution with its normalisation and activation, both passes
+    conv_passes: float  # on later GPUs, which reach a smaller share of their bandwidth
     conv_swish: float  # times that, where maps are scaled and gated besides
     images_ampere: float  # decoded by a node in a second
     images_volta: float
@@ -186,7 +186,7 @@ def probabilities(needed_bytes: Floats, available_bytes: Floats, spread: float) 
 
 
 _LONG = 32768  # tokens
-_UNSEEN_REGIME = 0.5  # spread of the step time for a kind of training of which no row was published
+_UNSEEN_REGIME = 0.5  # spread of the step time for kinds of training without published rows
 
 
 def regime_of(case: Case) -> str:

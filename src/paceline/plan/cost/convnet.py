@@ -14,8 +14,8 @@ from paceline.plan.cost.constants import Constants
 from paceline.plan.cost.machines import ELEMENT_BYTES, ceiling, link_bytes_per_s, network_bytes_per_s
 from paceline.plan.models.architecture import ConvNet
 
-_LAUNCHES = 12.0  # kernels of a convolution with what follows it, both passes
-_PLAIN_FP32 = 1.5  # fp32 without tensor cores comes nearer to its ceiling than formats with them
+_LAUNCHES = 12.0  # kernels per convolution with its normalisation and activation, both passes
+_PLAIN_FP32 = 1.5  # fp32 without tensor cores reaches a larger share of its peak than formats with them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class ConvStep:
     bandwidth: float
     launch: float
     reduce: float
-    data: float  # what waiting for pictures adds
+    data: float  # time added by waiting for images
     optimizer: float
     rest: float
 

@@ -115,7 +115,7 @@ def gpu_named(name: str, memory_gb: float | None = None) -> Gpu:
     return find_gpu(_USUAL_FORMS.get(kind[1], f"{kind[1]}-sxm"))
 
 
-# What clouds call a card, by the memory they give in GiB (within a tenth); what is not here is not planned for.
+# GPU names of clouds, by memory in GiB (within a tenth); other GPUs are not supported.
 _CLOUD_NAMES = {
     ("V100", 16): "V100-16GB-SXM2",
     ("V100", 32): "V100-32GB-SXM2",

@@ -23,7 +23,7 @@ _ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
 # layers, whose norms are in fp32, as is each input of an adapter after dropout, which also keeps what it dropped.
 _NORMS, _ADAPTED_INPUT = 8.0, 5.0
 _WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
-_IN_PLACE = 4.0  # bytes of a logit whose gradient takes its place
+_IN_PLACE = 4.0  # bytes of a logit whose gradient is computed in place
 _QUANTISED_INPUTS = 16.0  # 4-bit products keep their inputs
 
 
@@ -104,7 +104,7 @@ def kept_bytes(c: Columns) -> Floats:
     scores = np.where(c.plain_attention > 0, 5 * t * c.heads * c.seq * c.span / c.tp, 0.0)
     scores = scores * (1 - np.minimum(1.0, c.recompute_attention))
     inputs = t * 2 * c.hidden / along
-    some = inputs + 0.3 * everything  # attention's output and those of every second product
+    some = inputs + 0.3 * everything  # the output of attention, and those of every second product
     whole = (everything + scores) * c.element_bytes / 2
     kept = (1 - c.recompute_operators) * whole + c.recompute_operators * some
     held: Floats = (1 - c.recompute_full) * kept + c.recompute_full * inputs

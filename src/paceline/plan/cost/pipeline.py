@@ -294,7 +294,7 @@ def _scheduled_task(pipe: Pipe, task: Task) -> _ScheduledTask:
     first, last = task.stage == 0, task.stage == stages - 1
     here = task.stage * m + task.micro
     turned = stages * m + task.micro  # the loss of a micro-batch
-    back = (stages + 1) * m + here  # what comes back to this stage
+    back = (stages + 1) * m + here  # the gradient that returns to this stage
     alone = pipe.ranks == 1
     if onward:
         to = _NOBODY if last or alone else (task.stage + 1) % pipe.ranks

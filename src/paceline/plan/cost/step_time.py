@@ -58,8 +58,8 @@ def hand_over_s(c: Columns, k: Constants, sent_bytes: Floats, stride: Floats) ->
 
 
 _HIDDEN_PASSES = 14.0  # of the hidden width forward: two norms, two residual sums, rotary, copies
-_BACKWARD_PASSES = 1.7  # what the backward pass moves against the forward one
-# Kernels of a block forward, and what its kinds add.
+_BACKWARD_PASSES = 1.7  # activations moved in the backward pass, relative to the forward pass
+# Kernels of a block in the forward pass, and additions by kind.
 _LAUNCHES = {
     "fused": 26.0,
     "eager": 44.0,
@@ -79,7 +79,7 @@ class TimeParts:
     matrix: Floats
     attention: Floats
     bandwidth: Floats
-    launch: Floats  # what launching adds
+    launch: Floats  # time added by launching
 
     @property
     def total(self) -> Floats:
@@ -209,7 +209,7 @@ def _moved_s(c: Columns, k: Constants) -> Floats:
 def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
     """Return the parts of one pass; launching adds the smooth maximum of device and host time."""
     kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
-    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # against those on queries and values
+    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # relative to adapters on queries and values
     kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
     kernels = kernels + (c.span > 1) * _LAUNCHES["relative"]
     kernels = kernels + c.shard_parameters * _LAUNCHES["sharded"] + (c.frozen_bits < 16) * _LAUNCHES["quantised"]
@@ -238,7 +238,7 @@ class StepTime:
     reduce: Floats
     bubble: Floats
     optimizer: Floats
-    rest: Floats  # what every step has, and waiting for the slowest
+    rest: Floats  # fixed costs of a step, and waiting for the slowest rank
 
     @property
     def total(self) -> Floats:

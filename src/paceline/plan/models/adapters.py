@@ -29,7 +29,7 @@ class Adapted:
     adapters: Adapters = ""
     trainable: int = 0  # weights
     frozen_bits: float = 16.0  # of a frozen weight
-    adapted_share: float = 1.0  # with `lora_all`: of the inputs of a block's products, what has matrices beside it
+    adapted_share: float = 1.0  # with `lora_all`: share of the inputs of a block's products that have adapters
 
 
 Where = Literal["qv", "all-linear"]

@@ -110,12 +110,12 @@ class ConvNet:
     name: str
     params: int
     flops: float  # of one forward pass over one sample; a multiply-add is two
-    narrow_flops: float  # the part in depthwise and grouped convolutions, which matrix units serve badly
+    narrow_flops: float  # the part in depthwise and grouped convolutions, which run slowly on matrix units
     outputs: float  # elements that convolutions write for one sample, normalised and activated afterwards
     kept: float  # elements of one sample that wait for the backward pass
-    kept_bytes: float = 0.0  # and indices and masks, which have the same size in every format
+    kept_bytes: float = 0.0  # bytes of indices and masks, which have the same size in every format
     layers: int  # convolutions
-    gated: bool = False  # swish and squeeze-and-excitation at every block, which read and scale the maps once more
+    gated: bool = False  # swish and squeeze-and-excitation in every block, which read and scale the maps once more
 
 
 Model = Transformer | ConvNet

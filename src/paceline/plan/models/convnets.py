@@ -23,7 +23,7 @@ class _Conv:
     kernel: int
     side: int  # of its output, in pixels
     groups: int = 1
-    maps: float = 2.0  # of its size that are kept: what is normalised, and what the next one reads
+    maps: float = 2.0  # maps of its output size that are kept: for the normalisation, and for the next layer
 
     @property
     def params(self) -> int:
@@ -38,7 +38,7 @@ class _Conv:
         return float(self.outputs * self.side**2)
 
 
-_SWISH_MAPS = 3.0  # swish, unlike ReLU, needs what it was given besides
+_SWISH_MAPS = 3.0  # swish, unlike ReLU, also keeps its input
 # Blocks per stage of ResNet, and (expansion, channels, blocks, stride, kernel) per stage of EfficientNet-B0.
 _DEPTHS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3)}
 _STAGES = (

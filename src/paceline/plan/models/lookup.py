@@ -134,7 +134,7 @@ def _row(row: dict[str, str]) -> Transformer:
     return Transformer(name=name, head_share=share, span=span, **fields)
 
 
-_APART = 0.1  # share by which the weights may differ from what was said
+_APART = 0.1  # largest relative difference between the computed and the given number of weights
 _NARROWEST, _WIDEST = 0.5, 8.0  # feed-forward over width
 
 

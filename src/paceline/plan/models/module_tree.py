@@ -102,7 +102,7 @@ class Experts:
 def experts_of(block: ModulePart, hidden: int) -> Experts | None:
     """Return the experts of a block; None if it has none."""
     named = list(block.named_weights())
-    # by what follows the list of experts: the number of an expert, or the name of a stacked weight
+    # by the name after the list of experts: the number of an expert, or the name of a stacked weight
     routed = [(name.partition("expert")[2].split(".")[1], weight) for name, weight in named if is_routed(name)]
     stacked = [weight for _, weight in routed if len(weight.shape) == 3]
     listed = [(number, weight.size) for number, weight in routed if number.isdigit() and len(weight.shape) == 2]

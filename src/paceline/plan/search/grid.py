@@ -51,7 +51,7 @@ def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
 
 
 _MOST_STAGES = 64
-_MORE_CHUNKS = 4  # stages of a rank, beside those that the engine has
+_MORE_CHUNKS = 4  # stages per rank that are tried beside those of the engine
 
 
 @dataclass(frozen=True, kw_only=True)

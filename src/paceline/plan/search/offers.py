@@ -30,7 +30,7 @@ class MachineOffer:
     hours: float
     usd: float
     spot: SpotRisk | None
-    spread: float  # of hours and money: share within which four in five predictions lay
+    spread: float  # relative error of hours and price that four of five predictions stay below
 
     def ends(self, value: float) -> tuple[float, float]:
         """Return the interval around a number of hours or dollars."""

@@ -28,7 +28,7 @@ from paceline.plan.search.grid import GridQuery, grid_of
 from paceline.plan.search.wish import SearchResult, Wish
 
 _MOST_TASKS = 100_000  # of pipelines that are played for one search
-_ROOM = 0.85  # of what closed forms say a pipeline needs, some need: the first stage has fewer blocks than the fullest
+_ROOM = 0.85  # simulated over closed-form memory at the least: the first stage has fewer blocks than the fullest
 
 
 def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchResult:

@@ -25,7 +25,7 @@ from paceline.plan.models.lookup import published_transformer, transformer_from_
 from paceline.plan.validate.framework_defaults import MemoryKind, SoftwareDescription, choices, memory_kind
 
 REQUIRED = ("gpu", "n_gpus")
-_DELIMITERS = ",;\t"  # spreadsheets write what is usual where they are
+_DELIMITERS = ",;\t"  # delimiters of spreadsheets in different locales
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 _USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # where the row does not say; GPT-like ones had GPT-2's
 _SEQ_OF_GPT2 = 1024

@@ -10,7 +10,7 @@ from paceline.traces.analyze.gpu_time import Kernel
 from paceline.traces.analyze.launchers import UNKNOWN, Launcher
 from paceline.traces.analyze.ranks import RankTrace
 
-# Of each kind of launcher, what one is called, what many are called.
+# Plural of each kind of launcher.
 LAUNCHER_KINDS: Mapping[str, str] = {"operator": "Operators", "module": "Modules", "line": "Lines"}
 
 

@@ -87,10 +87,10 @@ def _clock_lags(
 
 _SCALED = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 NO_HOSTS: Mapping[int, str] = MappingProxyType({})
-_ONE_SIDED = {"broadcast", "reduce"}  # one rank may be done before the others have come
+_ONE_SIDED = {"broadcast", "reduce"}  # one rank may finish before the others have arrived
 _BY_NUMBER = "collectives with the same sequence number are matched"
 _BY_END = "collectives that end at the same time are matched"
-_TRIED = 1 << 22  # pairs of calls that are held against each other to find out which were first
+_TRIED = 1 << 22  # limit on the pairs of calls that are compared to find the first common one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +105,8 @@ class Collective:
     skew_ns: int
     transfer_ns: int
     last: int  # rank that came last
-    waited_ns: int  # by all others together, for it
-    bus_bytes_per_s: float | None  # None: its size is not told
+    waited_ns: int  # total time that the others waited for it
+    bus_bytes_per_s: float | None  # None: its size is unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class MatchedCollectives:
     """The collectives of some ranks, matched."""
 
     collectives: Sequence[Collective]
-    offsets_ns: Mapping[int, int]  # by which the clock of a rank was moved
+    offsets_ns: Mapping[int, int]  # clock offset by rank
     waited_ns: Mapping[int, int]  # of each rank: in collectives, until the last one had come
     problems: Sequence[str]
 
@@ -317,7 +317,7 @@ class CollectiveStraggler:
     rank: int
     last_in: int  # collectives
     of: int
-    caused_ns: int  # waiting of all others together
+    caused_ns: int  # total waiting time of the others
     share: float  # of all waiting
 
 

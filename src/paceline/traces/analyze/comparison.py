@@ -43,7 +43,7 @@ class CaptureComparison:
 
     per_step: bool
     parts: Sequence[tuple[str, float, float]]  # name, nanoseconds before and after; the first is the span
-    kernels: Sequence[KernelChange]  # what changed most first
+    kernels: Sequence[KernelChange]  # by descending change
 
 
 _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from paceline.traces.capture import CLASSES, NO_LAUNCH_NS, Capture, GpuEvents, launched_at
 from paceline.traces.intervals import Ns, Union, difference, intersection, union_of
 
-# Kinds of pieces: the classes of GPU events, then what runs on no GPU.
+# Kinds of pieces: the classes of GPU events, then the pieces that run on no GPU.
 COMPUTE, COMMUNICATION, COPY, HOST, LOADER, LAUNCH, GAP, RETURN, UNKNOWN = range(9)
 KINDS = (*CLASSES, "host", "loader", "launch", "gap", "return", "unknown")
 NO_EVENT = -1
-_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch that takes so long, and so many times the median, was held up
+_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch of this duration, and this multiple of the median, was blocked
 _FULL_QUEUE = 256  # pieces of work; CUDA queues 1,024, then a launch waits for the GPU
-_SAME_STREAM_NS = 5_000  # work that begins so soon after its stream's last one was held up by that one
+_SAME_STREAM_NS = 5_000  # work that begins this soon after the previous work of its stream was delayed by it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class CriticalPath:
     start_ns: Ns
     end_ns: Ns
     kind: NDArray[np.uint8]
-    event: NDArray[np.int64]  # place in the timeline, of pieces that run on the GPU; else `NO_EVENT`
+    event: NDArray[np.int64]  # index in the timeline for pieces on the GPU, else `NO_EVENT`
 
     @property
     def length_ns(self) -> int:

@@ -95,7 +95,7 @@ class Breakdown:
     exposed_communication_ns: int
     copy_ns: int
     exposed_copy_ns: int
-    exposed_transfer_ns: int = 0  # of the exposed copies: those that certainly are from or to the host
+    exposed_transfer_ns: int = 0  # the exposed copies that certainly are from or to the host
 
     @property
     def idle_ns(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from paceline.traces.capture import NO_LAUNCH_NS, GpuEvents, HostActivity, Launches, launched_at
 from paceline.traces.intervals import EMPTY, Ns, Union, difference, intersection, union_of
 
-MICRO_NS = 10_000  # gaps below are what lies between kernels that are launched one after the other
+MICRO_NS = 10_000  # shorter gaps lie between kernels that are launched one after the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Idle:
 
     gaps: int
     micro_ns: int  # in gaps below `MICRO_NS`
-    macro_ns: int  # in the others
+    macro_ns: int  # in longer gaps
     loader_ns: int
     synchronising_ns: int
     host_ns: int

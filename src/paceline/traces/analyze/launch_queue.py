@@ -46,7 +46,7 @@ def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
     known = at != NO_LAUNCH_NS
     if not known.any():
         return NOTHING
-    delays = np.maximum(events.start_ns[known] - at[known], 0)  # clocks of host and GPU differ by a microsecond or so
+    delays = np.maximum(events.start_ns[known] - at[known], 0)  # clocks of host and GPU differ by about 1 us
     waiting = _waiting(at[known], events.start_ns[known])
     late, short, begins, ends = _late(events, at)
     stretches = _runs(late & short)

@@ -77,7 +77,7 @@ class CallSite:
     operator: str
     module: str
     line: str
-    backward_of: int | None = None  # sequence number of what it is the backward of
+    backward_of: int | None = None  # sequence number of its forward operator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class Launchers:
     operators: Sequence[Launcher]
     modules: Sequence[Launcher]
     lines: Sequence[Launcher]
-    products: Sequence[MatrixProduct] = ()  # of the operators whose shapes are told, what takes most first
+    products: Sequence[MatrixProduct] = ()  # operators with known shapes, by descending time
     on_cpu: bool = False  # the capture has no GPU work: times are the CPU's, in operators
 
 

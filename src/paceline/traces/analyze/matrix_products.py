@@ -34,7 +34,7 @@ class OperatorCall:
     name: str
     dims: Sequence[Sequence[int]]
     types: Sequence[str]
-    values: Sequence[str] = ()  # of what is no tensor, as text; "" where it is one
+    values: Sequence[str] = ()  # arguments that are not tensors, as text; "" for tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class PathSummary:
 
     length_ns: int
     kinds_ns: Mapping[str, int]  # adds up to the length
-    kernels_ns: Mapping[str, int]  # by name, what is longest on the path first
+    kernels_ns: Mapping[str, int]  # by name, by descending time on the path
     steps: Sequence[StepPath]
     what_if: Sequence[WhatIfOutcome]
 

@@ -38,7 +38,7 @@ class TraceOptions:
     """What to analyze in each capture; the options that are off by default take additional time."""
 
     window: str = "all"
-    launchers: bool = False  # who launched the work
+    launchers: bool = False  # the launchers of the work
     path: bool = False  # the critical path
     what_if: Sequence[str] = ()  # changes to replay, in the syntax of `what_if.change_of`; none: the usual ones
 
@@ -171,7 +171,7 @@ class Traces:
     ranks: Sequence[RankTrace]
     matched: MatchedCollectives
     stragglers: Sequence[CollectiveStraggler]
-    problems: Sequence[str]  # of files, of ranks, of what does not fit together
+    problems: Sequence[str]  # of files, of ranks, and of the comparison of ranks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ from paceline.traces.intervals import Ns, length_before
 
 _USUAL_LAUNCH_NS, _USUAL_GAP_NS = 5_000, 1_000  # where a capture shows none
 _NEVER = float("-inf")
-_WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host is busy until then; launches; comes back from a call that waited
+_WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host works until then; launches; returns from a call that waited
 
 Durations = Callable[[Timeline], Ns]  # how long GPU work takes
-_Mark = tuple[int, int, int, int]  # when, which of the three, which event, time spent fetching since the last mark
+_Mark = tuple[int, int, int, int]  # time, one of the three kinds, event, time spent fetching since the last mark
 
 
 def recorded_durations(line: Timeline) -> Ns:
@@ -41,8 +41,8 @@ class WhatIfChange:
 
     what: str  # in words
     lasting: Durations = recorded_durations
-    host: float = 1.0  # by what the host's own time is multiplied
-    loader: float = 1.0  # and the time in which it fetches batches
+    host: float = 1.0  # factor on the host's own time
+    loader: float = 1.0  # factor on the time in which the host fetches batches
     waits: bool = True  # whether calls wait for the GPU
 
 

@@ -68,7 +68,7 @@ class Document:
     """A decoded capture."""
 
     top: TraceHeader
-    events: Sequence[Any]  # those that do not last have None for their category
+    events: Sequence[Any]  # events without a duration have None as their category
     problems: Sequence[str] = ()
 
 
@@ -79,10 +79,10 @@ class EventColumns:
     names: Sequence[str]
     categories: Sequence[str]
     start_ns: Ns
-    lasted_ns: Ns  # 0 where it is not told
-    timed: NDArray[np.bool_]  # whether it is told
+    lasted_ns: Ns  # 0 if unknown
+    timed: NDArray[np.bool_]  # whether the duration is known
     args: Sequence[Args | None]
-    unusable: int = 0  # whose arguments are not what they should be
+    unusable: int = 0  # number of events with malformed arguments
     wild: int = 0  # that were left out: no clock shows their times
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _EventTimes:
 
 def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
     """Return times from doubles; None if a start may have lost decimals (durations with decimals imply such starts)."""
-    ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # what is None becomes NaN
+    ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # None becomes NaN
     timed = ~np.isnan(dur)
     dur[~timed] = 0.0
     size = np.abs(ts)

@@ -70,7 +70,7 @@ class SalvagedEvent(msgspec.Struct):
     dur: float | None = None
 
 
-# Flows, instants, counters, metadata and others. They have no category: nobody asks for them.
+# Flows, instants, counters, metadata and others. Their category is None, because they are not used.
 OTHERS = tuple(
     msgspec.defstruct(f"_Phase_{ord(p)}", [], tag_field="ph", tag=p, gc=False, namespace={"cat": None})
     for p in "MsftiICbenBEPpNOD"

@@ -110,10 +110,10 @@ class SalvagedEvents:
     """The events that could be read."""
 
     events: list[dict[str, Any]]
-    top: Mapping[str, Any]  # what stands beside the events, as far as it was found
-    repaired: int  # events of which some was guessed
+    top: Mapping[str, Any]  # fields beside the events, as far as they were found
+    repaired: int  # events that were partly guessed
     lost: int  # events that could not be read
-    first_lost: int | None  # character at which the first of them begins
+    first_lost: int | None  # character at which the first lost event begins
 
 
 def salvage_events(data: bytes) -> SalvagedEvents:
@@ -125,7 +125,7 @@ def salvage_events(data: bytes) -> SalvagedEvents:
         if event is None:
             lost += 1
             first_lost = begin if first_lost is None else first_lost
-        elif _TIMED & event.keys():  # else it is another object of the file, such as a device
+        elif _TIMED & event.keys():  # otherwise it is another object, such as a device
             events.append(event)
             repaired += guessed
     return SalvagedEvents(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)

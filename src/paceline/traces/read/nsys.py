@@ -26,7 +26,7 @@ _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRA
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _CALLS, _RANGES, _TEXTS, _GPUS = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"
 _ALWAYS = (_KERNELS, _COPIES, _SETS, _CALLS)
-_THREAD_BITS = 24  # of a global thread number; what is above is its process
+_THREAD_BITS = 24  # of a global thread number; the bits above are its process
 _WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
