@@ -70,6 +70,24 @@ def rewrite_links(text: str, page: str) -> str:
     return LINK.sub(rewrite, text)
 
 
+def rewrite_links_outside(text: str, page: str) -> str:
+    """Return a page of the checkout, such as ``checkout/CONTRIBUTING.md``, with its links pointing into the site.
+
+    Links to pages of the documentation and to other added files lead there; links to other files become plain text.
+    """
+
+    def rewrite(link: re.Match[str]) -> str:
+        if "://" in link[3]:
+            return link[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page.removeprefix(f"{OUTSIDE}/")), link[3]))
+        if not target.startswith("docs/") and target not in outside_files():
+            return link[2]
+        in_site = target.removeprefix("docs/") if target.startswith("docs/") else f"{OUTSIDE}/{target}"
+        return f"{link[1]}[{link[2]}]({posixpath.relpath(in_site, posixpath.dirname(page))}{link[4] or ''})"
+
+    return LINK.sub(rewrite, text)
+
+
 def expand(nav: list[Any], pages: list[str]) -> list[Any]:
     """Replace each ``folder/`` of a navigation by the pages of that folder that it does not name itself."""
     named = set(_named(nav))
@@ -114,7 +132,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links that leave ``docs/`` at the added files (an event of MkDocs)."""
     name = page.file.src_uri
-    return markdown if name.startswith(f"{OUTSIDE}/") else rewrite_links(markdown, name)
+    return (rewrite_links_outside if name.startswith(f"{OUTSIDE}/") else rewrite_links)(markdown, name)
 
 
 def requests_of(site: Path) -> list[str]:

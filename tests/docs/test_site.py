@@ -48,6 +48,19 @@ def test_links_to_the_checkout_lead_into_the_site(link: str, rewritten: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("link", "rewritten"),
+    [
+        ("[d](docs/decisions/index.md#a)", "[d](../decisions/index.md#a)"),
+        ("[c](CONTRIBUTING.md)", "[c](CONTRIBUTING.md)"),
+        ("[m](Makefile)", "m"),
+        ("[out](https://example.org)", "[out](https://example.org)"),
+    ],
+)
+def test_links_of_a_page_of_the_checkout_lead_into_the_site(link: str, rewritten: str) -> None:
+    assert docs_site.rewrite_links_outside(link, "checkout/CONTRIBUTING.md") == rewritten
+
+
+@pytest.mark.parametrize(
     ("html", "found"),
     [
         ('<script src="https://cdn.example/x.js"></script>', 1),
