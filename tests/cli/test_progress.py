@@ -8,7 +8,7 @@ import time
 import pytest
 
 from paceline.cli import progress
-from paceline.cli.progress import Progress, duration
+from paceline.cli.progress import Progress
 
 
 class Clock:
@@ -76,11 +76,6 @@ def test_the_caller_may_know_the_time_left(clock: Clock, capsys: pytest.CaptureF
         clock.now += 11
         shown.update(0.5, "trial 3 of 40", left_s=300)
     assert capsys.readouterr().err == "paceline: trial 3 of 40, 50%, 5 min left\n"
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (59, "59 s"), (61, "1 min"), (4800, "1 h 20 min")])
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_the_time_left_of_a_budget_counts_down_on_a_terminal(

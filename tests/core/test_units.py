@@ -26,6 +26,16 @@ def test_seconds(value: float | None, text: str) -> None:
     assert units.seconds(value) == text
 
 
+@pytest.mark.parametrize(("value", "text"), [(0.2, "1 s"), (59, "59 s"), (61, "1 min"), (4800, "1 h 20 min")])
+def test_rough_seconds(value: float, text: str) -> None:
+    assert units.rough_seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.00124, "+1.24 ms"), (-2.0, "-2.00 s"), (0.0, "+0 s")])
+def test_signed_seconds(value: float, text: str) -> None:
+    assert units.signed_seconds(value) == text
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "n/a"), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (1.5 * 2**30, "1.50 GiB")]
 )

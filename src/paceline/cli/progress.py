@@ -16,6 +16,8 @@ from types import TracebackType
 
 import click
 
+from paceline.core import units
+
 _BAR_CELLS = 24
 _LIVE_S, _LINES_S = 0.1, 10.0  # between two updates, on a terminal and elsewhere
 _EARLY = 0.02  # share of the work below which a time left would be a guess
@@ -106,7 +108,7 @@ class Progress:
         return (now - begun) * (1 - share) / (share - first)
 
     def _show(self, share: float, text: str, left_s: float | None) -> None:
-        left = "" if left_s is None or share >= 1 else f", {duration(left_s)} left"
+        left = "" if left_s is None or share >= 1 else f", {units.rough_seconds(left_s)} left"
         line = f"{text}, {share:.0%}{left}"
         if not self._terminal:
             click.echo(f"paceline: {line}", err=True)
@@ -121,11 +123,3 @@ class Progress:
     def _erase(self) -> None:
         if self._live and self._terminal:
             click.echo("\r\033[K", nl=False, err=True)
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it: ``40 s``, ``3 min``, ``1 h 20 min``."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -43,6 +43,19 @@ def seconds(value: float | None) -> str:
     return f"{significant(value * 1e9)} ns"
 
 
+def signed_seconds(value: float) -> str:
+    """Print a change of time with its sign: ``+1.24 ms``."""
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
+
+
+def rough_seconds(value: float) -> str:
+    """Print an estimate of a duration: ``40 s``, ``3 min``, ``1 h 20 min``."""
+    if value < 60:
+        return f"{max(1, round(value))} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def size(value: float | None) -> str:
     """Print an amount of bytes in binary units: ``1.5 GiB``."""
     if value is None or math.isnan(value):

@@ -49,11 +49,6 @@ def relative(factor: float) -> str:
     return f"{'-' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
 
 
-def signed(value: float) -> str:
-    """Print a change of time with its sign: ``+1.24 ms``."""
-    return f"{'-' if value < 0 else '+'}{units.seconds(abs(value))}"
-
-
 def signed_interval(change: Interval) -> str:
     """Print a change of time with its bounds in one unit: ``+1.24 ms (+0.90 to +1.60 ms)``."""
     largest = max(abs(change.low), abs(change.high))
@@ -134,7 +129,7 @@ def _outside_steps(comparison: Comparison) -> Iterator[Row]:
         label="outside steps",
         before=units.seconds(before.outside_s),
         after=units.seconds(after.outside_s),
-        change=signed(after.outside_s - before.outside_s),
+        change=units.signed_seconds(after.outside_s - before.outside_s),
     )
 
 
@@ -178,7 +173,11 @@ def _why(comparison: Comparison) -> str:
     """Name the phases that explain most of the change: one, or the few that share it."""
     told = sorted((c for c in comparison.phases if c.certain), key=lambda c: -(c.explains or 0.0))
     parts = [c for c in told[:3] if (c.explains or 0.0) >= _WORTH_TELLING][: 1 if _mostly(told) else 3]
-    phases = [f"{STYLES[c.phase].label} {units.percent(c.explains)} ({signed(c.change_s.value)})" for c in parts]
+    changes = [units.signed_seconds(c.change_s.value) for c in parts]
+    phases = [
+        f"{STYLES[c.phase].label} {units.percent(c.explains)} ({change})"
+        for c, change in zip(parts, changes, strict=True)
+    ]
     return f"of the change, {', '.join(phases)}" if phases else ""
 
 

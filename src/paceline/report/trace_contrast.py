@@ -22,7 +22,7 @@ def contrast_lines(found: CaptureComparison) -> list[str]:
     for name, before, after in found.parts:
         if max(before, after) > 0:
             part = name.replace("exposed", "not overlapped")
-            lines.append(f"{part}: {_ns(before)} -> {_ns(after)} ({_signed(after - before)})")
+            lines.append(f"{part}: {_ns(before)} -> {_ns(after)} ({units.signed_seconds((after - before) / 1e9)})")
     changed = [one for one in found.kernels if abs(one.change_ns) >= _WORTH * span][:MAX_CHANGES]
     return [*lines, *(_kernel(one) for one in changed)]
 
@@ -35,12 +35,8 @@ def _kernel(one: KernelChange) -> str:
     else:
         times = f"{one.before.count:.3g} -> {one.after.count:.3g} calls"
     what = f"{_ns(one.before.total_ns)} -> {_ns(one.after.total_ns)}"
-    return f"{_signed(one.change_ns)} {CLASSES[one.class_]}: {what}, {times}: {name}"
+    return f"{units.signed_seconds(one.change_ns / 1e9)} {CLASSES[one.class_]}: {what}, {times}: {name}"
 
 
 def _ns(nanoseconds: float) -> str:
     return units.seconds(nanoseconds / 1e9) if nanoseconds else "none"
-
-
-def _signed(nanoseconds: float) -> str:
-    return f"{'+' if nanoseconds >= 0 else '-'}{units.seconds(abs(nanoseconds) / 1e9)}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.explain.analysis.host import while_stepping
+from paceline.explain.analysis.host import mean_reading, values_of, while_stepping
 from paceline.record.run import JsonObject, Rank, Run
 
 LOADED = 50  # percent of utilization from which on a reading is under load
@@ -176,7 +176,7 @@ def _of_gpu(index: int, lines: Sequence[JsonObject]) -> list[JsonObject]:
 def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[JsonObject]) -> GpuUse:
     """Sum up readings while stepping; errors are taken from the `whole` run, for they often end it."""
     loaded = [r for r in readings if (r.get("utilization_gpu_percent") or 0) >= LOADED]
-    utilization = _mean(readings, "utilization_gpu_percent")
+    utilization = mean_reading(readings, "utilization_gpu_percent")
     highest = facts.get("sm_clock_max_mhz")
     return GpuUse(
         index=int(facts["index"]),
@@ -184,11 +184,11 @@ def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[Json
         readings=len(readings),
         loaded=len(loaded),
         utilization=None if utilization is None else utilization / 100,
-        memory_used_bytes=max(_numbers(readings, "memory_used_bytes"), default=None),
+        memory_used_bytes=max(values_of(readings, "memory_used_bytes"), default=None),
         memory_total_bytes=facts.get("memory_total_bytes"),
-        temperature_c=max(_numbers(readings, "temperature_c"), default=None),
-        power_w=_mean(loaded, "power_w"),
-        power_limit_w=min(_numbers(readings, "power_limit_w"), default=None),
+        temperature_c=max(values_of(readings, "temperature_c"), default=None),
+        power_w=mean_reading(loaded, "power_w"),
+        power_limit_w=min(values_of(readings, "power_limit_w"), default=None),
         power_limit_default_w=facts.get("power_limit_default_w"),
         heat=_throttle(loaded, _HEAT, highest),
         power=_throttle(loaded, _POWER, highest),
@@ -199,17 +199,8 @@ def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[Json
     )
 
 
-def _numbers(readings: Sequence[JsonObject], key: str) -> list[float]:
-    return [float(r[key]) for r in readings if isinstance(r.get(key), (int, float))]
-
-
-def _mean(readings: Sequence[JsonObject], key: str) -> float | None:
-    values = _numbers(readings, key)
-    return float(np.mean(values)) if values else None
-
-
 def _median(readings: Sequence[JsonObject], key: str) -> float | None:
-    values = _numbers(readings, key)
+    values = values_of(readings, key)
     return float(np.median(values)) if values else None
 
 
@@ -228,7 +219,7 @@ def _throttle(loaded: Sequence[JsonObject], reasons: frozenset[str], highest: fl
 
 
 def _link(loaded: Sequence[JsonObject], facts: JsonObject) -> PcieLink | None:
-    generations, lanes = _numbers(loaded, "pcie_gen"), _numbers(loaded, "pcie_width")
+    generations, lanes = values_of(loaded, "pcie_gen"), values_of(loaded, "pcie_width")
     most = facts.get("pcie_max_gen"), facts.get("pcie_max_width")
     if not generations or not lanes or not most[0] or not most[1]:
         return None
@@ -256,7 +247,7 @@ def _errors(readings: Sequence[JsonObject]) -> Errors:
 
 def _grown(readings: Sequence[JsonObject], key: str) -> int | None:
     """Return by how much a counter rose. It counts since the driver was loaded: what was there before is not ours."""
-    values = _numbers(readings, key)
+    values = values_of(readings, key)
     return int(max(values) - values[0]) if values else None
 
 

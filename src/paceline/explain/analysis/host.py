@@ -58,14 +58,14 @@ def host_use(run: Run) -> HostUse:
     return HostUse(
         allowed_cores=_number(head.get("allowed_cores")),
         cores=float(len(head["affinity"])) if head.get("affinity") else _number(head.get("allowed_cores")),
-        own_cores=_mean(readings, "own_cpu_cores"),
-        other_cores=_mean(readings, "other_cpu_cores"),
+        own_cores=mean_reading(readings, "own_cpu_cores"),
+        other_cores=mean_reading(readings, "other_cpu_cores"),
         memory_limit_bytes=_number(head.get("memory_limit_bytes")),
-        own_rss_bytes=max(_numbers(readings, "own_rss_bytes"), default=None),
-        available_bytes=min(_numbers(readings, "memory_available_bytes"), default=None),
-        swap_pages_per_s=_mean(readings, "swap_in_pages_per_s"),
-        io_pressure=_mean(readings, "pressure_io_some_share"),
-        throttled=_mean(readings, "cgroup_throttled_share"),
+        own_rss_bytes=max(values_of(readings, "own_rss_bytes"), default=None),
+        available_bytes=min(values_of(readings, "memory_available_bytes"), default=None),
+        swap_pages_per_s=mean_reading(readings, "swap_in_pages_per_s"),
+        io_pressure=mean_reading(readings, "pressure_io_some_share"),
+        throttled=mean_reading(readings, "cgroup_throttled_share"),
         samples=len(readings),
     )
 
@@ -100,10 +100,12 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _mean(readings: Sequence[JsonObject], key: str) -> float | None:
-    values = _numbers(readings, key)
+def mean_reading(readings: Sequence[JsonObject], key: str) -> float | None:
+    """Return the mean of one value over readings; None if no reading has it."""
+    values = values_of(readings, key)
     return float(np.mean(values)) if values else None
 
 
-def _numbers(readings: Sequence[JsonObject], key: str) -> list[float]:
+def values_of(readings: Sequence[JsonObject], key: str) -> list[float]:
+    """Return one value of each reading that has it."""
     return [float(x[key]) for x in readings if isinstance(x.get(key), (int, float))]

@@ -146,7 +146,7 @@ def _time(ns: float) -> str:
 
 
 def _signed(ns: float) -> str:
-    return f"{'+' if ns >= 0 else '−'}{units.seconds(abs(ns) / 1e9)}" if ns else "none"
+    return units.signed_seconds(ns / 1e9).replace("-", "−") if ns else "none"
 
 
 def _more(count: int, noun: str) -> Markup | None:
