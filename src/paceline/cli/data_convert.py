@@ -116,7 +116,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
     loader decodes only a part of the image for a crop. The pixels stay the same. SRC and DEST can also be URLs of an
     object store, which are copied through this machine.
     """
-    with local_paths(paths) as local:
+    with local_paths(paths, options) as local:
         if not local.is_complete:
             _convert(local.paths, local.shown_dest, options)
         local.send()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import click
 
 from paceline.cli.progress import Progress
 
@@ -35,11 +38,12 @@ class LocalPaths:
 
 
 @contextmanager
-def local_paths(given: Sequence[str]) -> Iterator[LocalPaths]:
+def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[LocalPaths]:
     """Copy a source that is in a store, and name a folder for a result that is to be sent to one.
 
     Args:
         given: SRC and DEST, or DEST alone.
+        options: Of the command.
     """
     from paceline.data.folders import is_url
     from paceline.data.remote.copies import check_empty, fetched, is_complete, staging_folder
@@ -49,10 +53,15 @@ def local_paths(given: Sequence[str]) -> Iterator[LocalPaths]:
     url = dest if is_url(dest) else None
     folder = Path(dest)
     if url is not None:
-        folder = staging_folder(url)
+        folder = staging_folder(url, _conversion(given[:-1], options))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if not is_complete(folder):
-            check_empty(url, {})
+        check_empty(url, {}, partly_sent=is_complete(folder))
+        if is_complete(folder):
+            click.echo(
+                "paceline: an earlier command has converted this source and could not send the result, which is sent "
+                f"now; if the source has changed since, stop this command and remove {folder}",
+                err=True,
+            )
     with ExitStack() as stack:
         sources = []
         for one in given[:-1]:
@@ -62,3 +71,11 @@ def local_paths(given: Sequence[str]) -> Iterator[LocalPaths]:
             else:
                 sources.append(Path(one))
         yield LocalPaths(paths=(*sources, folder), shown_dest=shown_url(dest) if url else dest, url=url)
+
+
+def _conversion(sources: Sequence[str], options: Mapping[str, Any]) -> str:
+    """Return what is converted and how, apart from what changes no sample."""
+    from paceline.data.folders import is_url
+
+    paths = [one if is_url(one) else str(Path(one).resolve()) for one in sources]
+    return repr((paths, sorted((name, str(value)) for name, value in options.items() if name != "processes")))

@@ -65,16 +65,30 @@ def is_complete(folder: Path) -> bool:
     return any((folder / name).exists() for name in _LAST)
 
 
-def staging_folder(url: str) -> Path:
-    """Return the folder of this machine where a conversion into a store is made, the same when it is resumed."""
+def staging_folder(url: str, conversion: str) -> Path:
+    """Return the folder of this machine where a conversion into a store is made, the same when it is resumed.
+
+    Args:
+        url: Where the data set is sent.
+        conversion: The source and the options: another conversion never sends what this one has made.
+    """
     cache = cache_folder(RemoteSettings(), os.environ)
     if cache is None:
         raise UsageError("a conversion into a store needs a folder for its files; set PACELINE_CACHE to a folder")
-    return cache.parent / "conversions" / hashlib.sha256(url.encode()).hexdigest()[:20]
+    return (
+        cache.parent
+        / "conversions"
+        / hashlib.sha256(f"{url}\0{conversion}".encode("utf-8", "surrogateescape")).hexdigest()[:20]
+    )
 
 
-def check_empty(url: str, options: Mapping[str, Any]) -> None:
+def check_empty(url: str, options: Mapping[str, Any], *, partly_sent: bool = False) -> None:
     """Refuse a place in a store that holds something.
+
+    Args:
+        url: As fsspec has it.
+        options: For fsspec.
+        partly_sent: Whether a part of a data set may be there, which is sent again.
 
     Raises:
         UsageError: There is something.
@@ -88,7 +102,7 @@ def check_empty(url: str, options: Mapping[str, Any]) -> None:
             return
     if any(Path(name).name in _LAST for name in there):
         raise UsageError(f"{shown_url(url)} holds a data set; name another place")
-    if there:
+    if there and not partly_sent:
         raise UsageError(f"{shown_url(url)} is not empty: it has {Path(there[0]).name}; name another place")
 
 
