@@ -36,6 +36,7 @@ from paceline.data.ranks import Share, rank_and_world, share_here
 from paceline.data.reach import Arrays, Reach, unpinned_array
 from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
+from paceline.data.selection import selection_of
 from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_memory
 from paceline.data.sharded import ShardedDataset
 from paceline.data.slices import Slice, steps_left
@@ -65,8 +66,8 @@ class Loader:
         """Prepare a loader; nothing is read yet.
 
         Args:
-            data: A folder that `paceline data convert` wrote, or its URL in a store, a `TokenDataset` of one, or any
-                `Dataset` with `__len__` and `__getitem__`.
+            data: A folder that `paceline data convert` wrote, or its URL in a store, a `TokenDataset` of one, a
+                `torch.utils.data.Subset` of these, or any `Dataset` with `__len__` and `__getitem__`.
             batch_size: Samples of a batch, of one rank.
             shuffle: Whether samples are mixed, anew in each epoch.
             transform: Of shards: what to take of each picture (`RandomResizedCrop`, `CenterCrop`), which makes batches
@@ -81,13 +82,14 @@ class Loader:
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = whole("batch_size", batch_size, 1)
-        self._wanted = wanted_of(self._data, transform, collate_fn, own)
+        selection = selection_of(self._data)
+        self._wanted = wanted_of(selection, transform, collate_fn, own)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(
             seed=own.seed,
             epoch=0,
             consumed=0,
-            samples=len(self._data),
+            samples=selection.samples,
             window=own.window,
             lanes=own.lanes or self._slice.world,
             shuffle=shuffle,
@@ -265,12 +267,12 @@ class Loader:
             return
         if not self._wanted.is_sharded:
             maker = self._wanted.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
-            self._maker = Replacing(maker, self._faults, self._at.samples)
+            self._maker = Replacing(maker, self._faults, self._wanted.replacements)
             return
-        self._store = BlockStore(self._data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
+        self._store = BlockStore(self._wanted.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
         self._paced(self._pacer.pace)
         reach = Reach(
-            dataset=self._data,
+            dataset=self._wanted.data,
             store=self._store,
             clock=self._clock,
             faults=self._faults,
@@ -278,7 +280,7 @@ class Loader:
             cache=self._cache,
         )
         maker = self._wanted.maker(reach, self._arrays, alone=self._alone)
-        self._maker = Replacing(maker, self._faults, self._at.samples)
+        self._maker = Replacing(maker, self._faults, self._wanted.replacements)
 
     @property
     def _alone(self) -> bool:
@@ -311,6 +313,7 @@ class Loader:
                 skip=self._faults.skip,
                 collate=self._wanted.collate,
                 change=self._wanted.batch_transform,
+                samples=self._wanted.replacements,
             )
             samples, count = self._wanted.samples(), self._processes
             for consumed, batch in made_by_processes(samples, steps, count, rest, self._clock, self._faults):

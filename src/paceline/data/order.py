@@ -112,3 +112,30 @@ class Order:
     def _drawn(self, lane: int, window: int) -> Numbers:
         bounds = self._windows[lane]
         return permutation(key_of(self._key or 0, _OF_WINDOWS, lane, window), int(bounds[window + 1] - bounds[window]))
+
+
+class SelectedOrder(Order):
+    """The sequence of an epoch over some of the samples."""
+
+    def __init__(self, blocks: Numbers, selected: Numbers, shuffle: Shuffle | None, epoch: int) -> None:
+        """Make the sequence.
+
+        Args:
+            blocks: Number of the first sample of each block of the whole data set.
+            selected: Numbers of samples; a number may come several times.
+            shuffle: How they are mixed; None: they come as they are given.
+            epoch: From 0.
+        """
+        self._selected = selected if shuffle is None else np.sort(selected)
+        own = np.unique(np.searchsorted(self._selected, blocks)) if shuffle is not None else np.array([0])
+        self._first = blocks
+        super().__init__(own[own < len(selected)], len(selected), shuffle, epoch)
+
+    def ids(self, positions: Numbers) -> Numbers:
+        """Return the numbers of the samples at some positions of the sequence."""
+        return self._selected[super().ids(positions)]
+
+    def blocks(self, positions: Numbers) -> list[int]:
+        """Return the numbers of the blocks that positions need, each once, in the order in which they are needed."""
+        block = np.searchsorted(self._first, self.ids(positions), side="right") - 1
+        return list(dict.fromkeys(block.tolist()))

@@ -160,6 +160,7 @@ class Rest:
     skip: bool  # bad samples
     collate: Callable[[list[Any]], Any] | None
     change: Callable[[Any, Any], Any] | None  # of a batch
+    samples: int | Numbers  # how many there are, or the numbers of those that may be taken in place of bad ones
 
     def put_together(self, own: Samples) -> tuple[Any, list[Bad], dict[str, Spent]]:
         """Return a batch, what was bad in it, and what it took."""
@@ -204,7 +205,7 @@ def made_by_processes(
             yield ids.tolist()
 
     made = DataLoader(
-        Seeded(dataset, rest.seeds, rest.skip),
+        Seeded(dataset, rest.seeds, rest.skip, rest.samples),
         batch_sampler=asked(),
         num_workers=processes,
         collate_fn=rest.put_together,
@@ -238,8 +239,9 @@ class Samples:
 class Seeded:
     """A data set whose samples draw the same numbers wherever they are made."""
 
-    def __init__(self, dataset: Any, seeds: tuple[int, int], skip: bool) -> None:
+    def __init__(self, dataset: Any, seeds: tuple[int, int], skip: bool, samples: int | Numbers) -> None:
         self._dataset = dataset
+        self._samples = samples
         self._seeds = seeds
         self._skip = skip
         self._generators: list[Any] | None = None  # looked for in the worker process
@@ -258,7 +260,7 @@ class Seeded:
 
     def _others(self, numbers: list[int]) -> list[Any]:
         """Make good samples in place of those of a batch that has none."""
-        for others in substitutes(np.array(numbers), len(self)):
+        for others in substitutes(np.array(numbers), self._samples):
             good = [one for one in map(self._made, others.tolist()) if not isinstance(one, Bad)]
             if good:
                 return good

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +62,35 @@ class ShardedDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self._given, self._remote)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return a sample: its values by column, images as arrays, None where it has none.
+
+        A `Loader` reads shards in large pieces and decodes only what a crop needs, which is much faster.
+
+        Args:
+            number: From 0, or from -1 backwards from the last one.
+
+        Raises:
+            IndexError: There is no such sample.
+            DamagedData: It cannot be read.
+        """
+        try:
+            place = operator.index(number)
+        except TypeError:
+            raise TypeError(
+                f"{number!r} is not the number of a sample; for several samples use torch.utils.data.Subset"
+            ) from None
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"there is no sample {place}; the data set has {len(self):,} samples")
+        sample: dict[str, Any] = self._samples[place % len(self)]
+        return sample
+
+    @cached_property
+    def _samples(self) -> Any:
+        from paceline.data.batches import ShardedSamples
+
+        return ShardedSamples(self, self.contents.columns, None, exact=False)
 
     @property
     def address(self) -> str:

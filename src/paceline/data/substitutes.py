@@ -20,15 +20,19 @@ _TRIES = 64  # other batches that are tried
 _STRIDE = 0.6180339887  # of all samples: multiples of the golden ratio spread evenly, whatever part is lost
 
 
-def substitutes(ids: Numbers, samples: int) -> Iterator[Numbers]:
+def substitutes(ids: Numbers, samples: int | Numbers) -> Iterator[Numbers]:
     """Yield the numbers of other samples to try in place of some, spread over all samples; always the same ones.
 
     Args:
         ids: Numbers of the samples that are bad.
-        samples: How many there are.
+        samples: How many there are, or the numbers of those that may be taken.
     """
+    count = samples if isinstance(samples, int) else len(samples)
+    allowed = None if isinstance(samples, int) else np.sort(samples)
+    places = ids if allowed is None else np.searchsorted(allowed, ids)
     for attempt in range(1, _TRIES + 1):
-        yield (ids + round(attempt * _STRIDE * samples)) % samples
+        others = (places + round(attempt * _STRIDE * count)) % count
+        yield others if allowed is None else allowed[others]
 
 
 def nothing_good() -> DamagedData:
@@ -39,7 +43,7 @@ def nothing_good() -> DamagedData:
 class Replacing:
     """Makes batches, and other ones in place of those without a good sample."""
 
-    def __init__(self, maker: Maker, faults: Faults, samples: int) -> None:
+    def __init__(self, maker: Maker, faults: Faults, samples: int | Numbers) -> None:
         self._maker = maker
         self._faults = faults
         self._samples = samples

@@ -18,7 +18,7 @@ from paceline.data.crops import Crop
 from paceline.data.image_modes import is_cropped
 from paceline.data.model import KEY, Column
 from paceline.data.offer import CacheOffer, cache_offer
-from paceline.data.order import Order, Shuffle
+from paceline.data.order import Order, SelectedOrder, Shuffle
 from paceline.data.own_generators import own_generators
 from paceline.data.picture_batches import PictureBatches
 from paceline.data.pictures import libraries
@@ -26,11 +26,13 @@ from paceline.data.position import Position
 from paceline.data.processes import manner_of
 from paceline.data.reach import Arrays, Reach
 from paceline.data.reachable import Reachable
+from paceline.data.selection import Selection, digest_of
 from paceline.data.settings import Settings
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
 from paceline.data.tokens import TokenDataset
 
+Numbers = NDArray[np.int64]
 _log = logging.getLogger("paceline.data")
 _TRIED = 64  # samples by which it is found out how they behave
 _TOKEN_BLOCK = 512  # samples of tokens that lie together
@@ -41,6 +43,7 @@ class Wanted:
     """A data set, and what is to be made of it."""
 
     data: Any  # ShardedDataset, TokenDataset, or a Dataset of the user's own
+    numbers: Numbers | None  # of the samples of shards or tokens that are read; None: all
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None
     collate: Callable[[list[Any]], Any] | None
     batch_transform: Callable[[Any, Any], Any] | None
@@ -54,7 +57,7 @@ class Wanted:
         if not isinstance(self.data, ShardedDataset | TokenDataset):
             return ""
         shards = [(one.file, getattr(one, "samples", 0), one.crc32) for one in self.data.contents.shards]
-        told = repr((shards, getattr(self.data, "length", None)))
+        told = repr((shards, getattr(self.data, "length", None))) + digest_of(self.numbers)
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
@@ -116,10 +119,22 @@ class Wanted:
     def order(self, at: Position) -> Order:
         """Return the order of an epoch."""
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
+        if self.numbers is not None:
+            return SelectedOrder(self._blocks, self.numbers, shuffle, at.epoch)
+        return Order(self._blocks, at.samples, shuffle, at.epoch)
+
+    @property
+    def _blocks(self) -> Numbers:
+        """The number of the first sample of each block."""
         if isinstance(self.data, ShardedDataset):
-            return Order(self.data.blocks["first"].astype(np.int64), at.samples, shuffle, at.epoch)
+            return self.data.blocks["first"].astype(np.int64)
         size = _TOKEN_BLOCK if isinstance(self.data, TokenDataset) else 1  # each by itself: mixed as well as can be
-        return Order(np.arange(0, at.samples, size, dtype=np.int64), at.samples, shuffle, at.epoch)
+        return np.arange(0, len(self.data), size, dtype=np.int64)
+
+    @property
+    def replacements(self) -> int | Numbers:
+        """The number of samples, or the samples that may take the place of bad ones."""
+        return len(self.data) if self.numbers is None else self.numbers
 
     def maker(self, reach: Reach, arrays: Arrays, *, alone: bool) -> Maker:
         """Return what makes batches of shards.
@@ -178,7 +193,7 @@ class Wanted:
 
 
 def wanted_of(
-    data: Any,
+    selection: Selection,
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None,
     collate: Callable[[list[Any]], Any] | None,
     own: Settings,
@@ -186,7 +201,7 @@ def wanted_of(
     """Return what a loader is to make.
 
     Args:
-        data: The data set.
+        selection: The data set, and the samples of it that are read.
         transform: A crop, or a function of a sample.
         collate: A function of a list of samples.
         own: The settings of the loader.
@@ -197,7 +212,8 @@ def wanted_of(
     """
     return checked(
         Wanted(
-            data=data,
+            data=selection.data,
+            numbers=selection.numbers,
             transform=transform,
             collate=collate,
             batch_transform=own.batch_transform,
