@@ -25,11 +25,13 @@ def every(order: Order) -> list[int]:
     return order.ids(np.arange(order.samples)).tolist()
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(BLOCKS, SHUFFLES, st.integers(0, 3))
 def test_every_sample_comes_once(sizes, shuffle, epoch):
     assert sorted(every(order_of(sizes, shuffle, epoch))) == list(range(sum(sizes)))
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(BLOCKS, SHUFFLES, st.data())
 def test_any_position_can_be_asked_for(sizes, shuffle, data):
     whole = every(order_of(sizes, shuffle))
@@ -37,6 +39,7 @@ def test_any_position_can_be_asked_for(sizes, shuffle, data):
     assert order_of(sizes, shuffle).ids(np.array(asked, np.int64)).tolist() == [whole[place] for place in asked]
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(BLOCKS, SHUFFLES)
 def test_blocks_are_those_that_samples_lie_in(sizes, shuffle):
     order = order_of(sizes, shuffle)
@@ -79,6 +82,7 @@ def test_the_order_of_today_is_that_of_tomorrow():
     assert numbers(0, 2).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]  # as published for SplitMix64 of seed 0
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.integers(0, 2**64 - 1), st.integers(0, 50))
 def test_a_permutation_has_every_number_once(key, count):
     assert sorted(permutation(key, count).tolist()) == list(range(count))
@@ -89,7 +93,7 @@ def test_a_permutation_has_every_number_once(key, count):
 WORLDS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=4)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, 60), WORLDS, st.sampled_from(["drop", "pad", "even"]))
 def test_nothing_is_lost_and_nothing_comes_twice(samples, worlds, ends):
     """Some ranks take some steps, stop, and others go on with what was consumed, again and again to the end."""
@@ -112,6 +116,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(samples, worlds, ends):
     assert len(seen) - len(set(seen)) <= (largest - 1 if ends == "pad" else 0)
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.integers(0, 100), st.integers(1, 5), st.integers(1, 6), st.sampled_from(["drop", "pad", "even"]))
 def test_as_many_steps_are_left_as_are_made(samples, world, batch, ends):
     share = Slice(rank=0, world=world, batch=batch, ends=ends)
@@ -127,6 +132,7 @@ SLICES = st.builds(
 )  # fmt: skip
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.integers(0, 60), st.integers(0, 60), SLICES, st.integers(1, 7))
 def test_steps_planned_together_are_those_taken_one_by_one(samples, consumed, share, most):
     consumed = min(consumed, samples)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.column_values import decoder_for, value_of
 from paceline.data.draws import at_once, batch_getter, own_draws
 from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
 from paceline.data.own_generators import own_generators
-from paceline.data.pictures import Decoder
 from paceline.data.reach import Reach
 from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys
 from paceline.data.stages import Clock
@@ -139,26 +137,10 @@ class ShardedSamples:
 
     def __getitem__(self, number: int) -> Any:
         try:
-            sample = self._sample(number)
+            sample = self._dataset.sample(number, self._columns, exact=self._exact)
             return sample if self._transform is None else self._transform(sample)
         except Exception as error:
             raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same
-
-    def _sample(self, number: int) -> dict[str, Any]:
-        dataset, columns = self._dataset, self._columns
-        (place,) = dataset.places(np.array([number]))
-        decoder = decoder_for(columns, exact=self._exact)
-
-        def value(column: Column) -> Any:
-            if column.name == KEY:
-                return sample_keys(dataset, [place])[0]
-            if missing_of(dataset, column, [place])[0]:
-                return None
-            if column.is_number:
-                return dataset.numbers(column.name, [place]).tolist()[0]
-            return value_of(column, memoryview(dataset.payload(column.name, place)), decoder)
-
-        return {column.name: value(column) for column in columns}
 
 
 class DatasetBatches:
@@ -225,21 +207,3 @@ class TokenBatches:
             batch = torch.from_numpy(self._dataset.batch(ids))
             lap.mark("read", len(ids))
         return batch
-
-
-def decoder_for(columns: Sequence[Column], *, exact: bool) -> Decoder | None:
-    """Return a decoder where there are pictures."""
-    return Decoder(exact=exact) if any(column.kind == "image" for column in columns) else None
-
-
-def value_of(column: Column, data: memoryview, decoder: Decoder | None) -> Any:
-    """Return what bytes of a column stand for: pixels, an array, text, or themselves."""
-    if column.kind == "image":
-        assert decoder is not None  # there is a column of pictures
-        return decoder.image(data, column.mode)
-    if column.kind == "array":
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    if column.kind == "json":
-        return msgspec.json.decode(data)
-    return bytes(data).decode() if column.kind == "text" else bytes(data)

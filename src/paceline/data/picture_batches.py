@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batches import value_of
 from paceline.data.chance import key_of, uniforms
+from paceline.data.column_values import value_of
 from paceline.data.crops import Boxes, Crop, antialiases
 from paceline.data.faults import fill_gaps
 from paceline.data.index import DamagedData

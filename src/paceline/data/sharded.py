@@ -6,7 +6,6 @@ import operator
 import os
 import threading
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +14,11 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
+from paceline.data.column_values import decoder_for, value_of
 from paceline.data.contents import Blocks
 from paceline.data.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
 from paceline.data.index import Array, DamagedData, ShardIndex
-from paceline.data.model import Column, Contents, shown
+from paceline.data.model import KEY, Column, Contents, shown
 from paceline.data.remote.folder import RemoteFolder
 from paceline.data.remote.settings import chosen
 
@@ -83,14 +83,32 @@ class ShardedDataset:
             ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"there is no sample {place}; the data set has {len(self):,} samples")
-        sample: dict[str, Any] = self._samples[place % len(self)]
-        return sample
+        return self.sample(place % len(self), self.contents.columns)
 
-    @cached_property
-    def _samples(self) -> Any:
-        from paceline.data.batches import ShardedSamples
+    def sample(self, number: int, columns: Sequence[Column], *, exact: bool = False) -> dict[str, Any]:
+        """Return columns of a sample.
 
-        return ShardedSamples(self, self.contents.columns, None, exact=False)
+        Args:
+            number: From 0.
+            columns: Those that are wanted, with the modes that their images get.
+            exact: Whether pictures are decoded as PIL does.
+
+        Raises:
+            DamagedData: It cannot be read.
+        """
+        (place,) = self.places(np.array([number]))
+        decoder = decoder_for(columns, exact=exact)
+
+        def value(column: Column) -> Any:
+            if column.name == KEY:
+                return sample_keys(self, [place])[0]
+            if missing_of(self, column, [place])[0]:
+                return None
+            if column.is_number:
+                return self.numbers(column.name, [place]).tolist()[0]
+            return value_of(column, memoryview(self.payload(column.name, place)), decoder)
+
+        return {column.name: value(column) for column in columns}
 
     @property
     def address(self) -> str:
