@@ -14,7 +14,7 @@ from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
 from paceline.data.own_generators import own_generators
 from paceline.data.reach import Reach
-from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys
+from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys, sample_of
 from paceline.data.stages import Clock
 from paceline.data.tokens import TokenDataset
 
@@ -137,7 +137,7 @@ class ShardedSamples:
 
     def __getitem__(self, number: int) -> Any:
         try:
-            sample = self._dataset.sample(number, self._columns, exact=self._exact)
+            sample = sample_of(self._dataset, number, self._columns, exact=self._exact)
             return sample if self._transform is None else self._transform(sample)
         except Exception as error:
             raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same

@@ -36,7 +36,6 @@ from paceline.data.ranks import Share, rank_and_world, share_here
 from paceline.data.reach import Arrays, Reach, unpinned_array
 from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
-from paceline.data.selection import selection_of
 from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_memory
 from paceline.data.sharded import ShardedDataset
 from paceline.data.slices import Slice, steps_left
@@ -82,14 +81,13 @@ class Loader:
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = whole("batch_size", batch_size, 1)
-        selection = selection_of(self._data)
-        self._wanted = wanted_of(selection, transform, collate_fn, own)
+        self._wanted = wanted_of(self._data, transform, collate_fn, own)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(
             seed=own.seed,
             epoch=0,
             consumed=0,
-            samples=selection.samples,
+            samples=len(self._data),
             window=own.window,
             lanes=own.lanes or self._slice.world,
             shuffle=shuffle,

@@ -22,11 +22,6 @@ class Selection(NamedTuple):
     data: Any
     numbers: Numbers | None  # None: all
 
-    @property
-    def samples(self) -> int:
-        """How many samples are read."""
-        return len(self.data) if self.numbers is None else len(self.numbers)
-
 
 def selection_of(data: Any) -> Selection:
     """Return the data set below subsets of it, and the samples that are left, if it is one of shards or of tokens.

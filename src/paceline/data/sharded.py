@@ -83,32 +83,7 @@ class ShardedDataset:
             ) from None
         if not -len(self) <= place < len(self):
             raise IndexError(f"there is no sample {place}; the data set has {len(self):,} samples")
-        return self.sample(place % len(self), self.contents.columns)
-
-    def sample(self, number: int, columns: Sequence[Column], *, exact: bool = False) -> dict[str, Any]:
-        """Return columns of a sample.
-
-        Args:
-            number: From 0.
-            columns: Those that are wanted, with the modes that their images get.
-            exact: Whether pictures are decoded as PIL does.
-
-        Raises:
-            DamagedData: It cannot be read.
-        """
-        (place,) = self.places(np.array([number]))
-        decoder = decoder_for(columns, exact=exact)
-
-        def value(column: Column) -> Any:
-            if column.name == KEY:
-                return sample_keys(self, [place])[0]
-            if missing_of(self, column, [place])[0]:
-                return None
-            if column.is_number:
-                return self.numbers(column.name, [place]).tolist()[0]
-            return value_of(column, memoryview(self.payload(column.name, place)), decoder)
-
-        return {column.name: value(column) for column in columns}
+        return sample_of(self, place % len(self), self.contents.columns)
 
     @property
     def address(self) -> str:
@@ -242,6 +217,35 @@ class ShardedDataset:
         block = int(np.searchsorted(self.blocks["first"], self._first[place.shard] + place.row, side="right")) - 1
         data = self._folder.part(self.piece(block), offset, length, self.index)
         return bytes(self.checked(name, place, data, length, crc32))
+
+
+def sample_of(
+    dataset: ShardedDataset, number: int, columns: Sequence[Column], *, exact: bool = False
+) -> dict[str, Any]:
+    """Return columns of a sample.
+
+    Args:
+        dataset: Where it is.
+        number: Of the sample, from 0.
+        columns: Those that are wanted, with the modes that their images get.
+        exact: Whether pictures are decoded as PIL does.
+
+    Raises:
+        DamagedData: It cannot be read.
+    """
+    (place,) = dataset.places(np.array([number]))
+    decoder = decoder_for(columns, exact=exact)
+
+    def value(column: Column) -> Any:
+        if column.name == KEY:
+            return sample_keys(dataset, [place])[0]
+        if missing_of(dataset, column, [place])[0]:
+            return None
+        if column.is_number:
+            return dataset.numbers(column.name, [place]).tolist()[0]
+        return value_of(column, memoryview(dataset.payload(column.name, place)), decoder)
+
+    return {column.name: value(column) for column in columns}
 
 
 def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[Place]) -> list[bool]:

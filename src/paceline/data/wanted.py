@@ -26,7 +26,7 @@ from paceline.data.position import Position
 from paceline.data.processes import manner_of
 from paceline.data.reach import Arrays, Reach
 from paceline.data.reachable import Reachable
-from paceline.data.selection import Selection, digest_of
+from paceline.data.selection import digest_of, selection_of
 from paceline.data.settings import Settings
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
@@ -193,7 +193,7 @@ class Wanted:
 
 
 def wanted_of(
-    selection: Selection,
+    data: Any,
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None,
     collate: Callable[[list[Any]], Any] | None,
     own: Settings,
@@ -201,7 +201,7 @@ def wanted_of(
     """Return what a loader is to make.
 
     Args:
-        selection: The data set, and the samples of it that are read.
+        data: The data set, or a subset of one.
         transform: A crop, or a function of a sample.
         collate: A function of a list of samples.
         own: The settings of the loader.
@@ -210,6 +210,7 @@ def wanted_of(
         UsageError: It cannot be made.
         EnvironmentFault: A package that decodes is not there.
     """
+    selection = selection_of(data)
     return checked(
         Wanted(
             data=selection.data,
