@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.column_values import decoder_for, value_of
 from paceline.data.draws import at_once, batch_getter, own_draws
 from paceline.data.faults import Faults, collated, named
 from paceline.data.model import KEY, Column
 from paceline.data.own_generators import own_generators
+from paceline.data.pictures import decoder_for, value_of
 from paceline.data.reach import Reach
 from paceline.data.sharded import Place, ShardedDataset, missing_of, sample_keys, sample_of
 from paceline.data.stages import Clock

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.chance import key_of, uniforms
-from paceline.data.column_values import value_of
 from paceline.data.crops import Boxes, Crop, antialiases
 from paceline.data.faults import fill_gaps
 from paceline.data.index import DamagedData
 from paceline.data.jpeg import Frame
 from paceline.data.model import KEY, Column
 from paceline.data.parts import Parts, parts_of
-from paceline.data.pictures import Box, Decoder, Pixels, UndecodablePicture
+from paceline.data.pictures import Box, Decoder, Pixels, UndecodablePicture, value_of
 from paceline.data.reach import Arrays, Kept, Reach
 from paceline.data.sharded import Place, missing_of, sample_keys
 

@@ -14,11 +14,11 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.column_values import decoder_for, value_of
 from paceline.data.contents import Blocks
 from paceline.data.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
 from paceline.data.index import Array, DamagedData, ShardIndex
 from paceline.data.model import KEY, Column, Contents, shown
+from paceline.data.pictures import decoder_for, value_of
 from paceline.data.remote.folder import RemoteFolder
 from paceline.data.remote.settings import chosen
 

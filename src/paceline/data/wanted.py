@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from paceline.data.position import Position
 from paceline.data.processes import manner_of
 from paceline.data.reach import Arrays, Reach
 from paceline.data.reachable import Reachable
-from paceline.data.selection import digest_of, selection_of
 from paceline.data.settings import Settings
 from paceline.data.sharded import ShardedDataset
 from paceline.data.stages import Spent
@@ -304,3 +304,48 @@ def picture_column(dataset: ShardedDataset) -> str | None:
 def columns_in_words(dataset: ShardedDataset) -> str:
     """Return what columns there are."""
     return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)
+
+
+class Selection(NamedTuple):
+    """A data set, and the numbers of its samples that are read."""
+
+    data: Any
+    numbers: Numbers | None  # None: all
+
+
+def selection_of(data: Any) -> Selection:
+    """Return the data set below subsets of it, and the samples that are left, if it is one of shards or of tokens.
+
+    Any other data set is returned as it is.
+
+    Raises:
+        UsageError: A subset has the number of a sample that is not there, or no sample.
+    """
+    torch = sys.modules.get("torch")  # without torch there is no Subset
+    subset = getattr(getattr(torch, "utils", None), "data", None)
+    chain, below = [], data
+    while subset is not None and type(below) is subset.Subset:
+        chain.append(below.indices)
+        below = below.dataset
+    if not chain or not isinstance(below, ShardedDataset | TokenDataset):
+        return Selection(data, None)
+    numbers = np.arange(len(below), dtype=np.int64)
+    for indices in reversed(chain):
+        numbers = _taken(numbers, np.asarray(indices))
+    if not len(numbers):
+        raise UsageError("the subset has no samples; give it the number of one at least")
+    return Selection(below, numbers)
+
+
+def digest_of(numbers: Numbers | None) -> str:
+    """Return a digest of the numbers of samples; empty for all."""
+    return "" if numbers is None else hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def _taken(numbers: Numbers, indices: NDArray[Any]) -> Numbers:
+    if len(indices) and not np.issubdtype(indices.dtype, np.integer):
+        raise UsageError(f"the indices of a subset are {indices.dtype}; they must be whole numbers")
+    wrong = indices[(indices < -len(numbers)) | (indices >= len(numbers))]
+    if len(wrong):
+        raise UsageError(f"a subset has sample {wrong[0]}, but there are {len(numbers):,} samples")
+    return numbers[indices.astype(np.int64)]
