@@ -33,7 +33,7 @@ from paceline.plan.search.wish import Wish
 from paceline.plan.validate.accuracy import validate
 from paceline.plan.validate.published_rows import PublishedRow, read_rows
 
-_CACHED = (grid_of, engine_refusal, pipeline.micro_batches_kept, pipeline._task_orders, pipeline._scheduled_tasks)
+_CACHED = (grid_of, engine_refusal, pipeline.micro_batches_saved, pipeline._task_orders, pipeline._scheduled_tasks)
 
 
 def kind(row: PublishedRow) -> tuple[str, str]:

@@ -38,8 +38,8 @@ MODULES = {  # ceilings of folders that are still above the limit
     "train": 22,
 }
 ONE_IMPORTER = 193
-ONE_LINERS = 264
-SHARED_CLASS_NAMES = 34
+ONE_LINERS = 241
+SHARED_CLASS_NAMES = 33
 UNCLEAR_NAMES = 2.3  # percent
 
 # What names are not made of: docs/decisions/0045-packages-of-the-redesign.md has the field's words for them.

@@ -21,7 +21,7 @@ from paceline.traces.analyze.ranks import Traces
 from paceline.traces.read import nsys
 from paceline.traces.read.content import NotACapture, read_content
 from paceline.traces.read.kineto import STEP
-from paceline.traces.read.lenient import salvage_events
+from paceline.traces.read.lenient import recover_events
 
 MOST_RANKS = 32
 _UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
@@ -120,7 +120,7 @@ def _events(path: Path) -> list[Json]:
     try:
         events = msgspec.json.decode(data).get("traceEvents")
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
-        events = salvage_events(data).events
+        events = recover_events(data).events
     if not events or not isinstance(events, list):
         raise NotACapture(f"{path} cannot be read as a profiler capture")
     return [event for event in events if isinstance(event, dict)]

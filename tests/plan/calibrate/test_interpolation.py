@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.plan.calibrate.interpolation import cost_surface, fit_message_time, fit_part_rates
+from paceline.plan.calibrate.interpolation import fit_message_time, fit_part_rates, interpolation_of
 
 
 def points(seconds):
@@ -10,17 +10,17 @@ def points(seconds):
 
 
 def test_a_size_that_was_measured_gives_what_was_measured():
-    found = cost_surface(points(lambda m, k: m * k * 1e-9 * (1 + 40 / m)))
+    found = interpolation_of(points(lambda m, k: m * k * 1e-9 * (1 + 40 / m)))
     assert found.seconds((256, 512), 2 * 256 * 512) == pytest.approx(256 * 512 * 1e-9 * (1 + 40 / 256), rel=0.03)
 
 
 def test_between_sizes_a_power_law_is_followed():
-    found = cost_surface(points(lambda m, k: 1e-9 * m**0.8 * k))
+    found = interpolation_of(points(lambda m, k: 1e-9 * m**0.8 * k))
     assert found.seconds((128, 1024), 2 * 128 * 1024) == pytest.approx(1e-9 * 128**0.8 * 1024, rel=0.05)
 
 
 def test_far_outside_the_efficiency_stays_near_that_of_the_edge():
-    found = cost_surface(points(lambda m, k: m * k * 1e-9 * (1 + 40 / m)))
+    found = interpolation_of(points(lambda m, k: m * k * 1e-9 * (1 + 40 / m)))
     far = found.seconds((2**20, 2**20), 2.0**41)
     assert far == pytest.approx(2.0**40 * 1e-9, rel=0.3)
 

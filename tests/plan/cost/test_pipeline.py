@@ -11,7 +11,7 @@ from paceline.plan.cost.pipeline import (
     Pipe,
     StagePasses,
     Task,
-    micro_batches_kept,
+    micro_batches_saved,
     simulate,
     simulate_case,
     spans,
@@ -52,12 +52,12 @@ def test_even_stages_wait_as_long_as_the_closed_form_says(schedule):
 
 def test_what_is_kept_is_that_of_the_schedule():
     p, m, v = 4, 16, 2
-    assert micro_batches_kept(Pipe("gpipe", p, 1, m)) == (m,) * p
-    assert micro_batches_kept(Pipe("1f1b", p, 1, m)) == tuple(min(m, p - rank) for rank in range(p))
-    interleaved = micro_batches_kept(Pipe("interleaved", p, v, m))
+    assert micro_batches_saved(Pipe("gpipe", p, 1, m)) == (m,) * p
+    assert micro_batches_saved(Pipe("1f1b", p, 1, m)) == tuple(min(m, p - rank) for rank in range(p))
+    interleaved = micro_batches_saved(Pipe("interleaved", p, v, m))
     assert interleaved[0] == p + (p - 1) / v
     assert interleaved[-1] == ((v - 1) * p + 1) / v
-    assert micro_batches_kept(Pipe("zero-bubble", p, v, m)) == (p,) * p
+    assert micro_batches_saved(Pipe("zero-bubble", p, v, m)) == (p,) * p
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -21,7 +21,7 @@ _DRAWN = 0.15  # how strongly slopes are drawn to 0, as a share of the points' o
 
 
 @dataclass(frozen=True)
-class CostSurface:
+class CostInterpolation:
     """Measured points of an operator family: log2 of sizes, (points, sizes), and of seconds / work, (points,)."""
 
     sizes: Floats
@@ -48,11 +48,11 @@ def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
     return min(max(height, low - slack), high + slack)
 
 
-def cost_surface(points: Sequence[tuple[Sequence[float], float, float]]) -> CostSurface:
-    """Build a surface from the sizes, seconds and work of each point."""
+def interpolation_of(points: Sequence[tuple[Sequence[float], float, float]]) -> CostInterpolation:
+    """Return the interpolation of measured points from the sizes, seconds and work of each point."""
     sizes = np.log2(np.array([point[0] for point in points], dtype=np.float64))
     rates = np.log2(np.array([seconds / work for _, seconds, work in points], dtype=np.float64))
-    return CostSurface(sizes=sizes, rates=rates)
+    return CostInterpolation(sizes=sizes, rates=rates)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,11 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.units import seconds
 from paceline.plan.calibrate.interpolation import (
-    CostSurface,
+    CostInterpolation,
     MessageTime,
-    cost_surface,
     fit_message_time,
     fit_part_rates,
+    interpolation_of,
 )
 from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
 from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
@@ -108,14 +108,16 @@ class LocalPrediction:
         return self.now.seconds / self.reference.seconds if self.now else 1.0
 
 
-class Surfaces:
-    """Cost surfaces of one profile, by operator family."""
+class Interpolations:
+    """Interpolated times of one profile, by operator family."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
         for point in points:
             families.setdefault(point.family, []).append((point.sizes, point.time.seconds, point.work))
-        self._families: dict[str, CostSurface] = {name: cost_surface(found) for name, found in families.items()}
+        self._families: dict[str, CostInterpolation] = {
+            name: interpolation_of(found) for name, found in families.items()
+        }
 
     def seconds(self, kind: OperatorKind) -> float | None:
         """Return the time of an operator; None if its family was not measured."""
@@ -129,7 +131,7 @@ class Surfaces:
         return 0.0 if found is None else found.seconds((size,), size)
 
 
-def count_step(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
+def count_step(step: Mapping[str, Any], times: Interpolations) -> StepCounts:
     """Count a step that `observe.probe.tally` recorded."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
@@ -139,9 +141,9 @@ def count_step(step: Mapping[str, Any], surfaces: Surfaces) -> StepCounts:
         calls += count
         if kind.family == FREE:
             continue
-        took = surfaces.seconds(kind)
+        took = times.seconds(kind)
         if took is None:
-            took = surfaces.copied(kind)
+            took = times.copied(kind)
             unknown[operator["op"]] = unknown.get(operator["op"], 0.0) + count * took
         part = "optimizer" if operator["part"] == "optimizer" else kind.part
         took_s[part] = took_s.get(part, 0.0) + count * took
@@ -267,7 +269,7 @@ def predict_program(
     if "step" not in note:
         raise UsageError(f"two steps of {note['model']['class']} could not be traced without real weights: {_REASON}")
     place = profile.place(ranks)
-    rate, counts = fit_rates(place, profile), count_step(note["step"], Surfaces(place.points))
+    rate, counts = fit_rates(place, profile), count_step(note["step"], Interpolations(place.points))
     parts = {
         **dict(counts.seconds),
         "host": counts.calls * rate.call_s,
@@ -282,7 +284,7 @@ def predict_program(
     step_s = sum(parts.values())
     drift = (place.reference.high - place.reference.low) / 2 / place.reference.seconds  # of the machine meanwhile
     off = 1.28 * math.hypot(rate.scatter, drift)
-    memory = _held(counts, rate, _before(note, place, profile), gradients)
+    memory = _memory_parts(counts, rate, _before(note, place, profile), gradients)
     return LocalPrediction(
         step_s=step_s,
         step_low_s=step_s / (1 + off),
@@ -326,7 +328,7 @@ def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -
     return float(max(share * cpu_s, wall_s - compute_s))
 
 
-def _held(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
+def _memory_parts(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
     """Return the memory of the process by part, in bytes; replicas keep their gradients."""
     convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
     first, share = rate.memory["convolution" if convolves else "transformer"]

@@ -23,7 +23,7 @@ from paceline.observe.probe.batches import resident_bytes
 from paceline.observe.probe.tally import Tally
 from paceline.plan.calibrate.benchmark_models import parse_benchmark_model, trainee_of
 from paceline.plan.calibrate.operators import FREE, kind_of
-from paceline.plan.calibrate.timing import ReferenceSpeed, Timing, switches, time_work
+from paceline.plan.calibrate.timing import ReferenceSpeed, WorkTiming, switches, time_work
 
 _CHUNK = bytes(range(256)) * 1024  # is compressed in about as long as a picture is decoded
 _IDLE = 1.5  # s of sleep for one at work: beside most trainings, loaders are not the limit
@@ -331,7 +331,7 @@ def _storage(task: dict[str, Any]) -> list[Any] | None:
     return [size, {"seconds": median(seconds), "low": min(seconds), "high": max(seconds), "count": 3, "disturbed": 0.0}]
 
 
-def _figures(found: Timing) -> dict[str, Any]:
+def _figures(found: WorkTiming) -> dict[str, Any]:
     names = ("seconds", "low", "high", "count", "disturbed")
     return {name: getattr(found, name) for name in names}
 

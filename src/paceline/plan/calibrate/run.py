@@ -33,7 +33,7 @@ from paceline.plan.calibrate.benchmark_models import (
     SMALL_BLOCKS,
     BenchmarkModel,
 )
-from paceline.plan.calibrate.local_prediction import Surfaces, count_step
+from paceline.plan.calibrate.local_prediction import Interpolations, count_step
 from paceline.plan.calibrate.operators import kind_of
 from paceline.plan.calibrate.profile import (
     SCHEMA,
@@ -237,19 +237,19 @@ def _thinned(animals: Sequence[BenchmarkModel], step: int) -> list[BenchmarkMode
 def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
     """Add the whole models to a rank profile, compared with the sum of their operators at the same machine speed."""
     place, blocks = found
-    surfaces = Surfaces(place.points)
+    times = Interpolations(place.points)
     usual = place.reference.seconds
     return RankProfile(
         ranks=place.ranks,
         threads=place.threads,
         reference=place.reference,
         points=place.points,
-        blocks=tuple(_block(each, surfaces, usual) for each in blocks),
+        blocks=tuple(_block(each, times, usual) for each in blocks),
     )
 
 
-def _block(found: Mapping[str, Any], surfaces: Surfaces, usual_s: float) -> BlockProfile:
-    counts = count_step(found["counted"], surfaces)
+def _block(found: Mapping[str, Any], times: Interpolations, usual_s: float) -> BlockProfile:
+    counts = count_step(found["counted"], times)
     pace = usual_s / median(found["reference_s"])
     return BlockProfile(
         name=str(found["animal"]),

@@ -20,7 +20,7 @@ _DRIFT = 0.3  # seconds after which the reference is measured again
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class WorkTiming:
     """Seconds per repetition: median and quartiles.
 
     Attributes:
@@ -35,7 +35,7 @@ class Timing:
     disturbed: float
 
 
-def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float) -> Timing:
+def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float) -> WorkTiming:
     """Time some work.
 
     Repetitions with an involuntary context switch are dropped if enough others are left.
@@ -65,7 +65,7 @@ def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float)
     kept = clean if len(clean) >= _KEPT else clean + disturbed
     low, _, high = quantiles(kept, n=4)
     share = len(disturbed) / len(clean + disturbed)
-    return Timing(seconds=median(kept), low=low, high=high, count=len(kept), disturbed=share)
+    return WorkTiming(seconds=median(kept), low=low, high=high, count=len(kept), disturbed=share)
 
 
 def switches() -> int:

@@ -74,7 +74,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     )
 
 
-def held_by_replica(case: Case, k: Constants) -> dict[str, float]:
+def replica_memory(case: Case, k: Constants) -> dict[str, float]:
     """Predict the peak memory by part in bytes, as nvidia-smi shows it."""
     parts = conv_parts(case, k)
     return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}

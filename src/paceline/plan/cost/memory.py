@@ -97,7 +97,7 @@ def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
     return PeakMemory(**parts, fragmentation=(k.reserved - 1) * allocated, context=k.context + 0.0 * held)
 
 
-def kept_bytes(c: Columns) -> Floats:
+def saved_tensor_bytes(c: Columns) -> Floats:
     """Return the bytes that one block keeps of one micro-batch for the backward pass."""
     t, along = tokens(c), np.where(c.sequence_parallel > 0, c.tp, 1.0)
     everything = t * _block_bytes(c, along)
@@ -140,7 +140,7 @@ def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
     """Return the activations of the micro-batches in flight, and of the block that is recomputed."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
-    return k.activation * (place.blocks * place.kept * kept_bytes(c) + working)
+    return k.activation * (place.blocks * place.kept * saved_tensor_bytes(c) + working)
 
 
 def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:

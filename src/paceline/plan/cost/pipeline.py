@@ -123,7 +123,7 @@ def _chunk_and_micro_batch(pipe: Pipe, turn: int) -> tuple[int, int]:
     return chunk, rounds * pipe.ranks + micro
 
 
-def most_kept(tasks: Sequence[Task]) -> int:
+def most_saved(tasks: Sequence[Task]) -> int:
     """Return the largest number of passes whose activations are kept; a split backward frees them at its end."""
     kept = most = 0
     for task in tasks:
@@ -209,10 +209,10 @@ def spans(pipe: Pipe, passes: StagePasses) -> Spans:
 
 
 @cache
-def micro_batches_kept(pipe: Pipe) -> tuple[float, ...]:
+def micro_batches_saved(pipe: Pipe) -> tuple[float, ...]:
     """Return the largest number of micro-batches kept by each rank; one of v chunks counts as 1/v."""
     few = _shortened(pipe, 2) if pipe.schedule != "gpipe" else pipe
-    return tuple(most_kept(tasks) / pipe.chunks for tasks in _task_orders(few))
+    return tuple(most_saved(tasks) / pipe.chunks for tasks in _task_orders(few))
 
 
 def tasks_of(pipe: Pipe) -> int:
@@ -401,7 +401,7 @@ def _places(pipe: Pipe, blocks: Sequence[int], *, tied: bool) -> PipelineRank:
     """Return the part of the model on each rank; a tied embedding is on the first and on the last."""
     ranks = np.arange(pipe.ranks)
     first, last = ranks == 0, ranks == pipe.ranks - 1
-    waiting = np.array(micro_batches_kept(pipe))
+    waiting = np.array(micro_batches_saved(pipe))
     logits = waiting if pipe.schedule in ("gpipe", "zero-bubble") else np.ones(pipe.ranks)
     return PipelineRank(
         blocks=np.array([float(sum(blocks[rank :: pipe.ranks])) for rank in range(pipe.ranks)]),

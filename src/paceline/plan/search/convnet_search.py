@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from paceline.core.errors import UsageError
 from paceline.plan.cost.case import Case, Layout, Training
 from paceline.plan.cost.constants import SURE, Fitted, probability
-from paceline.plan.cost.convnet import conv_step, held_by_replica
+from paceline.plan.cost.convnet import conv_step, replica_memory
 from paceline.plan.cost.plan import Plan
 from paceline.plan.models.architecture import ConvNet
 from paceline.plan.search.wish import SearchResult, Wish, unbeaten
@@ -75,7 +75,7 @@ def _loop(wish: Wish) -> Training:
 
 
 def _replica(case: Case, fitted: Fitted) -> Plan:
-    seconds, held = conv_step(case, fitted.constants), held_by_replica(case, fitted.constants)
+    seconds, held = conv_step(case, fitted.constants), replica_memory(case, fitted.constants)
     need = sum(held.values())
     return Plan(
         case=case,

@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.plan.cost.case import Case, Layout, Training
 from paceline.plan.cost.columns import Floats, columns_of, on_cluster
 from paceline.plan.cost.constants import SURE, Fitted, probabilities, probability
-from paceline.plan.cost.convnet import held_by_replica
+from paceline.plan.cost.convnet import replica_memory
 from paceline.plan.cost.machines import domain
 from paceline.plan.cost.memory import PeakMemory, memory
 from paceline.plan.cost.pipeline import SimulatedCase, pipe_of, ranks_memory, simulate_case, tasks_of
@@ -171,7 +171,7 @@ def largest_batch(plan: Plan, fitted: Fitted) -> int:
     cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
     available, k = plan.case.cluster.memory_bytes, fitted.constants
     if isinstance(plan.case.model, ConvNet):
-        held = [sum(held_by_replica(case, k).values()) for case in cases]
+        held = [sum(replica_memory(case, k).values()) for case in cases]
     elif plan.stages:
         held = [float(ranks_memory(case, k).total.max()) for case in cases]
     else:

@@ -62,7 +62,7 @@ class Validation:
     overall: PredictionErrors
     median_of_sources: dict[str, float | None]
     oom: OutOfMemory
-    regret: Regret
+    regret: ChoiceErrors
 
 
 def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
@@ -81,7 +81,7 @@ def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
             for name in ("time_mdape", "memory_mdape", "order")
         },
         oom=_out_of_memory(pairs, fitted.memory_spread),
-        regret=regret(pairs),
+        regret=choice_errors(pairs),
     )
 
 
@@ -184,7 +184,7 @@ _CLOSE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regret:
+class ChoiceErrors:
     """The regret over all sweeps with two rows or more, as fractions of the best time; None without sweeps."""
 
     sweeps: int
@@ -193,13 +193,13 @@ class Regret:
     worst: float | None
 
 
-def regret(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> Regret:
+def choice_errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> ChoiceErrors:
     """Return the regret of choosing by predictions."""
     sweeps: dict[str, list[tuple[float, float]]] = {}
     for sweep, measured, predicted in (_per_sample(*each) for each in _compared(pairs)):
         sweeps.setdefault(sweep, []).append((predicted, measured))
     losses = [_loss(members) for members in sweeps.values() if len(members) > 1]
-    return Regret(
+    return ChoiceErrors(
         sweeps=len(losses),
         within_5_percent=sum(loss <= _CLOSE for loss in losses) / len(losses) if losses else None,
         median=median(losses) if losses else None,

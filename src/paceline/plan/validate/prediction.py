@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paceline.plan.cost.case import Case
 from paceline.plan.cost.columns import Columns, Floats, columns_of
 from paceline.plan.cost.constants import Constants
-from paceline.plan.cost.convnet import conv_step, held_by_replica
+from paceline.plan.cost.convnet import conv_step, replica_memory
 from paceline.plan.cost.memory import memory
 from paceline.plan.cost.step_time import step
 from paceline.plan.models.architecture import Transformer
@@ -61,7 +61,7 @@ def predict_rows(rows: Sequence[PublishedRow], constants: Constants) -> list[Pre
         found = picked >= 0
         needed[found] = memory(prepared.kept, constants).total[picked[found]]
     for row, case in prepared.networks.items():
-        needed[row] = sum(held_by_replica(case, constants).values())
+        needed[row] = sum(replica_memory(case, constants).values())
     first = np.searchsorted(prepared.owner, np.arange(len(rows)))
     return [
         Prediction(
@@ -143,7 +143,7 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
         rows = picked >= 0
         found[rows] = kinds[prepared.kind[rows], picked[rows]]
     for row, case in prepared.networks.items():
-        found[row] = _of_kind(held_by_replica(case, constants), KINDS[prepared.kind[row]])
+        found[row] = _of_kind(replica_memory(case, constants), KINDS[prepared.kind[row]])
     return found
 
 

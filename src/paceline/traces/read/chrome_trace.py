@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from paceline.traces.intervals import Ns
 from paceline.traces.read.content import NotACapture
-from paceline.traces.read.events import OTHERS, Args, Event, ExactEvent, LooseEvent
-from paceline.traces.read.lenient import args_of, decimals_of, doubles_of, loose_event, salvage_events
+from paceline.traces.read.events import OTHERS, Args, Event, ExactEvent, LenientEvent
+from paceline.traces.read.lenient import args_of, decimals_of, doubles_of, lenient_event, recover_events
 
 _EXACT_US = 2.0**43  # times below are exact to less than half a nanosecond as doubles
 _LAST_US = 4e15  # a century: sums of two times fit into 64 bits of nanoseconds
@@ -60,7 +60,7 @@ def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
 
 _FILE = _decoder(Union[(Event, *OTHERS)])  # noqa: UP007  (of a tuple)
 _EXACT_FILE = _decoder(Union[(ExactEvent, *OTHERS)])  # noqa: UP007
-_LOOSE_FILE = _decoder(LooseEvent)
+_LOOSE_FILE = _decoder(LenientEvent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +139,8 @@ def columns_of(events: Sequence[Any]) -> EventColumns:
         msgspec.DecodeError: A time is not a number.
         Inexact: The capture must be decoded with `decode_exactly`.
     """
-    loose = bool(events) and isinstance(events[0], LooseEvent)
-    if loose:
+    lenient = bool(events) and isinstance(events[0], LenientEvent)
+    if lenient:
         times = _of_doubles(*doubles_of(events)) or _of_decimals(*decimals_of(events))
         args, unusable = args_of(events)
     else:
@@ -210,13 +210,13 @@ def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) ->
     )
 
 
-def salvage(path: Path, text: bytes, error: Exception) -> Document:
+def recover(path: Path, text: bytes, error: Exception) -> Document:
     """Read the intact events of a file with broken JSON.
 
     Raises:
         NotACapture: No event could be read.
     """
-    found = salvage_events(text)
+    found = recover_events(text)
     complete = [event for event in found.events if event.get("ph", "X") == "X"]
     if not complete:
         raise NotACapture(f"{path} cannot be read as a profiler capture: {error}") from error
@@ -224,7 +224,7 @@ def salvage(path: Path, text: bytes, error: Exception) -> Document:
         top = msgspec.convert(found.top, TraceHeader, strict=False)
     except msgspec.ValidationError:
         top = TraceHeader()
-    events = [event for each in complete if (event := loose_event(each)) is not None]
+    events = [event for each in complete if (event := lenient_event(each)) is not None]
     lost = found.lost + len(complete) - len(events)
     said = f"{path}: damaged ({error}); {len(events):,} events were read"
     if found.repaired:

@@ -51,7 +51,7 @@ class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     args: Args | None = None
 
 
-class LooseEvent(msgspec.Struct, gc=False):
+class LenientEvent(msgspec.Struct, gc=False):
     """An event of a file with malformed events; numbers and arguments stay text."""
 
     name: str = ""
@@ -61,7 +61,7 @@ class LooseEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = NOTHING
 
 
-class SalvagedEvent(msgspec.Struct):
+class RecoveredEvent(msgspec.Struct):
     """The required types of an event in a damaged file."""
 
     ts: float

@@ -32,7 +32,7 @@ from paceline.traces.read.chrome_trace import (
     columns_of,
     decode,
     decode_exactly,
-    salvage,
+    recover,
 )
 from paceline.traces.read.content import read_content
 from paceline.traces.read.event_classes import class_of, is_gloo, is_loader, is_serial_loader, is_synchronising
@@ -81,7 +81,7 @@ def read(path: Path) -> Capture:
             except Inexact:
                 return _capture(path, decode_exactly(path, text), content.problems)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return _capture(path, salvage(path, text, error), content.problems)
+            return _capture(path, recover(path, text, error), content.problems)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.traces.read.events import NOTHING, Args, LooseEvent, SalvagedEvent
+from paceline.traces.read.events import NOTHING, Args, LenientEvent, RecoveredEvent
 
 _STARTS = msgspec.json.Decoder(list[float])  # each event has to have one
 _LASTED = msgspec.json.Decoder(list[float | None])
@@ -29,7 +29,7 @@ _EXACT_LASTED = msgspec.json.Decoder(list[Decimal | None])
 _ARGS_DECODER = msgspec.json.Decoder(list[Args])
 
 
-def doubles_of(events: Sequence[LooseEvent]) -> tuple[list[float], list[float | None]]:
+def doubles_of(events: Sequence[LenientEvent]) -> tuple[list[float], list[float | None]]:
     """Return starts and durations in microseconds.
 
     Raises:
@@ -38,7 +38,7 @@ def doubles_of(events: Sequence[LooseEvent]) -> tuple[list[float], list[float | 
     return _STARTS.decode(_list_of([e.ts for e in events])), _LASTED.decode(_list_of([e.dur for e in events]))
 
 
-def decimals_of(events: Sequence[LooseEvent]) -> tuple[list[Decimal], list[Decimal | None]]:
+def decimals_of(events: Sequence[LenientEvent]) -> tuple[list[Decimal], list[Decimal | None]]:
     """Return starts and durations in microseconds, with all decimals."""
     starts, lasted = _list_of([e.ts for e in events]), _list_of([e.dur for e in events])
     return _EXACT_STARTS.decode(starts), _EXACT_LASTED.decode(lasted)
@@ -48,7 +48,7 @@ def _list_of(texts: Sequence[msgspec.Raw]) -> bytes:
     return b"[" + b",".join(text or b"null" for text in texts) + b"]"
 
 
-def args_of(events: Sequence[LooseEvent]) -> tuple[list[Args], int]:
+def args_of(events: Sequence[LenientEvent]) -> tuple[list[Args], int]:
     """Return the arguments of events (empty if missing), and the number of events with malformed arguments."""
     whole = [event.args or b"{}" for event in events]
     try:
@@ -78,16 +78,16 @@ def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
     return found, False
 
 
-def loose_event(event: dict[str, Any]) -> LooseEvent | None:
-    """Return the needed fields of a salvaged event; None without a valid time."""
+def lenient_event(event: dict[str, Any]) -> LenientEvent | None:
+    """Return the needed fields of a recovered event; None without a valid time."""
     own = {key: event[key] for key in ("name", "cat", "ts", "dur") if event.get(key) is not None}
     args = event.get("args")
     try:
-        found = msgspec.convert(own, SalvagedEvent, strict=False)
+        found = msgspec.convert(own, RecoveredEvent, strict=False)
         if not (math.isfinite(found.ts) and math.isfinite(found.dur or 0.0)):
             return None
         ts, dur, known = (msgspec.Raw(msgspec.json.encode(each)) for each in (found.ts, found.dur, args))
-        return LooseEvent(found.name, found.cat, ts, dur, known if isinstance(args, dict) else NOTHING)
+        return LenientEvent(found.name, found.cat, ts, dur, known if isinstance(args, dict) else NOTHING)
     except (msgspec.ValidationError, msgspec.EncodeError, OverflowError):
         return None
 
@@ -106,7 +106,7 @@ _TOP_KEYS = ("distributedInfo", "deviceProperties", "host_name")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SalvagedEvents:
+class RecoveredEvents:
     """The events that could be read."""
 
     events: list[dict[str, Any]]
@@ -116,7 +116,7 @@ class SalvagedEvents:
     first_lost: int | None  # character at which the first lost event begins
 
 
-def salvage_events(data: bytes) -> SalvagedEvents:
+def recover_events(data: bytes) -> RecoveredEvents:
     """Read the events of a broken capture one by one."""
     text = data.decode("utf-8", "replace")
     events, repaired, lost, first_lost = [], 0, 0, None
@@ -128,7 +128,7 @@ def salvage_events(data: bytes) -> SalvagedEvents:
         elif _TIMED & event.keys():  # otherwise it is another object, such as a device
             events.append(event)
             repaired += guessed
-    return SalvagedEvents(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
+    return RecoveredEvents(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
 
 
 def _chunks(text: str) -> Iterator[tuple[int, str]]:
