@@ -22,6 +22,11 @@ def test_the_index_lists_each_record_with_its_title():
     assert listed == [(title(record), record.name) for record in RECORDS]
 
 
+def test_records_are_numbered_without_gaps():
+    """When this fails: give the new record the next number, and correct its title and the index."""
+    assert [int(record.name[:4]) for record in RECORDS] == list(range(1, len(RECORDS) + 1))
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name[:4])
 def test_a_record_has_its_number_its_sections_and_one_page(record):
     lines = record.read_text(encoding="utf-8").splitlines()

@@ -29,7 +29,7 @@ AGREED = """
 | COMP006 | bandwidth-bound | element-wise work dominates; fusable |
 | COMP007 | device-underfilled | small batch, low occupancy, memory to spare |
 | COMP008 | optimizer-unfused | the optimizer step takes a visible share and runs per tensor |
-| COMP009 | device-idle | in a capture, the GPU is idle for a reason that the capture does not show (decision 0044) |
+| COMP009 | device-idle | in a capture, the GPU is idle for a reason that the capture does not show (decision 0037) |
 | MEM001 | memory-near-limit | little headroom, allocator retries |
 | MEM002 | memory-growing | device or host memory grows step by step |
 | MEM003 | memory-fragmented | reserved far above allocated |
@@ -43,7 +43,7 @@ AGREED = """
 | RUN004 | step-jitter | step times scatter, and not for the loader's sake |
 | RUN005 | throughput-drift | steps get slower as the run goes on |
 | RUN006 | host-code-heavy | the user's own Python between phases takes a large share; names the function |
-| RUN007 | debug-mode-on | a debug setting that slows training down is on (decision 0041) |
+| RUN007 | debug-mode-on | a debug setting that slows training down is on (decision 0034) |
 | HOST001 | cpu-oversubscribed | more compute threads than cores |
 | HOST002 | memory-swapping | the host pages |
 | HOST003 | cpu-contended | other processes or a cgroup quota take the cores |

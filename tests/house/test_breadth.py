@@ -1,7 +1,7 @@
 """Limits on the breadth of the package: how many places a reader must visit to understand one thing.
 
 Each figure has a ceiling. A change may lower a figure and never raise it. `python tests/house/test_breadth.py` prints
-the figures and what they count. Decision 0045 says what they are for.
+the figures and what they count. Decision 0038 says what they are for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ONE_LINERS = 241
 SHARED_CLASS_NAMES = 33
 UNCLEAR_NAMES = 2.3  # percent
 
-# What names are not made of: docs/decisions/0045-packages-of-the-redesign.md has the field's words for them.
+# What names are not made of: docs/decisions/0038-packages.md has the field's words for them.
 UNCLEAR_WORDS = frozenset(
     """
     crew automaton scribe moment gate weave tally shadow overlay kept weightless presence leftovers warden

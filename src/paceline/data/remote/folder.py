@@ -1,7 +1,7 @@
 """How are shards of a store read? Block by block, as the epoch wants them, through what the local disk has kept.
 
 The order of an epoch mixes blocks of all shards: a first batch has samples of some thirty shards. So what is fetched is
-a block, and not a shard (docs/decisions/0017), and held against the checksums of its samples before it is used or kept.
+a block, and not a shard (docs/decisions/0015), and held against the checksums of its samples before it is used or kept.
 """
 
 from __future__ import annotations
