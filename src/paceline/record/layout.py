@@ -1,4 +1,4 @@
-"""What does a run look like on disk?
+"""The files of a run on disk.
 
 A run is a folder ``.paceline/runs/<id>/``. Every file has exactly one writer, so nothing is locked;
 every file is appended to or replaced whole, so a reader at any moment (or after ``kill -9``) sees all

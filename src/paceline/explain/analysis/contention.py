@@ -1,4 +1,4 @@
-"""How sure is a finding about time if other programs used the CPU meanwhile?
+"""The confidence of findings about time, if other programs used the CPU during the run.
 
 A step that waits for a CPU core looks slow in whatever phase it is in. Confidence therefore falls where other programs,
 or a CPU quota, kept the training thread or the loader workers from a core.

@@ -1,4 +1,4 @@
-"""How did the run end, in words? From exit codes, signals and what the ranks noted."""
+"""The end of a run in words, from exit codes, signals and the notes of the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which readings are drawn, and which are missing? From gauge lines to thinned series with units."""
+"""Readings of host and GPUs as series to draw, thinned and with units, and the reasons for those that are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How was the host used while the program ran? Means over the gauges, with what was ours told from what was not."""
+"""The use of the host while the program ran: means of readings, of the program and of others apart."""
 
 from __future__ import annotations
 

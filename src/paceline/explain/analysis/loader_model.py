@@ -1,4 +1,4 @@
-"""How fast could batches be supplied? The operational model behind the loader findings.
+"""A model of the loader: the step time at each number of workers. The loader findings rest on it.
 
 Per step, with c the seconds of compute that no loader can hide, b and u the wall and CPU seconds that making one
 step's batches takes, k the CPU seconds of everything else, and C the cores we may use, w workers give a step of

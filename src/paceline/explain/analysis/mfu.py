@@ -1,4 +1,4 @@
-"""Which share of the GPU's peak does training use? Model FLOP utilisation, and in which number format it computes.
+"""Model FLOP utilization: the share of the GPU's peak that training uses, and the number format that it computes in.
 
     MFU = FLOPs of a step / (seconds of a step * peak FLOP/s of the format used)
 

@@ -1,4 +1,4 @@
-"""Do ranks wait for one another? The straggler, and what it spends its time on."""
+"""The straggler: the rank that others wait for, and what it spends its time on."""
 
 from __future__ import annotations
 
