@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "docs" / "decisions"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "decisions"
 RECORDS = sorted(path for path in FOLDER.glob("[0-9]*.md") if not path.name.startswith("0000-"))
 MOST_LINES = 70
 SECTIONS = ("## Context", "## Decision", "## Consequences")
@@ -33,3 +34,21 @@ def test_a_record_has_its_number_its_sections_and_one_page(record):
     assert title(record).startswith(f"{record.name[:4]}: ")
     assert [section for section in SECTIONS if section not in lines] == []
     assert len(lines) <= MOST_LINES
+
+
+def references() -> list[tuple[str, str]]:
+    """Every file and number of a record that code, settings and tests name, with where."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *ROOT.glob("*.toml"), ROOT / "mkdocs.yml"]
+    named = re.compile(r"[Dd]ecisions?[ /](0\d{3}(?:-[\w-]+\.md)?)")
+    return [
+        (str(path.relative_to(ROOT)), name)
+        for path in files
+        for name in named.findall(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_records_that_code_names_are_there():
+    names = {record.name for record in FOLDER.glob("[0-9]*.md")}
+    known = names | {name[:4] for name in names}
+    assert [(path, name) for path, name in references() if name not in known] == []
+    assert len(references()) > 3
