@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.improve.child import applied
-from paceline.improve.child.held import FOLDER as HELD
-from paceline.observe.gauges.sampler import Sampler
-from paceline.observe.supervise import watched_environment
+from paceline.inprocess.settings import applied
+from paceline.inprocess.settings.confirmation import FOLDER as HELD
+from paceline.monitor.gauges.sampler import Sampler
+from paceline.monitor.supervision import watched_environment
 from paceline.record import layout
 
 PROGRAMS = Path(__file__).resolve().parent / "gpu_programs"

@@ -21,8 +21,8 @@ CASES = {"step_1ms": (1, 190), "step_10ms": (1, 760), "submodules_200": (200, 32
 Switch = Callable[[bool], None]
 replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, torch's function, Paceline's
 
-if "paceline.observe.probe.guard" in sys.modules:  # as in every process that `paceline run` started
-    guard = sys.modules["paceline.observe.probe.guard"]
+if "paceline.inprocess.hooks" in sys.modules:  # as in every process that `paceline run` started
+    guard = sys.modules["paceline.inprocess.hooks"]
     _replace = guard.replace
 
     def _remember(owner: Any, name: str, new: Any) -> None:

@@ -38,16 +38,16 @@ PACKAGES = (
 )
 NAMES = """
 import torch
-from paceline.observe.probe.torch_names import NAMES, missing
+from paceline.inprocess.recorder.torch_names import NAMES, missing
 lost = {part: missing(part) for part in NAMES if missing(part)}
 print("torch", torch.__version__, "lacks", lost or "nothing")
 raise SystemExit(bool(lost))
 """
 TESTS = (
-    "tests/observe/probe/test_torch_names.py",
-    "tests/observe/probe/test_cuda_forked.py",
-    "tests/observe/probe/test_window.py",
-    "tests/improve/test_device_prefetch.py",
+    "tests/inprocess/recorder/test_torch_names.py",
+    "tests/inprocess/recorder/device/test_cuda_forked.py",
+    "tests/inprocess/recorder/profiler/test_window.py",
+    "tests/inprocess/settings/test_device_prefetch.py",
     "tests/data/test_engine.py",
     "tests/train/test_one_process.py",
 )

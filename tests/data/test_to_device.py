@@ -22,9 +22,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.data import Dataset
 
 from paceline.data import Loader
-from paceline.data.side_stream import can_copy
 from paceline.data.stages import Clock
 from paceline.data.to_device import ToDevice
+from paceline.inprocess.side_stream import can_copy
 
 
 class FakeCopy:

@@ -65,7 +65,7 @@ CHANGED = {
     "torch.cuda": cuda,
     "torch.accelerator": accelerator,
     "torch.version": version,
-    "paceline.observe.probe.presence": presence,
+    "paceline.inprocess.gpu_detection": presence,
 }
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -81,8 +81,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 sys.meta_path.insert(0, Finder())
-if "paceline.observe.probe.presence" in sys.modules:
-    presence(sys.modules["paceline.observe.probe.presence"])
+if "paceline.inprocess.gpu_detection" in sys.modules:
+    presence(sys.modules["paceline.inprocess.gpu_detection"])
 '''
 
 TRAINS = """

@@ -45,7 +45,7 @@ def is_warning(line: str) -> bool:
 
 
 FAILS_EARLY = """
-import paceline.observe.probe.{module} as probe
+import paceline.inprocess.recorder.loaders.{module} as probe
 def fails(*args): raise RuntimeError("planted")
 probe.{name} = fails
 import runpy, sys
@@ -55,7 +55,7 @@ runpy.run_path({program!r}, run_name="__main__")
 
 
 def test_a_fault_while_torch_is_imported(script, tmp_path):
-    program = script(FAILS_EARLY.format(module="loaders", name="patch", program=str(PROGRAMS / "endless.py")))
+    program = script(FAILS_EARLY.format(module="iteration", name="patch", program=str(PROGRAMS / "endless.py")))
     result = watched([program], tmp_path)
     assert result.code == 3
     assert result.theirs == []

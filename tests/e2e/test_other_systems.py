@@ -169,7 +169,7 @@ def test_planning_for_a_program_needs_posix(there):
 
 def test_files_that_run_as_scripts_need_no_package():
     """The launcher of `run --layout` and the reaper of processes start where the package cannot be imported."""
-    for script in ("train/unmodified/ranks.py", "observe/leftovers.py"):
+    for script in ("train/unmodified/ranks.py", "monitor/orphan_reaper.py"):
         source = f"import runpy; runpy.run_path({str(SRC / 'paceline' / script)!r}, run_name='looked_at')"
         done = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

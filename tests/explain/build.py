@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.explain.analysis.run_analysis import RunAnalysis, analyze_run
-from paceline.observe.probe.part import StepRow
-from paceline.observe.probe.rows import pack_step
+from paceline.inprocess.recorder.steps.parts import StepRow
+from paceline.inprocess.recorder.steps.rows import pack_step
 from paceline.record import layout
 from paceline.record.layout import FLAG_FRESH, FLAG_LOSS, SLOTS
 from paceline.record.read import read_run

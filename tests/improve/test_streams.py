@@ -15,8 +15,8 @@ from tests.explain.build import RunFolder, loader, meter, plain
 
 from paceline.explain.diagnose import diagnose
 from paceline.improve.candidates import Situation
-from paceline.improve.child.streams import remembered
 from paceline.improve.remedies import candidates
+from paceline.inprocess.settings.streams import remembered
 
 PROGRAM = """
 import random

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from paceline.core.recipe import SETTINGS
-from paceline.improve.child import allocator
 from paceline.improve.trials.applied_settings import is_in_force, missing
+from paceline.inprocess.settings import allocator
 
 TRAINS = """
 import os

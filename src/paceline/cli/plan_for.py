@@ -196,7 +196,7 @@ def _check_together(options: dict[str, Any]) -> None:
 
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | CapturedProgram:
     """Return the model that was named, or what a program was caught at."""
-    from paceline.observe.catch import catch
+    from paceline.monitor.first_step import catch
     from paceline.plan.models.captured_program import read_program
 
     program = program_of(ctx, options)

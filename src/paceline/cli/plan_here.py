@@ -46,7 +46,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     The program runs for two steps on tensors without data (the meta device), and Paceline counts its operators. Nothing
     is trained. The predicted times come from the machine's profile, scaled to the machine's current speed.
     """
-    from paceline.observe.catch import catch
+    from paceline.monitor.first_step import catch
     from paceline.plan.calibrate.local_prediction import predict_program
     from paceline.plan.calibrate.profile import default_path, is_of_this_machine, profile_doubts, read_profile
     from paceline.plan.calibrate.run import speed_now

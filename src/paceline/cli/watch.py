@@ -24,9 +24,9 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.recipe import Recipe, content_of
 from paceline.core.recipe import checked as checked_recipe
 from paceline.hardware.operating_system import check_system
-from paceline.improve.child import applied
 from paceline.improve.trials.applied_settings import given_up, missing
-from paceline.observe.supervise import Ending, supervise, watched_environment
+from paceline.inprocess.settings import applied
+from paceline.monitor.supervision import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
 from paceline.train.layout import Layout, parse
@@ -208,7 +208,7 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
     started: list[Any] = []
 
     def start(pid: int) -> None:
-        from paceline.observe.gauges.sampler import Sampler
+        from paceline.monitor.gauges.sampler import Sampler
 
         started.append(Sampler(folder, roots=(pid,)))
         started[-1].start()

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.side_stream import Copier, Copy, SideStream, can_copy
 from paceline.data.stages import Clock, Spent
+from paceline.inprocess.side_stream import Copier, Copy, SideStream, can_copy
 
 _AHEAD = 2  # batches that are copied before they are taken
 _TIMED = 8  # one copy in so many

@@ -25,39 +25,39 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-PACKAGE = "paceline.observe.probe."
+PACKAGE = "paceline.inprocess."
 # Modules whose functions run in the program's own threads, or in a loader worker; then some that the recorder calls.
 FILES = (
-    "backwards",
-    "fetchers",
     "identity",
-    "loaders",
-    "modules",
-    "optimizers",
-    "scribe",
-    "start",
-    "tensors",
-    "worker",
+    "recorder.loaders.fetch",
+    "recorder.loaders.iteration",
+    "recorder.loaders.worker",
+    "recorder.recorder",
+    "recorder.start",
+    "recorder.steps.backward",
+    "recorder.steps.forward",
+    "recorder.steps.optimizers",
+    "recorder.tensors",
 )
 ALSO = {
-    "automaton.Automaton.feed",
-    "device.device_of",
-    "files.Appender.write",
-    "files.replace_json",
-    "process.thread_times_s",
-    "rows.pack_step",
-    "stacks.Sampler.sample",
-    "stacks.Sampler.sample_inside",
-    "stacks.Slices.learn",
-    "window.OperatorWindow.end",
-    "window.OperatorWindow.take",
+    "recorder.device.readings:device_of",
+    "recorder.files:Appender.write",
+    "recorder.files:replace_json",
+    "recorder.process:thread_times_s",
+    "recorder.profiler.window:OperatorWindow.end",
+    "recorder.profiler.window:OperatorWindow.take",
+    "recorder.stacks.sampler:Sampler.sample",
+    "recorder.stacks.sampler:Sampler.sample_inside",
+    "recorder.stacks.sampler:Slices.learn",
+    "recorder.steps.rows:pack_step",
+    "recorder.steps.state_machine:Automaton.feed",
 }
 SPARED = {  # what keeps faults inside cannot be what fails
-    "fetchers._TimedCollate.__call__",
-    "scribe.Scribe._loop",
-    "start._end_window",
-    "worker.Ticker._loop",
-    "worker.Ticker.last",
+    "recorder.loaders.fetch:_TimedCollate.__call__",
+    "recorder.loaders.worker:Ticker._loop",
+    "recorder.loaders.worker:Ticker.last",
+    "recorder.recorder:Scribe._loop",
+    "recorder.start:_end_window",
 }
 
 
@@ -105,14 +105,14 @@ def train():
 
 def places():
     """Every function and method that is to fail: (its place, owner, name)."""
-    for file in sorted({*FILES, *(place.partition(".")[0] for place in ALSO)}):
+    for file in sorted({*FILES, *(place.partition(":")[0] for place in ALSO)}):
         module = importlib.import_module(PACKAGE + file)
         for key, value in sorted(vars(module).items()):
             if getattr(value, "__module__", None) != module.__name__:
                 continue
             owner, names = (value, sorted(vars(value))) if isinstance(value, type) else (module, [key])
             for name in names:
-                place = f"{file}.{key}" if owner is module else f"{file}.{key}.{name}"
+                place = f"{file}:{key}" if owner is module else f"{file}:{key}.{name}"
                 wanted = place in ALSO if file not in FILES else place not in SPARED and "patch" not in name
                 if wanted and inspect.isfunction(vars(owner)[name]):
                     yield place, owner, name

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.explain.build import RunFolder, histogram, loader, meter, plain
 
 from paceline.explain.analysis.loader import batch_interval, loader_breakdown, slow_share, training_loaders, worker_row
-from paceline.observe.probe.fetchers import Meter
+from paceline.inprocess.recorder.loaders.fetch import Meter
 from paceline.record.layout import BATCH_BOUNDS_S
 
 

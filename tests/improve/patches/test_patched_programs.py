@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.improve.conftest import environment_of
+from tests.inprocess.conftest import environment_of
 
 from paceline.improve.equivalence.patched_source import _loader_of
 from paceline.improve.patches.configs import ConfigFile, configs_of

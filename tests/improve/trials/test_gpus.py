@@ -12,7 +12,7 @@ from paceline.improve.comparison.statistics import speed_up
 from paceline.improve.trials import gpus as gpu_blocks
 from paceline.improve.trials.blocks import Block
 from paceline.improve.trials.gpus import GpuMemory, GpuSampler, GpuState, NvmlReader, fit_together, summarize, unsteady
-from paceline.observe.gauges.nvml import NvmlFault
+from paceline.monitor.gauges.nvml import NvmlFault
 
 GIB = float(1 << 30)
 

@@ -19,7 +19,7 @@ from paceline.improve.search.runner import TrialRunner, watch_baseline
 from paceline.improve.trials.blocks import TrialFailed
 from paceline.improve.trials.isolation import Isolation, isolation_for, peers_of
 from paceline.improve.trials.process import Player
-from paceline.observe.isolation import own_addresses
+from paceline.inprocess.sandbox.namespaces import own_addresses
 
 PROGRAM = """
 import ctypes, os, socket, subprocess, sys

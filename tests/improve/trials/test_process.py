@@ -8,8 +8,8 @@ import textwrap
 from types import SimpleNamespace
 
 from paceline.core.recipe import BASELINE
-from paceline.improve.child import conducted
 from paceline.improve.trials.process import Player
+from paceline.inprocess.settings.trial import step_control
 
 LAGS = """
 import time, torch
@@ -59,12 +59,12 @@ def cuda(**also):
 def test_a_device_that_the_process_does_not_use_is_left_alone():
     torch, waited = cuda()
     torch._C._cuda_hasPrimaryContext = lambda index: index == 1
-    conducted.drain(torch)
+    step_control.drain(torch)
     assert waited == [1]
 
 
 def test_nothing_is_waited_for_before_cuda_is_used_or_while_a_graph_is_captured():
     for also in ({"is_initialized": lambda: False}, {"is_current_stream_capturing": lambda: True}):
         torch, waited = cuda(**also)
-        conducted.drain(torch)
+        step_control.drain(torch)
         assert waited == []

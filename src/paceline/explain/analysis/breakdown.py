@@ -1,6 +1,6 @@
 """Split the step time of a rank into the shares of the nine phases, from step rows and stack samples.
 
-Three slots of a row are split with the help of stack samples (see `observe.probe.stacks`):
+Three slots of a row are split with the help of stack samples (see `inprocess.recorder.stacks.sampler`):
 
     gap    x share of samples making the forward's input -> data_wait, the rest -> other; where parameters are updated
            by hand also x share updating them -> optimizer, x share computing the loss -> forward
@@ -11,8 +11,8 @@ and off-CPU time inside forward and backward of a distributed run, less the time
 a CPU, is communication.
 
 The host of a GPU runs ahead of it, so the times of the host say little about the GPU. Where the device timed some steps
-(`observe.probe.device_clock`), the other steps get the shares of these. What another step took longer than the median
-timed step is booked where the host spent more than it usually does (a checkpoint, a late batch).
+(`inprocess.recorder.device.clock`), the other steps get the shares of these. What another step took longer than the
+median timed step is booked where the host spent more than it usually does (a checkpoint, a late batch).
 """
 
 from __future__ import annotations

@@ -16,17 +16,17 @@ from typing import Any
 from paceline.core.recipe import BASELINE, Recipe, keys_of
 from paceline.core.remedies import Safety
 from paceline.explain.analysis.loader import training_loaders
-from paceline.improve import child
-from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
-from paceline.improve.child.seeds import SEED
-from paceline.improve.child.short_epochs import BATCHES
-from paceline.improve.child.witness import FOLDER as WITNESSED
 from paceline.improve.equivalence.outputs import Seen, checks, read_seen, rounding_of
 from paceline.improve.equivalence.runs import play_to
 from paceline.improve.patches.model import Patch, Stays
 from paceline.improve.trials.blocks import TrialFailed
 from paceline.improve.trials.isolation import Isolation, isolation_for
 from paceline.improve.trials.process import Player
+from paceline.inprocess import settings
+from paceline.inprocess.settings.seeds import SEED
+from paceline.inprocess.settings.trial.checksums import FOLDER as WITNESSED
+from paceline.inprocess.settings.trial.first_gradients import FIXED as FIXED_DROPOUT
+from paceline.inprocess.settings.trial.short_epochs import BATCHES
 from paceline.record.read import read_run
 
 _STEPS, _EPOCH_BATCHES = 24, 8  # into the third epoch
@@ -157,7 +157,7 @@ class _Runs:
 
     def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _Ran:
         self._made += 1
-        variables = {child.WITNESS: "1", SEED: "0", BATCHES: str(_EPOCH_BATCHES), "PACELINE_PROFILE": "0"}
+        variables = {settings.WITNESS: "1", SEED: "0", BATCHES: str(_EPOCH_BATCHES), "PACELINE_PROFILE": "0"}
         if _safety(recipe) == "numeric":
             variables[FIXED_DROPOUT] = "1"
         folder = self._folder / f"patch-{self._made:03d}"

@@ -15,14 +15,6 @@ from functools import partial
 
 from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.remedies import Safety
-from paceline.improve import child
-from paceline.improve.child.first_gradients import FIXED as FIXED_DROPOUT
-from paceline.improve.child.fixed_draws import FIXED
-from paceline.improve.child.fixed_draws import FOLDER as DRAWS
-from paceline.improve.child.sample_check import STRESS
-from paceline.improve.child.seeds import SEED
-from paceline.improve.child.short_epochs import BATCHES
-from paceline.improve.child.witness import FOLDER as WITNESSED
 from paceline.improve.equivalence.outputs import (
     Check,
     Seen,
@@ -36,6 +28,14 @@ from paceline.improve.equivalence.outputs import (
 from paceline.improve.trials.applied_settings import given_up
 from paceline.improve.trials.blocks import ProgramFailed, ProgramOver, unless_it_fails_twice
 from paceline.improve.trials.process import Player
+from paceline.inprocess import settings
+from paceline.inprocess.settings.sample_check import STRESS
+from paceline.inprocess.settings.seeds import SEED
+from paceline.inprocess.settings.trial.checksums import FOLDER as WITNESSED
+from paceline.inprocess.settings.trial.first_gradients import FIXED as FIXED_DROPOUT
+from paceline.inprocess.settings.trial.fixed_draws import FIXED
+from paceline.inprocess.settings.trial.fixed_draws import FOLDER as DRAWS
+from paceline.inprocess.settings.trial.short_epochs import BATCHES
 
 _SEEDS = (0, 1, 2)
 _FIRST = _SEEDS[0]
@@ -169,7 +169,7 @@ class Proofs:
     def _together(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
         _, span, variables = self._settled
         assert span is not None  # set before anything is computed
-        more = {child.WITNESS: "1", STRESS: "1", **variables}
+        more = {settings.WITNESS: "1", STRESS: "1", **variables}
         if span.epoch_batches is not None:
             more[BATCHES] = str(span.epoch_batches)
         with ExitStack() as stack:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.explain.model import Finding
 from paceline.improve.candidates import Candidate, Situation, capability, communication, reduces_gradients
-from paceline.improve.child.compression import POWERSGD_FROM
 from paceline.improve.remedies import Remedy
+from paceline.inprocess.settings.comm_hook import POWERSGD_FROM
 
 _BF16_FROM = 8.0  # compute capability
 

@@ -33,12 +33,12 @@ from paceline.core.statistics import Floats, Interval
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
 from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.child.noise import FOLDER, NOISE, WINDOW
-from paceline.improve.child.seeds import SEED
 from paceline.improve.equivalence.runs import play_to
 from paceline.improve.search.runner import TrialRunner
 from paceline.improve.trials.applied_settings import missing, require
 from paceline.improve.trials.blocks import Block, TrialFailed
+from paceline.inprocess.settings.seeds import SEED
+from paceline.inprocess.settings.trial.gradient_noise import FOLDER, NOISE, WINDOW
 
 _RESAMPLED = 400
 _FEWEST_WINDOWS = 6

@@ -16,10 +16,10 @@ import numpy as np
 
 from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.statistics import Floats, Interval, half_width
-from paceline.improve.child.seeds import SEED
 from paceline.improve.equivalence.runs import play_to
 from paceline.improve.search.runner import TrialRunner
 from paceline.improve.trials.blocks import TrialFailed
+from paceline.inprocess.settings.seeds import SEED
 from paceline.record.layout import FLAG_LOSS
 from paceline.record.read import read_run
 from paceline.record.run import Run, column

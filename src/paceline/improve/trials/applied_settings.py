@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.recipe import Recipe, content_of, keys_of
-from paceline.improve.child.held import FOLDER
 from paceline.improve.trials.blocks import TrialFailed
+from paceline.inprocess.settings.confirmation import FOLDER
 
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
 NOTHING = "nothing in the program uses this setting"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Protocol
 
-from paceline.observe.gauges.nvidia import throttle_names
-from paceline.observe.gauges.nvml import Nvml, NvmlFault, NvmlLike
+from paceline.monitor.gauges.nvidia import throttle_names
+from paceline.monitor.gauges.nvml import Nvml, NvmlFault, NvmlLike
 
 _EVERY_S = 0.1  # between two readings
 _STEADY = 0.03  # log of the clock ratio: pairs that differ from the median by less are alike

@@ -1,8 +1,8 @@
 """What keeps a trial from touching files and services: the kernel where it allows that, else a sandbox in Python.
 
-By the kernel (`observe.isolation`), a trial has an overlay over every file system, a ``/dev/shm`` and a network of its
-own. Else Python's file functions are redirected (`observe.shadow`) and connections of Python's sockets are refused;
-what this cannot hold is said before the first trial.
+By the kernel (`inprocess.sandbox.namespaces`), a trial has an overlay over every file system, a ``/dev/shm`` and a
+network of its own. Else Python's file functions are redirected (`inprocess.sandbox.write_sandbox`) and connections of
+Python's sockets are refused; what this cannot hold is said before the first trial.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.improve import child
-from paceline.improve.child import network
-from paceline.observe import isolation
+from paceline.inprocess import settings
+from paceline.inprocess.sandbox import namespaces, network
 
 _PROBE_S = 20.0
 _BESIDES = "/var/tmp"  # noqa: S108 for what a trial writes to where its own folders lie
@@ -66,12 +65,16 @@ class Isolation:
         shared.mkdir(exist_ok=True)
         spec = _spec(folder, place, stack, network=self.allows_network)
         spec["free"], spec["replace"] = [str(folder), str(place), str(shared)], dict(self.replaced)
-        return isolation.command_of(spec, command)
+        return namespaces.command_of(spec, command)
 
     def variables(self, folder: Path) -> dict[str, str]:
         """Return the environment variables by which a trial's processes keep to themselves."""
-        found: dict[str, str] = {} if self.by_kernel else {child.SCRATCH: str(folder / "scratch")}
-        found |= {child.TRACKERS_OFF: "1", **_NOWHERE, "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri()}
+        found: dict[str, str] = {} if self.by_kernel else {settings.SCRATCH: str(folder / "scratch")}
+        found |= {
+            settings.TRACKERS_OFF: "1",
+            **_NOWHERE,
+            "MLFLOW_TRACKING_URI": (folder / "scratch" / "mlflow").as_uri(),
+        }
         if not self.allows_network:
             found |= {
                 network.MODE: "record" if self.by_kernel else "refuse",
@@ -121,7 +124,7 @@ def _why_not_by_kernel(folder: Path, cwd: Path, allows_network: bool) -> str:
         spec = _spec(probe, place, stack, network=allows_network)
         spec["free"] = [str(place)]
         name = f"paceline-probe-{os.getpid()}"
-        tried = isolation.command_of(spec, ["sh", "-c", f"echo > {name} && echo > {_SHARED_MEMORY / name}"])
+        tried = namespaces.command_of(spec, ["sh", "-c", f"echo > {name} && echo > {_SHARED_MEMORY / name}"])
         try:
             done = subprocess.run(tried, cwd=cwd, capture_output=True, text=True, timeout=_PROBE_S, check=False)
         except (OSError, subprocess.SubprocessError) as error:

@@ -26,8 +26,6 @@ import psutil
 
 from paceline.core.recipe import Recipe
 from paceline.hardware.host import host_busy_s
-from paceline.improve import child
-from paceline.improve.child import ports
 from paceline.improve.trials.blocks import Block, ProgramFailed, ProgramOver, TrialFailed, sum_of_known
 from paceline.improve.trials.gpus import GpuSampler
 from paceline.improve.trials.isolation import (
@@ -39,8 +37,10 @@ from paceline.improve.trials.isolation import (
     shared_memory_of,
 )
 from paceline.improve.trials.processes import cpu_seconds, held_back, kin, memory_of, spent
-from paceline.observe import leftovers
-from paceline.observe.supervise import oom_kills, startable, warden, watched_environment
+from paceline.inprocess import settings
+from paceline.inprocess.sandbox import ports
+from paceline.monitor import orphan_reaper
+from paceline.monitor.supervision import oom_kills, startable, warden, watched_environment
 from paceline.record import layout
 
 T = TypeVar("T")
@@ -109,14 +109,14 @@ class Player:
         self._door.listen(64)
         variables = watched_environment(folder, {**os.environ, **environment})
         variables |= {
-            **child.applied(recipe),
-            child.CONDUCTOR: str(place / "conductor"),
+            **settings.applied(recipe),
+            settings.CONDUCTOR: str(place / "conductor"),
             **self._isolation.variables(folder),
             ports.PORTS: str(place / "ports"),
             "TMPDIR": str(place),  # short: what processes share goes through sockets there, whose paths are limited
         }
         variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "inductor"))  # trials compile the same
-        self._launch = variables[leftovers.VARIABLE]
+        self._launch = variables[orphan_reaper.VARIABLE]
         self._stack.enter_context(warden(self._launch))
         output = self._stack.enter_context((folder / "output.txt").open("wb"))
         with startable(command):
@@ -261,7 +261,7 @@ class Player:
     # -- details -------------------------------------------------------------------------------------
 
     def _processes(self) -> list[int]:
-        return list(kin(self._process.pid, leftovers.processes_of(self._launch)))
+        return list(kin(self._process.pid, orphan_reaper.processes_of(self._launch)))
 
     def _signal(self, number: signal.Signals, processes: Iterable[int]) -> None:
         for pid in processes:

@@ -132,7 +132,7 @@ class Interpolations:
 
 
 def count_step(step: Mapping[str, Any], times: Interpolations) -> StepCounts:
-    """Count a step that `observe.probe.tally` recorded."""
+    """Count a step that `inprocess.first_step.operator_counter` recorded."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
     calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
@@ -255,7 +255,7 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
 def predict_program(
     note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None
 ) -> LocalPrediction:
-    """Predict a program from the note of `observe.probe.catch` with a counted step, on one or more replicas.
+    """Predict a program from the note of `inprocess.first_step.capture` with a counted step, on one or more replicas.
 
     Args:
         note: The note of the first step.

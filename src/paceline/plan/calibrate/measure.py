@@ -19,8 +19,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from paceline.observe.probe.batches import resident_bytes
-from paceline.observe.probe.tally import Tally
+from paceline.inprocess.first_step.batches import resident_bytes
+from paceline.inprocess.first_step.operator_counter import Tally
 from paceline.plan.calibrate.benchmark_models import parse_benchmark_model, trainee_of
 from paceline.plan.calibrate.operators import FREE, kind_of
 from paceline.plan.calibrate.timing import ReferenceSpeed, WorkTiming, switches, time_work

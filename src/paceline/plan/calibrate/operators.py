@@ -1,8 +1,8 @@
 """The family and the sizes of an operator, which determine its time.
 
-Operators are recorded by `observe.probe.tally`. Operators of one family differ only in their sizes, so that measured
-ones predict others: matrix products by m, n, k and memory layout; convolutions by channels, pixels and kernel;
-attention by heads, length and width; all others by the bytes of their operands.
+Operators are recorded by `inprocess.first_step.operator_counter`. Operators of one family differ only in their sizes,
+so that measured ones predict others: matrix products by m, n, k and memory layout; convolutions by channels, pixels
+and kernel; attention by heads, length and width; all others by the bytes of their operands.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class CapturedProgram:
 
 
 def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> CapturedProgram:
-    """Read the note of `observe.catch`; numbers that are given change the model.
+    """Read the note of `monitor.first_step`; numbers that are given change the model.
 
     Raises:
         UsageError: The program does not train all weights or adapters of one model, on tokens or images.

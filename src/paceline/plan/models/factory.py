@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.observe.probe import anatomy
-from paceline.observe.probe.kept import Kept
+from paceline.inprocess.first_step import module_tree
+from paceline.inprocess.first_step.saved_tensors import Kept
 from paceline.plan.models.architecture import Model
 from paceline.plan.models.module_tree import image_network_of, module_part, transformer_of
 
@@ -43,7 +43,7 @@ def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
         raise UsageError(f"{text} failed on the meta device: {type(error).__name__}: {error}") from error
     if not isinstance(made, torch.nn.Module):
         raise UsageError(f"{text} returned a {type(made).__name__}, not a torch.nn.Module")
-    part, name = module_part(anatomy.described(made)), text.rpartition(":")[2]
+    part, name = module_part(module_tree.described(made)), text.rpartition(":")[2]
     if image is not None:
         return image_network_of(part, name, *_passed(made, text, image), _SAMPLES)
     if any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in made.modules()):
@@ -59,7 +59,7 @@ def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], d
 
     found: list[dict[str, Any]] = []
     for each in module.modules():
-        each.register_forward_hook(lambda own, _, made: found.extend(anatomy.products(own, made)))
+        each.register_forward_hook(lambda own, _, made: found.extend(module_tree.products(own, made)))
     kept = Kept(module.train())
     kept.begin()
     try:

@@ -68,7 +68,7 @@ class ModulePart:
 
 
 def module_part(record: Mapping[str, Any]) -> ModulePart:
-    """Read the record of `observe.probe.anatomy.described`."""
+    """Read the record of `inprocess.first_step.module_tree.described`."""
     return ModulePart(
         kind=record["kind"],
         embedding=record["embedding"],
@@ -308,8 +308,8 @@ def image_network_of(
     Args:
         module: The module tree.
         name: Name of its class.
-        products: As recorded by `observe.probe.anatomy.products`.
-        kept: As counted by `observe.probe.kept`.
+        products: As recorded by `inprocess.first_step.module_tree.products`.
+        kept: As counted by `inprocess.first_step.saved_tensors`.
         samples: Samples of the batch.
 
     Raises:

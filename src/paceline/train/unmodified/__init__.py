@@ -67,11 +67,11 @@ def _or_end() -> Iterator[None]:
 
 def _begin(place: Mapping[str, Any]) -> None:
     if place["rank"]:
-        from paceline.observe import shadow
+        from paceline.inprocess.sandbox import write_sandbox
 
         scratch = os.path.join(place["folder"], f"written-{place['rank']}")
         os.makedirs(scratch, exist_ok=True)
-        shadow.begin(scratch, place["since_s"])
+        write_sandbox.begin(scratch, place["since_s"])
     if os.getppid() == place["launcher"]:
         import random
 
@@ -84,9 +84,9 @@ def _begin(place: Mapping[str, Any]) -> None:
 
 def _patch(torch: Any, place: Mapping[str, Any]) -> None:
     if place["rank"]:
-        from paceline.observe import shadow
+        from paceline.inprocess.sandbox import write_sandbox
 
-        shadow.patch(torch)
+        write_sandbox.patch(torch)
     if os.getppid() == place["launcher"]:
         import_module(f"{__name__}.spread").begin(torch, place)
 

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.observe.probe import lazy
+from paceline.inprocess import import_hook
 from paceline.train.unmodified.state import Spread
 
 _OURS = ("torch.distributed.fsdp", "paceline.train")
@@ -27,7 +27,7 @@ def patch(spread: Spread) -> None:
     register_optimizer_step_post_hook(lambda *given: _count())
     _patch_tracing(spread, spread.torch.jit, "trace", "script")
     for name, function in (("torch.export", "export"), ("torch.onnx", "export")):
-        lazy.install({name: functools.partial(_patch_tracing_of, spread, function)})
+        import_hook.install({name: functools.partial(_patch_tracing_of, spread, function)})
 
 
 def patch_class(spread: Spread, kind: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from paceline.observe.probe import lazy
+from paceline.inprocess import import_hook
 from paceline.train.unmodified.state import Spread
 
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -22,7 +22,7 @@ def patch(spread: Spread) -> None:
     actions: dict[str, Any] = {"transformers.trainer": lambda module: _patch_loss(spread, module.Trainer)}
     for name in _LIGHTNING:
         actions[f"{name}.trainer.trainer"] = lambda module: _patch_lightning(spread, module.Trainer)
-    lazy.install(actions)
+    import_hook.install(actions)
 
 
 def _patch_lightning(spread: Spread, kind: Any) -> None:

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.observe.probe.identity import IdentityMap
+from paceline.inprocess.identity import IdentityMap
 from paceline.train.unmodified import hooks, shards
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread

@@ -18,7 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.observe.overlay import Entries
+from paceline.inprocess.sandbox.path_mapping import Entries
 
 _WAIT_S = 10.0  # for rank 0 to list the same names
 _SHORT_WAIT_S = 0.2  # after some waits in vain

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.observe.probe import lazy
+from paceline.inprocess import import_hook
 from paceline.train.unmodified import datasets, draws
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.rows import bounds, sizes
@@ -31,7 +31,7 @@ def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None
     _patch_indices(spread, reading, base)
     for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
         _patch_next(spread, reading, kind)
-    lazy.install({"paceline.data.loader": lambda module: _refuse_ours(spread, module.Loader)})
+    import_hook.install({"paceline.data.loader": lambda module: _refuse_ours(spread, module.Loader)})
     _patch_fetch(reading, dataloader._utils.fetch._MapDatasetFetcher)
 
 

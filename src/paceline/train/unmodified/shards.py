@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
-from paceline.observe.probe.identity import IdentityMap
+from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
 from paceline.train.unmodified import copies, hooks, operators
 from paceline.train.unmodified.operators import whole

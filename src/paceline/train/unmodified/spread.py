@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from paceline.observe.probe import lazy
+from paceline.inprocess import import_hook
 from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, norms, shards
 from paceline.train.unmodified.drift import Drift
 from paceline.train.unmodified.exchange import Exchange
@@ -27,7 +27,7 @@ def begin(torch: Any, place: Any) -> None:
     spread = Spread(torch, place)
     exchange = Exchange(spread)
     torch.manual_seed(spread.seed)
-    lazy.install({"numpy": lambda numpy: _seed_numpy(spread, numpy)})
+    import_hook.install({"numpy": lambda numpy: _seed_numpy(spread, numpy)})
     random.seed(spread.seed)
     _end_as_one(spread)
     _refuse_own_groups(spread, exchange)

@@ -1,0 +1,1 @@
+"""Everything that runs inside the user's program: injection, the recorder, settings of a recipe, the write sandbox."""

@@ -1,0 +1,356 @@
+"""What does a program train, and with what? Noted at its first step, where the process is then left.
+
+first forward of a module in training whose weights an optimizer has ──> the note is written
+first `Optimizer.step`, before it acts                               ──> the note has the micro-steps too; the end
+
+The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
+that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
+is the end, where it comes to a module within it; of what convolves, where it is over.
+
+With ``PACELINE_CATCH_STEP=1`` the first step is let through, the second is counted operator by operator (`tally`), and
+then the loader is asked for some more batches, alone and without any of our modes, to see how long they take.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from paceline.inprocess import import_hook
+from paceline.inprocess.first_step import batches, meta_device, module_tree
+from paceline.inprocess.first_step.operator_counter import Tally
+from paceline.inprocess.first_step.saved_tensors import Kept
+
+SCHEMA = "paceline.caught/1"
+_MOST_MICRO_STEPS = 512  # without a step of an optimizer of torch: parameters are updated in another way
+_TWIN = 64  # width of the weight on which an optimizer shows what it keeps
+
+
+class _Seen:
+    """What has been seen so far; everything happens in the thread that imported torch."""
+
+    def __init__(self, path: str, real: bool) -> None:
+        self.path, self.real, self.owner = path, real, os.getpid()
+        self.depth = 0
+        self.looking = False  # an optimizer of our own takes a step
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled = False
+        self.autocast: list[str | None] = []
+        self.module: Any = None
+        self.held = 0
+        self.convolves = False
+        self.note: dict[str, Any] = {}
+        self.micro_steps = 0
+        self.tally: Tally | None = Tally() if os.environ.get("PACELINE_CATCH_STEP", "0") == "1" and not real else None
+        self.steps = 0  # that were let through
+        self.stop_weightless: Callable[[], None] = lambda: None
+        self.resident: dict[str, int | None] = {}
+        self.beside: dict[str, Any] = {}  # what belongs to the note beside what is caught
+
+
+def begin(path: str) -> None:
+    """Wait for torch; write what is caught to a file that is not there yet."""
+    real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
+    actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
+    import_hook.install(
+        {**actions, "paceline.data.loop": batches.patch_ours, "transformers.training_args": _allow_bf16}
+    )
+
+
+def _allow_bf16(module: Any) -> None:
+    """Let Hugging Face's Trainer be asked for bf16, which it refuses where it sees no GPU."""
+    module.is_torch_bf16_gpu_available = lambda: True
+
+
+def _accelerated() -> str | None:
+    """Return the format that Accelerate was asked for: without a GPU it leaves out what it does for fp16."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    asked = getattr(state, "_shared_state", {}).get("_mixed_precision")
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(str(asked))
+
+
+def _patch(torch: Any, seen: _Seen) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    torch.save = lambda *args, **kwargs: None
+    _patch_modules(torch, seen)
+    _patch_optimizers(torch, seen)
+    _patch_autocast(torch, seen)
+    _patch_compile(torch, seen)
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _at_step(seen, args, kwargs))
+    if seen.tally is not None:
+        batches.patch_torchs(torch)
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after_step(seen))
+    if not seen.real:
+        seen.stop_weightless = meta_device.begin(torch, counted=seen.tally is not None)
+
+
+def _patch_modules(torch: Any, seen: _Seen) -> None:
+    original = torch.nn.Module.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if seen.depth == 0 and self.training and torch.is_grad_enabled() and os.getpid() == seen.owner:
+            _at_forward(torch, seen, self, (*args, *kwargs.values()))
+        elif seen.real and seen.depth and seen.note and not seen.convolves:
+            _write(torch, seen, None)
+            _leave()
+        seen.depth += 1
+        kept = _counted(seen, self)
+        try:
+            made = original(self, *args, **kwargs)
+            seen.note.update({"kept": kept.described()} if kept else {})
+            _note_products(torch, seen, self, made)
+            return made
+        finally:
+            seen.depth -= 1
+            if kept:
+                kept.end()
+
+    torch.nn.Module.__call__ = call
+
+
+def _patch_optimizers(torch: Any, seen: _Seen) -> None:
+    original = torch.optim.Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not seen.looking:
+            seen.optimizers.add(self)
+
+    torch.optim.Optimizer.__init__ = init
+
+
+def _patch_autocast(torch: Any, seen: _Seen) -> None:
+    """Note what was asked for: where there is no GPU, torch switches autocast for it off."""
+    autocast = torch.amp.autocast_mode.autocast
+    make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked = inspect.signature(make).bind(self, *args, **kwargs).arguments
+        dtype = asked.get("dtype") or torch.get_autocast_dtype(asked["device_type"])
+        self._asked = _name(dtype) if asked.get("enabled", True) else None
+        make(self, *args, **kwargs)
+
+    def entered(self: Any) -> Any:
+        seen.autocast.append(self._asked)
+        if seen.depth and seen.module is not None and not seen.note.get("autocast"):
+            seen.note["autocast"] = self._asked  # within its forward pass, as Accelerate does and some models do
+        return enter(self)
+
+    def left(self: Any, *args: Any) -> Any:
+        seen.autocast.pop()
+        return leave(self, *args)
+
+    autocast.__init__, autocast.__enter__, autocast.__exit__ = init, entered, left
+
+
+def _patch_compile(torch: Any, seen: _Seen) -> None:
+    """Note that the program compiles, and leave its model as it is: nothing will run often enough to gain."""
+
+    def as_it_is(model: Any = None, **kwargs: Any) -> Any:
+        seen.compiled = True
+        return model if model is not None else lambda function: function
+
+    torch.compile = torch.nn.Module.compile = as_it_is
+
+
+def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -> None:
+    held = _held(seen, module)
+    if held > seen.held and not seen.steps:
+        seen.resident = batches.resident_bytes()
+        seen.module, seen.held, seen.micro_steps = module, held, 0
+        with torch._C.DisableTorchFunction():
+            seen.note = {"model": _model(module, _trained(seen)), "batch": _batch(torch, inputs)}
+    if held and module is seen.module and not seen.steps:
+        seen.micro_steps += 1
+        outside = next((each for each in reversed(seen.autocast) if each), None)
+        seen.note["autocast"] = outside or seen.note.get("autocast")
+        if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
+            _write(torch, seen, None)
+        seen.convolves = _convolves(torch, module)  # to what is told by a pass alone
+        if seen.micro_steps > _MOST_MICRO_STEPS:
+            _leave()
+
+
+def _convolves(torch: Any, module: Any) -> bool:
+    return any(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
+
+
+def _counted(seen: _Seen, module: Any) -> Kept | None:
+    """Count what the first pass of a network that convolves keeps."""
+    if seen.depth != 1 or module is not seen.module or not seen.convolves or seen.note.get("passed"):
+        return None
+    kept = Kept(module)
+    kept.begin()
+    return kept
+
+
+def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
+    """Note what layers make in the first pass; with real weights its end is the end, as nothing more is to be told."""
+    if not seen.note or seen.note.get("passed"):
+        return
+    seen.note.setdefault("products", []).extend(module_tree.products(module, made))
+    if seen.depth == 1 and module is seen.module:
+        seen.note["passed"] = True
+        seen.note["made"] = _shapes(torch, made)
+        if seen.real:
+            _write(torch, seen, None)
+            _leave()
+
+
+def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
+    if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
+        computes = any(each is not None for each in (*args[1:], kwargs.get("closure")))  # a pass is still to come
+        if not seen.steps:
+            _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
+        if seen.tally is not None:
+            seen.tally.part = "optimizer"
+        else:
+            _leave()
+
+
+def _after_step(seen: _Seen) -> None:
+    """Let the first step be, count the second, and leave."""
+    if os.getpid() != seen.owner or seen.module is None or seen.looking or seen.tally is None:
+        return
+    seen.tally.part = "passes"
+    seen.steps += 1
+    if seen.steps == 1:
+        seen.tally.enter()
+        return
+    seen.tally.leave()
+    seen.stop_weightless()
+    seen.beside = {
+        "step": {**seen.tally.described(), "resident": seen.resident, "batches": batches.timed(sys.modules["torch"])}
+    }
+    _write(sys.modules["torch"], seen, seen.note.get("micro_steps", seen.micro_steps))
+    _leave()
+
+
+def _held(seen: _Seen, module: Any) -> int:
+    """Return how many elements of a module's weights are trained; 0 in a module inside another's forward."""
+    trained = _trained(seen)
+    return sum(weight.numel() for weight in module.parameters() if id(weight) in trained)
+
+
+def _trained(seen: _Seen) -> set[int]:
+    return {id(weight) for optimizer in seen.optimizers for weight in _weights(optimizer)}
+
+
+def _weights(optimizer: Any) -> list[Any]:
+    """Return what an optimizer trains: it may have been given frozen weights, and passes over them."""
+    return [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
+
+
+def _model(module: Any, trained: set[int]) -> dict[str, Any]:
+    kinds, of_trained = _kinds(module.parameters()), _kinds(w for w in module.parameters() if id(w) in trained)
+    of_frozen = kinds - of_trained
+    return {
+        "class": type(module).__name__,
+        "weights": kinds.total(),
+        "dtype": _name(kinds.most_common(1)[0][0]),
+        "weight_bytes": _bytes_each(kinds),
+        "trained_bytes": _bytes_each(of_trained),
+        "frozen_bytes": _bytes_each(of_frozen),
+        "anatomy": module_tree.described(module, trained),
+    }
+
+
+def _kinds(weights: Iterable[Any]) -> Counter[Any]:
+    """Return elements by their type."""
+    kinds: Counter[Any] = Counter()
+    for weight in weights:
+        kinds[weight.dtype] += weight.numel()
+    return kinds
+
+
+def _bytes_each(kinds: Counter[Any]) -> float | None:
+    return sum(count * kind.itemsize for kind, count in kinds.items()) / kinds.total() if kinds else None
+
+
+def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
+    """Return the first tensor that a module was given, also from within a dictionary or a list."""
+    for each in inputs:
+        if isinstance(each, torch.Tensor):
+            whole = not each.is_floating_point()
+            return {"shape": list(each.shape), "dtype": _name(each.dtype), "whole_numbers": whole}
+        within = each.values() if hasattr(each, "values") and hasattr(each, "keys") else each
+        if isinstance(each, list | tuple) or within is not each:
+            found = _batch(torch, tuple(within))
+            if found is not None:
+                return found
+    return None
+
+
+def _shapes(torch: Any, made: Any) -> list[list[int]]:
+    """Return the shapes of all tensors that a module has made."""
+    if isinstance(made, torch.Tensor):
+        return [list(made.shape)]
+    within = made.values() if hasattr(made, "values") and hasattr(made, "keys") else made
+    if not isinstance(within, list | tuple) and within is made:
+        return []
+    return [shape for each in within for shape in _shapes(torch, each)]
+
+
+def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
+    own = {id(weight) for weight in seen.module.parameters()}
+    optimizers = list(seen.optimizers)
+    with torch._C.DisableTorchFunction():
+        seen.looking = True
+        described = [_optimizer(torch, each) for each in optimizers if any(id(w) in own for w in _weights(each))]
+        seen.looking = False
+    others = sum(w.numel() for each in optimizers for w in _weights(each) if id(w) not in own)
+    note = {
+        "schema": SCHEMA,
+        **seen.note,
+        "autocast": seen.note.get("autocast") or _accelerated(),
+        "trained": seen.held,
+        "trained_elsewhere": others,
+        "optimizers": described,
+        "micro_steps": micro_steps,
+        "compiled": seen.compiled,
+        "tf32": torch.get_float32_matmul_precision() != "highest",
+        **seen.beside,
+    }
+    with open(f"{seen.path}.new", "w", encoding="utf-8") as file:
+        json.dump(note, file)
+    os.replace(f"{seen.path}.new", seen.path)
+
+
+def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
+    weights = _weights(optimizer)
+    described = {"class": type(optimizer).__name__, "weights": sum(weight.numel() for weight in weights)}
+    try:
+        return {**described, "state_bytes": _state_bytes(torch, optimizer, weights[0].dtype), "reason": None}
+    except Exception as error:
+        return {**described, "state_bytes": None, "reason": f"{type(error).__name__}: {error}"}
+
+
+def _state_bytes(torch: Any, optimizer: Any, dtype: Any) -> float:
+    """Return the bytes that an optimizer keeps for a weight: one of its class, on a small matrix, takes a step."""
+    weight = torch.nn.Parameter(torch.zeros(_TWIN, _TWIN, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    taken = inspect.signature(type(optimizer).__init__).parameters
+    group = {name: value for name, value in optimizer.param_groups[0].items() if name in taken and name != "params"}
+    twin = type(optimizer)([weight], **group)
+    twin.step()
+    kept = [each for each in twin.state[weight].values() if isinstance(each, torch.Tensor) and each.dim()]
+    return float(sum(each.numel() * each.element_size() for each in kept)) / _TWIN**2
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _leave() -> None:
+    os._exit(0)

@@ -1,0 +1,127 @@
+"""How does a program come to its first step without memory, a GPU or arithmetic? Its weights are on the meta device.
+
+A parameter moves there when a module takes it. Where an operation meets a tensor on meta, its other tensors follow, so
+that a pass over real samples has shapes and no values: a loss reads as NaN. Devices that are asked for are not used.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from paceline.inprocess.first_step.nested import tensors_in
+
+_MOVES = ("to", "cuda", "cpu", "xpu", "pin_memory")
+_READS: dict[str, Callable[[Any], Any]] = {
+    "item": lambda tensor: math.nan if tensor.is_floating_point() else 0,
+    "__float__": lambda tensor: math.nan,
+    "__int__": lambda tensor: 0,
+    "__index__": lambda tensor: 0,
+    "__bool__": lambda tensor: False,
+    "__format__": lambda tensor: "nan",
+}
+
+
+def begin(torch: Any, *, counted: bool = False) -> Callable[[], None]:
+    """From now on, in this thread, weights have no values and devices but the CPU are not asked for.
+
+    Args:
+        torch: The module.
+        counted: Whether somebody looks at the operators: attention shall end in the CPU's own, and not in the one that
+            spells it out, which is what meta has.
+
+    Returns:
+        What ends it.
+    """
+    _keep_parameters_away(torch)
+    mode: Any = _mode_of()(counted)
+    mode.__enter__()
+    return lambda: mode.__exit__(None, None, None)
+
+
+def _keep_parameters_away(torch: Any) -> None:
+    module, parameter = torch.nn.Module, torch.nn.Parameter
+    original = module.register_parameter
+
+    @functools.wraps(original)
+    def register_parameter(self: Any, name: str, param: Any) -> None:
+        original(self, name, param)
+        if type(param) is parameter and not hasattr(param, "_stands_in") and param.device.type != "meta":
+            if not hasattr(param, "_on_meta"):  # one that two modules share stays one
+                made = torch.empty_like(param, device="meta", requires_grad=False)
+                param._on_meta = parameter(made, requires_grad=param.requires_grad)
+                param._on_meta._stands_in = (
+                    True  # and stays itself where another module takes it: its device reads as CPU
+                )
+            self._parameters[name] = param._on_meta
+
+    module.register_parameter = register_parameter
+
+
+def _mode_of() -> Any:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Weightless(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+        """Sees every function of torch that the program calls."""
+
+        def __init__(self, counted: bool) -> None:
+            super().__init__()
+            self.attention = torch._C._nn.scaled_dot_product_attention if counted else None
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called = _flash if func is self.attention else func
+            return _called(torch, called, args, dict(kwargs or {}))
+
+    return Weightless
+
+
+def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = getattr(func, "__name__", "")
+    first = args[0] if args else None
+    if func == torch.Tensor.is_meta.__get__:
+        return False  # whoever asks wants to know whether it can be trained
+    if func == torch.Tensor.device.__get__ and args[0].device.type == "meta":
+        return torch.device("cpu")  # whoever compares it with that of another tensor finds them together
+    if name in _MOVES and isinstance(first, torch.Tensor):
+        return _moved(torch, first, [*args[1:], *kwargs.values()])
+    if name in _READS and isinstance(first, torch.Tensor) and first.device.type == "meta":
+        return _READS[name](first)
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type != "meta":
+        kwargs["device"] = "cpu"
+    if any(tensor.device.type == "meta" for tensor in tensors_in(torch, (args, kwargs))):
+        args, kwargs = _on_meta(torch, args), _on_meta(torch, kwargs)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+    return func(*args, **kwargs)
+
+
+def _flash(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attend as the CPU does, where it would."""
+    import torch
+
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    plain = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    if query.dim() != 4 or plain.get("dropout_p") or plain.get("enable_gqa") or query.shape[1] != key.shape[1]:
+        return torch._C._nn.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    named = {name: plain.get(name) for name in ("attn_mask", "scale")}
+    return attend(query, key, value, 0.0, bool(plain.get("is_causal")), **named)[0]
+
+
+def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:
+    """Convert as was asked, and stay on the device."""
+    kinds = [getattr(each, "dtype", each) for each in asked]
+    kind = next((each for each in kinds if isinstance(each, torch.dtype)), tensor.dtype)
+    return tensor if kind == tensor.dtype else torch.Tensor.to(tensor, dtype=kind)
+
+
+def _on_meta(torch: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.device.type == "meta" else value.to("meta")
+    if isinstance(value, dict):
+        return {key: _on_meta(torch, each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_on_meta(torch, each) for each in value)
+    return value

@@ -1,0 +1,1 @@
+"""The device: its clock, its events and its readings."""

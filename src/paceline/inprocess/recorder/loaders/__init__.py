@@ -1,0 +1,1 @@
+"""The DataLoader: the wait for batches, and the work of its workers."""

@@ -1,0 +1,168 @@
+"""A capture of chosen steps by torch's own profiler, for ``paceline trace``: what ran when, on host and GPU.
+
+``paceline run --profile 10:13`` has every training process take one of its steps 10 to 13, counted from 0. Steps are
+marked as torch marks them. The profiler starts one step earlier, in its warm-up state, because the first step after the
+start of CUPTI is slower than others; before step 0 there is none. Begun and ended by the training thread, written by
+the scribe's. If the program profiles itself, ours gives way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+from paceline.inprocess.recorder.probe_state import gate
+
+
+class Capture:
+    """The capture of this process. It has the face of the operator window, in whose place it stands."""
+
+    kind = "capture"  # of the note that says what came of it
+    taken = True  # nobody has to offer it steps
+    ends_at_fork = False  # a worker of a loader closes nothing: the capture is the parent's
+
+    def __init__(self, torch: Any, folder: str, steps: tuple[int, int]) -> None:
+        self._torch = torch
+        self._folder = folder
+        self._first, self._last = steps
+        self._pid = os.getpid()
+        self._done = 0  # steps that have ended
+        self._which: int | None = None  # the optimizer whose steps count: the first that ended one
+        self._profiler: Any = None
+        self._finished: Any = None  # to be written
+        self._failed: str | None = None
+        self._ours = False  # we are starting a profiler or its record, not the program
+        self.events: Any = None
+        self.begun_ns: int | None = None
+        self.ended_ns: int | None = None
+        gate.window = self.at_step_end
+
+    def offer(self, step_s: float, parts: int = 1) -> None:
+        """Do nothing: the steps are chosen already."""
+
+    def check(self) -> None:
+        """Do nothing: the steps were chosen by the user."""
+
+    def again(self) -> bool:
+        """Say that there is no other one."""
+        return False
+
+    def at_start(self) -> None:
+        """Begin if step 0 or 1 is the first one wanted. Runs on the training thread, at the first moment."""
+        if self._first <= 1:
+            self._guarded(self._begin)
+
+    def at_step_end(self, optimizer: int = 0) -> None:
+        """Count a step; begin and end where it is time. Runs on the training thread."""
+        self._which = optimizer if self._which is None else self._which
+        if optimizer != self._which:
+            return  # another one of the same step
+        self._done += 1
+        if self._profiler is not None:
+            self._guarded(self.end if self._done > self._last else self._step)
+        elif self._done == self._first - 1:
+            self._guarded(self._begin)
+
+    def _guarded(self, act: Any) -> None:
+        """Keep a fault inside: watching goes on without a capture."""
+        try:
+            act()
+        except Exception as error:
+            gate.window, self._profiler = None, None
+            self._failed = f"{type(error).__name__}: {error}"
+
+    def _begin(self) -> None:
+        torch = self._torch
+        if torch.autograd._profiler_enabled():
+            gate.window = None
+            self._failed = "the program profiles itself"
+            return
+        kinds = {torch.profiler.ProfilerActivity.CPU}
+        if torch.cuda.is_initialized():
+            kinds.add(torch.profiler.ProfilerActivity.CUDA)
+        warm_up, record, first = torch.profiler.ProfilerAction.WARMUP, torch.profiler.ProfilerAction.RECORD, self._first
+        made = torch.profiler.profile(
+            activities=kinds,
+            schedule=lambda step: warm_up if step < first else record,
+            record_shapes=True,
+            acc_events=True,
+        )
+        made.step_num = max(0, first - 1)
+        self.begun_ns = perf_counter_ns()
+        self._acting(made.start)
+        self._profiler = made
+
+    def _step(self) -> None:
+        self._acting(self._profiler.step)
+
+    def _acting(self, act: Callable[[], Any]) -> None:
+        """Have our profiler do something that the program's would make us give way for."""
+        self._ours = True
+        try:
+            with _silent_kineto():
+                act()
+        finally:
+            self._ours = False
+
+    def end(self) -> None:
+        """End the capture, if it is open."""
+        if self._ours or self._profiler is None or os.getpid() != self._pid:
+            return
+        gate.window = None
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        if self._done >= self._first:  # else the program ended in the warm-up: there is nothing to write
+            self._finished = profiler
+        self.ended_ns = perf_counter_ns()
+
+    def take(self) -> dict[str, Any] | None:
+        """Write the capture, once; return where it is, or why there is none."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            return {"failed": failed}
+        finished, self._finished = self._finished, None
+        if finished is None:
+            return None
+        try:
+            return {"file": self._written(finished), "steps": min(self._done, self._last + 1) - self._first}
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+    def _written(self, profiler: Any) -> str:
+        os.makedirs(self._folder, exist_ok=True)
+        rank = gate.rank[0] if gate.rank is not None else int(os.environ.get("RANK", "0") or 0)
+        path = os.path.join(self._folder, f"rank{rank}-{self._pid}.json")
+        profiler.export_chrome_trace(path + ".part.json")
+        os.replace(path + ".part.json", path)
+        return path
+
+    def overlaps(self, begin_ns: int, end_ns: int) -> bool:
+        """Say whether a stretch of time was slowed by the profiler."""
+        if self.begun_ns is None:
+            return False
+        return end_ns > self.begun_ns and (self.ended_ns is None or begin_ns < self.ended_ns)
+
+
+@contextmanager
+def _silent_kineto() -> Iterator[None]:
+    """Keep Kineto from printing when it begins and ends. It reads the variable once; processes to come shall not."""
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "6"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def steps_of(text: str) -> tuple[int, int] | None:
+    """Return the first and the last step of a text such as ``10:13``; None where it is none."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal()) or int(last) < int(first):
+        return None
+    return int(first), int(last)

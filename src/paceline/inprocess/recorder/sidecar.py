@@ -1,0 +1,34 @@
+"""Who takes the gauges of a host where no `paceline run` was started? A sidecar, begun by the first rank there.
+
+Under `srun` or `ssh` ranks run on hosts that only share the run folder. The sidecar ends with the rank that began it;
+of several on a host one samples and the others stand by. It is no child of the program's: a shell starts it and goes.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import subprocess
+import sys
+
+_START = 'nohup "$@" >/dev/null 2>&1 </dev/null &'
+
+
+def start_if_alone(run_dir: str, host: str) -> bool:
+    """Start the gauges of this host unless a `paceline run` here takes them. Returns whether it did."""
+    if glob.glob(os.path.join(glob.escape(run_dir), f"launch-{glob.escape(host)}-*.json")):
+        return False
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = {k: v for k, v in os.environ.items() if k != "PACELINE_WATCH_DIR"}
+    environment["PYTHONPATH"] = os.path.dirname(package)
+    gauges = [sys.executable, "-m", "paceline.monitor.gauges", run_dir, "--parent", str(os.getpid())]
+    subprocess.run(
+        ["/bin/sh", "-c", _START, "sh", *gauges],
+        env=environment,
+        check=False,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return True

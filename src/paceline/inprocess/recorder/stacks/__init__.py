@@ -1,0 +1,1 @@
+"""Stack samples: in which of the user's functions time is spent."""

@@ -1,0 +1,252 @@
+"""In which of the user's functions is time spent? A light sampler of one thread's Python stack.
+
+Each sample is counted under the slot the thread was in and under its *side*: ``input`` when the line makes the next
+forward's input, ``loss`` when it makes the loss of the next backward, ``update`` when it updates parameters by
+hand, ``optimizer`` in a method of an optimizer of the program's own, ``host`` when it does none of these, ``unknown``
+when no source could be read.
+
+Between forwards, functions that the training loop calls may compute with tensors or be code of the program's own, such
+as an environment. A function that uses NumPy or the like and not torch is ``host``. Otherwise, tensors are
+computed without the interpreter's lock, so that the thread runs while we look at it; Python code waits for the lock
+meanwhile. A function that is seldom seen running is ``host``.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections import Counter
+from types import CodeType, FrameType
+from typing import Any
+
+from paceline.inprocess.recorder.stacks.array_libraries import works_on_other_arrays
+from paceline.inprocess.recorder.stacks.by_hand import parameter_free_lines, updating_lines
+from paceline.inprocess.recorder.stacks.slicing import MODULE, feeds_itself, parsed, producing_lines
+from paceline.inprocess.recorder.stacks.syncs import SyncLines
+
+Frames = list[tuple[CodeType, int]]
+
+_STDLIB = tuple({os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))})
+_HERE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)) + os.sep  # the package
+_DEEP = 64
+_COMPUTING = ("loss", "input", "unknown")  # sides that count as computing between a forward and its backward
+_CALLED = "called"  # not decided yet
+_RUNS = 0.3  # share of samples of a function, above which it computes with tensors
+_kinds: dict[str, str] = {}
+
+
+def kind_of(filename: str) -> str:
+    """Say whose code a file is: ``user``, ``library``, ``torch``, ``python`` or ``ours``."""
+    kind = _kinds.get(filename)
+    if kind is None:
+        kind = _kinds[filename] = _classify(filename)
+    return kind
+
+
+def _classify(filename: str) -> str:
+    path = os.path.realpath(filename)
+    if path.startswith(_HERE):
+        return "ours"
+    for packages in ("site-packages", "dist-packages"):
+        _, installed, inside = path.rpartition(f"{os.sep}{packages}{os.sep}")
+        if installed:
+            return "torch" if inside.startswith(f"torch{os.sep}") else "library"
+    if filename.startswith("<frozen") or path.startswith(_STDLIB):
+        return "python"
+    return "user"
+
+
+def label(code: CodeType, line: int) -> str:
+    """Name a function for a report: ``augment (train.py:31)``."""
+    name = code.co_qualname.replace(".<locals>", "")
+    return f"{name} ({os.path.basename(code.co_filename)}:{line})"
+
+
+def source_file(code: CodeType) -> str:
+    """Return the path of the file that a function is in, absolute unless its name is no path (``<string>``)."""
+    name = code.co_filename
+    return name if name.startswith("<") else os.path.abspath(name)
+
+
+class Slices:
+    """The producing lines of every function on the stacks of forwards and backwards seen so far."""
+
+    def __init__(self) -> None:
+        self.updating: set[CodeType] = set()  # code that does nothing but update parameters
+        self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}, "update": {}}
+        self._calls: dict[CodeType, set[int]] = {}
+        self._savers: set[CodeType] = set()
+        self._done: dict[CodeType, set[tuple[int, str]]] = {}
+
+    def learn(self, side: str, frames: Frames) -> None:
+        """Take the stack of one forward (``input``) or backward (``loss``), innermost first."""
+        for code, line in frames:
+            if kind_of(code.co_filename) in ("python", "ours", "torch"):
+                continue
+            lines = self._lines[side].setdefault(code, set())
+            if (line, side) in self._done.setdefault(code, set()):
+                continue
+            self._done[code].add((line, side))
+            source = "".join(linecache.getlines(code.co_filename))
+            if not source:
+                continue
+            self._calls.setdefault(code, set()).add(line)
+            first = MODULE if code.co_name == "<module>" else code.co_firstlineno
+            made = producing_lines(source, first, line)
+            if side == "loss":
+                self._lines["input"].setdefault(code, set()).update(parameter_free_lines(source, first, made))
+            lines |= made
+            self._lines["update"].setdefault(code, set()).update(updating_lines(source, first))
+        parsed.cache_clear()
+
+    def learn_saver(self, frames: Frames) -> None:
+        """Take the stack of a save: functions between it and the training loop save checkpoints, all through."""
+        for code, _ in frames:
+            if code in self._calls:
+                return
+            if kind_of(code.co_filename) == "user":
+                self._savers.add(code)
+
+    def feeds_itself(self, frames: Frames) -> bool:
+        """Say whether the program makes the next input of a forward from its output, as an environment does."""
+        for code, line in frames:
+            if kind_of(code.co_filename) in ("user", "library") and (lines := linecache.getlines(code.co_filename)):
+                first = MODULE if code.co_name == "<module>" else code.co_firstlineno
+                if feeds_itself("".join(lines), first, line):
+                    return True
+        return False
+
+    def called(self, frames: Frames) -> Frames:
+        """Return the part of a stack that a function on the way to a forward calls; empty if torch's is among it."""
+        for depth, (code, _) in enumerate(frames):
+            if code in self._calls:
+                return frames[:depth]
+            if kind_of(code.co_filename) == "torch":
+                return []
+        return []
+
+    def side_of(self, frames: Frames, slot: str) -> str:
+        """Say what a stack (innermost first) sampled in a slot is working on.
+
+        Before a forward, on the very line that leads to it, that can only be its arguments.
+        """
+        order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
+        for code, line in frames:
+            if code in self.updating:
+                return "optimizer"
+            if code in self._savers and code not in self._calls:
+                return "save"
+            if code not in self._calls:
+                continue
+            for side in order:
+                if line in self._lines[side].get(code, ()):
+                    return side
+            if line not in self._calls[code]:
+                return "host"
+            if slot == "gap" and (line, "input") in self._done[code]:
+                return "input"
+        return "unknown"
+
+
+class Sampler:
+    """Counts samples of one thread's stack by slot, side and user function."""
+
+    def __init__(self) -> None:
+        self.slices = Slices()
+        self.syncs: SyncLines | None = None  # where there is a device to wait for
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, CodeType]] = Counter()
+        self._lines: dict[CodeType, Counter[int]] = {}
+        self._called: dict[CodeType, list[int]] = {}  # samples in a function between forwards: waiting, and running
+        self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
+
+    def look(self, thread: int) -> Frames:
+        """Return where a thread is, by its ident: innermost first, empty when it is gone."""
+        return _walk(sys._current_frames().get(thread))
+
+    def sample_inside(self, thread: int, slot: str, function: str) -> None:
+        """Take a sample only if the thread is inside one of our functions, and only of what that one called."""
+        frames: Frames = []
+        for code, line in _chain(sys._current_frames().get(thread)):
+            if kind_of(code.co_filename) != "ours":
+                frames.append((code, line))
+            elif code.co_name == function:
+                self.count(frames, slot)
+                return
+
+    def count(self, frames: Frames, slot: str, running: bool | None = None) -> None:
+        """Count one stack, innermost first; an empty one is none. `running`: the thread ran while it was looked at."""
+        if not frames:
+            return
+        side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
+        user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "user"), None)
+        if user is None:
+            user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)
+        undecided = slot == "mid" and side in _COMPUTING and running is not None
+        if user is not None and undecided and (called := self.slices.called(frames)):
+            side = self._side_in(called, user[0], bool(running))
+        if side != _CALLED:
+            self.totals[slot, side] += 1
+        if self.syncs is not None:
+            self.syncs.count(frames, slot)
+        if user is None:
+            return
+        code, line = user
+        key = (slot, side, code)
+        self._counts[key] += 1
+        self._lines.setdefault(code, Counter())[line] += 1
+        leaf = frames[0][0]
+        if leaf is not code and kind_of(leaf.co_filename) != "ours":
+            self._leaves.setdefault(key, Counter())[label(leaf, frames[0][1])] += 1
+
+    def _side_in(self, called: Frames, user: CodeType, running: bool) -> str:
+        """Return the side of a sample between forwards in functions that the training loop calls."""
+        others = (works_on_other_arrays(code) for code, _ in called)
+        if next((other for other in others if other is not None), False):
+            return "host"
+        self._called.setdefault(user, [0, 0])[running] += 1
+        return _CALLED
+
+    def as_json(self, most: int = 40) -> list[dict[str, Any]]:
+        """Return the most frequent (slot, side, function) with their counts."""
+        found = []
+        for key, count in self._counts.most_common(most):
+            slot, side, code = key
+            side = self._side_called(code) if side == _CALLED else side
+            line = self._lines[code].most_common(1)[0][0]
+            leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
+            entry = {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
+            found.append(entry | {"file": source_file(code)})
+        return found
+
+    def totals_json(self) -> list[dict[str, Any]]:
+        """Return the number of samples by slot and side."""
+        totals = self.totals.copy()
+        for code, counts in self._called.items():
+            totals["mid", self._side_called(code)] += sum(counts)
+        return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(totals.items())]
+
+    def _side_called(self, code: CodeType) -> str:
+        """Return the side of a function between forwards: it computes, or it is the program's own code."""
+        waiting, running = self._called[code]
+        return "loss" if running > _RUNS * (waiting + running) else "host"
+
+
+def _walk(frame: FrameType | None) -> Frames:
+    found = [(code, line) for code, line in _chain(frame) if kind_of(code.co_filename) != "ours"]
+    return [(code, line or code.co_firstlineno) for code, line in found]  # an instruction may have no line
+
+
+def _chain(frame: FrameType | None) -> Frames:
+    """Return a thread's stack, innermost first.
+
+    At one go, without a call: the thread runs on as soon as we pause, and a frame that has ended meanwhile is not safe
+    to follow (with torch.compile at work, what was once found there was no frame).
+    """
+    found: Frames = []
+    while frame is not None and len(found) < _DEEP:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return found

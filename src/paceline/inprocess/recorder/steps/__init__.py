@@ -1,0 +1,1 @@
+"""Training steps: from events in the program to step rows."""

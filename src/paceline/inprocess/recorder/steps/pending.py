@@ -1,0 +1,157 @@
+"""What was a fetch for? Fetches and gradient-free forwards, kept until the next telling moment decides.
+
+A forward with gradients makes the batches before it training data. Gradient-free forwards make them evaluation when
+the next batch comes from the same loader, or when they are of a trained model in eval mode; else they are part of
+training (a teacher, a generator's fakes, a rollout). What comes between the forwards of a rollout is computing or
+the program's own code, as what comes between a forward and its backward: stack samples tell.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from paceline.inprocess.recorder.steps.parts import DATA_WAIT, EVALUATION, FORWARD, MID, Part, known_sum
+from paceline.record.layout import FLAG_EPOCH
+
+
+class Fetch(NamedTuple):
+    """One batch taken from a loader."""
+
+    loader: int
+    samples: float | None
+    wait_ns: int
+    cpu_ns: int | None
+
+
+class LoaderUse:
+    """How often one loader was asked, for what, and how long that took (ns)."""
+
+    __slots__ = ("eval_fetches", "eval_wait_ns", "samples", "train_fetches", "train_wait_ns")
+
+    def __init__(self) -> None:
+        self.train_fetches = 0
+        self.train_wait_ns = 0
+        self.eval_fetches = 0
+        self.eval_wait_ns = 0
+        self.samples = 0.0
+
+    def add(self, other: LoaderUse, *, evaluation: bool) -> None:
+        """Add another use of the loader; what was taken for training may have been for evaluation."""
+        if evaluation:
+            self.eval_fetches += other.train_fetches + other.eval_fetches
+            self.eval_wait_ns += other.train_wait_ns + other.eval_wait_ns
+            return
+        self.train_fetches += other.train_fetches
+        self.train_wait_ns += other.train_wait_ns
+        self.eval_fetches += other.eval_fetches
+        self.eval_wait_ns += other.eval_wait_ns
+        self.samples += other.samples
+
+
+class Pending:
+    """Times (ns) and fetches that are not booked yet."""
+
+    __slots__ = (
+        "after",
+        "between",
+        "evaluating",
+        "expecting",
+        "fetches",
+        "forwards",
+        "last_was_evaluation",
+        "started",
+        "trail",
+        "ungraded",
+        "wait",
+    )
+
+    def __init__(self) -> None:
+        self.last_was_evaluation = False  # the batches settled last were for evaluation
+        self._clear()
+
+    def _clear(self) -> None:
+        self.wait = 0  # fetching, and starting loaders
+        self.trail = 0  # idle between a fetch and the use of its batch
+        self.expecting = False  # there are fetches or forwards
+        self.forwards = 0  # gradient-free forwards
+        self.ungraded = 0  # in them
+        self.between = 0  # idle between them
+        self.after = 0  # idle after the last of them
+        self.evaluating = False  # one of them was of a trained module in eval mode
+        self.started = False  # a loader was started
+        self.fetches: list[Fetch] = []
+
+    @property
+    def is_sure_evaluation(self) -> bool:
+        """Whether a fetch that begins now settles it: an evaluation, or forwards on no batch from a loader."""
+        return bool(self.forwards) and (self.evaluating or not self.fetches)
+
+    @property
+    def is_rollout(self) -> bool:
+        """Whether forwards ran on no batch from a loader: a rollout, whose other half is the environment."""
+        return bool(self.forwards) and not self.fetches and not self.evaluating
+
+    @property
+    def _slot_between(self) -> int:
+        if self.evaluating:
+            return EVALUATION
+        return MID if self.is_rollout else FORWARD
+
+    def idle(self, passed: int) -> bool:
+        """Take idle time if it follows something pending; say whether it was taken."""
+        if self.forwards:
+            self.after += passed
+        elif self.fetches:
+            self.trail += passed
+        else:
+            return False
+        return True
+
+    def add_forward(self, *, evaluating: bool) -> None:
+        """A gradient-free forward begins."""
+        self.expecting = True
+        self.forwards += 1
+        self.between += self.after
+        self.after = 0
+        self.evaluating |= evaluating
+
+    def add_fetch(self, fetch: Fetch) -> None:
+        """A batch has come."""
+        self.expecting = True
+        self.fetches.append(fetch)
+
+    def came_from(self, loader: int) -> bool:
+        """Say whether a pending batch came from this loader."""
+        return any(fetch.loader == loader for fetch in self.fetches)
+
+    def settle(self, part: Part, stage: int, uses: dict[int, LoaderUse], *, evaluation: bool) -> None:
+        """Book all of it into a part: as evaluation, or as the beginning of training on a batch."""
+        slots = part.slots
+        if evaluation:
+            slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.between + self.after
+        else:
+            slots[DATA_WAIT] += self.wait
+            slots[stage] += self.trail
+            slots[EVALUATION if self.evaluating else FORWARD] += self.ungraded
+            slots[self._slot_between] += self.between
+            slots[MID if self.is_rollout else stage] += self.after
+            part.flags |= FLAG_EPOCH if self.started else 0
+        for fetch in self.fetches:
+            _book(fetch, part, uses.setdefault(fetch.loader, LoaderUse()), evaluation)
+        if self.fetches:
+            self.last_was_evaluation = evaluation
+        self._clear()
+
+
+def _book(fetch: Fetch, part: Part, use: LoaderUse, evaluation: bool) -> None:
+    if evaluation:
+        use.eval_fetches += 1
+        use.eval_wait_ns += fetch.wait_ns
+        return
+    use.train_fetches += 1
+    use.train_wait_ns += fetch.wait_ns
+    use.samples += fetch.samples or 0.0
+    part.fetches += 1
+    part.samples += fetch.samples or 0.0
+    if fetch.cpu_ns is not None:
+        part.fetch_cpu = known_sum(part.fetch_cpu, fetch.cpu_ns)

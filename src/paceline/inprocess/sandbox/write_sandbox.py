@@ -1,0 +1,255 @@
+"""How does a trial leave nothing behind? What the program writes goes to a folder of the trial's.
+
+This covers Python's own file functions and what some libraries write from C (`inprocess.sandbox.native_writers`), in
+the program and in every Python process that it starts, from the first line on; what others write from C by a path of
+their own is not seen. What is there to be kept from run to run, caches and downloads, is written as always.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.inprocess.sandbox import native_writers
+from paceline.inprocess.sandbox.path_mapping import Entries, Overlay, there
+
+_FREE = ("/dev", "/proc", "/sys")
+_CACHES = ("~/.cache", "~/.triton", "~/.nv")
+_OF_CACHES = (  # variables that name one
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME"),
+    *("TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
+    *("NUMBA_CACHE_DIR", "MPLCONFIGDIR"),
+)
+_WRITE_NOTHING = ("python", "ldconfig", "gcc", "cc", "ld", "objdump", "lscpu", "uname", "file", "nvidia-smi")
+_CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_opened = builtins.open
+_overlay: Overlay | None = None
+
+
+def begin(folder: str, since_s: float | None = None) -> None:
+    """Have everything that this process writes from now on go to the trial's folder.
+
+    Args:
+        folder: Where it goes.
+        since_s: Do not see what another rank of the program has made since then, which this one makes itself; in
+            seconds since 1970. Once this process has started a program that is not Python's, it sees all, as that
+            program writes where it likes.
+    """
+    global _overlay  # noqa: PLW0603 one process, one overlay; torch comes later
+    is_later = None if since_s is None else _later_than(since_s)
+    _overlay = overlay = Overlay(folder, free_places(os.environ, os.getcwd()), is_later)
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree by paths, which are seen
+    _patch_open(overlay)
+    _patch_reading(overlay)
+    _patch_folders(overlay)
+    _patch_deleting(overlay)
+    _patch_moving(overlay)
+    native_writers.begin(overlay)
+
+
+def _later_than(since_s: float) -> Callable[[str], bool]:
+    import subprocess
+
+    from paceline.inprocess.sandbox.births import born_s
+
+    original, system = subprocess.Popen.__init__, os.system
+    sees_all: list[bool] = []
+
+    @functools.wraps(original)
+    def __init__(self: Any, args: Any, *others: Any, **named: Any) -> None:
+        line = args if isinstance(args, str | bytes | os.PathLike) else next(iter(args), "")
+        name = os.path.basename(os.fsdecode(line).split(" ")[0])
+        if not name.startswith(_WRITE_NOTHING):
+            sees_all.append(True)
+        original(self, args, *others, **named)
+
+    @functools.wraps(system)
+    def run(command: Any) -> int:
+        sees_all.append(True)
+        return system(command)
+
+    subprocess.Popen.__init__, os.system = __init__, run  # type: ignore[method-assign]
+    return lambda path: not sees_all and _is_new(path, born_s, since_s)
+
+
+def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) -> bool:
+    """Say whether a path was made since then; what is not there may be in a moment, and is new then.
+
+    Whether it is there is asked first: another rank may make it between the two questions.
+    """
+    if not there(path):
+        return True
+    born = born_s(path)
+    return born is not None and born >= since_s
+
+
+def patch(torch: Any) -> None:
+    """Have what torch writes go there too."""
+    if _overlay is not None:
+        native_writers.patch_torch(torch, _overlay)
+
+
+def free_places(environment: Mapping[str, str], cwd: str) -> tuple[str, ...]:
+    """Return what is written as always: devices, what a trial needs itself, caches. Never what lies around `cwd`."""
+    ours = [environment[name] for name in ("PACELINE_WATCH_DIR", "TMPDIR") if environment.get(name)]
+    named = [environment[name] for name in _OF_CACHES if environment.get(name)]
+    caches = [os.path.join(cwd, os.path.expanduser(place)) for place in (*_CACHES, *named)]
+    return (*_FREE, *ours, *(place for place in caches if not f"{cwd}/".startswith(f"{place.rstrip('/')}/")))
+
+
+def _at(path: Any, dir_fd: int | None) -> Any:
+    """Return a path that is relative to an open folder as one that is not."""
+    return path if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), os.fsdecode(path))
+
+
+class _named:  # noqa: N801 a context, and on the way of every stat
+    """Names in an error the path that was asked for, and not where it leads."""
+
+    __slots__ = ("_path", "_place")
+
+    def __init__(self, path: Any, place: Any) -> None:
+        self._path, self._place = path, place
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, OSError) and error.filename == self._place:
+            error.filename = self._path
+
+
+def _patch_open(overlay: Overlay) -> None:
+    os_opened = os.open
+
+    @functools.wraps(_opened)
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, int) or kwargs.get("opener") is not None:
+            return _opened(file, mode, *args, **kwargs)
+        writes = any(letter in mode for letter in "wax+")
+        if "x" in mode and there(os.fsdecode(overlay.read(file))):
+            raise FileExistsError(17, "File exists", file)
+        place = overlay.write(file, keep="w" not in mode and "x" not in mode) if writes else overlay.read(file)
+        with _named(file, place):
+            return _opened(place, mode, *args, **kwargs)
+
+    @functools.wraps(os_opened)
+    def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        path = _at(path, dir_fd)
+        if flags & os.O_EXCL and there(os.fsdecode(overlay.read(path))):
+            raise FileExistsError(17, "File exists", path)
+        place = overlay.write(path, keep=not flags & os.O_TRUNC) if flags & _CHANGES else overlay.read(path)
+        with _named(path, place):
+            return os_opened(place, flags, mode)
+
+    builtins.open = io.open = open_
+    os.open = os_open
+    for name, attribute in (("bz2", "_builtin_open"), ("tarfile", "bltn_open")):
+        _replace_taken(name, attribute, open_)
+
+
+def _replace_taken(module: str, attribute: str, open_: Any) -> None:
+    """Replace the `open` that a module took for itself, where it is imported already."""
+    taken = sys.modules.get(module)
+    if taken is not None and getattr(taken, attribute, None) is _opened:
+        setattr(taken, attribute, open_)
+
+
+def _patch_reading(overlay: Overlay) -> None:
+    def reading(original: Any) -> Any:
+        @functools.wraps(original)
+        def read(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
+            path = _at(path, dir_fd)
+            place = overlay.read(path)
+            with _named(path, place):
+                return original(place, *args, **kwargs)
+
+        return read
+
+    for name in ("stat", "lstat", "access", "readlink", "listxattr", "getxattr", "statvfs"):
+        setattr(os, name, reading(getattr(os, name)))
+
+
+def _patch_folders(overlay: Overlay) -> None:
+    listdir, scandir, mkdir, chdir, getcwd = os.listdir, os.scandir, os.mkdir, os.chdir, os.getcwd
+
+    @functools.wraps(listdir)
+    def list_(path: Any = None) -> Any:
+        if isinstance(path, int):
+            return listdir(path)
+        asked = "." if path is None else path
+        with _named(asked, overlay.read(asked)):
+            names = overlay.names(asked)
+        return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
+
+    @functools.wraps(scandir)
+    def scan(path: Any = None) -> Any:
+        path = "." if path is None else path
+        return scandir(path) if overlay.place(path) is None else Entries(overlay.entries(path))
+
+    @functools.wraps(mkdir)
+    def make(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        path = _at(path, dir_fd)
+        if there(os.fsdecode(overlay.read(path))):
+            raise FileExistsError(17, "File exists", path)
+        mkdir(overlay.write(path, keep=False), mode)
+
+    @functools.wraps(chdir)
+    def change(path: Any) -> None:
+        chdir(overlay.enter(path))
+
+    @functools.wraps(getcwd)
+    def current() -> str:
+        return getcwd().removeprefix(overlay.folder) or "/"
+
+    os.listdir, os.scandir, os.mkdir, os.chdir, os.getcwd = list_, scan, make, change, current
+
+
+def _patch_deleting(overlay: Overlay) -> None:
+    def deleting(original: Any) -> Any:
+        @functools.wraps(original)
+        def delete(path: Any, *, dir_fd: int | None = None) -> None:
+            overlay.delete(_at(path, dir_fd), original)
+
+        return delete
+
+    os.remove, os.unlink, os.rmdir = deleting(os.remove), deleting(os.unlink), deleting(os.rmdir)
+
+
+def _patch_moving(overlay: Overlay) -> None:
+    symlink, link = os.symlink, os.link
+
+    def moving(original: Any) -> Any:
+        @functools.wraps(original)
+        def move(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+            overlay.move(_at(src, src_dir_fd), _at(dst, dst_dir_fd), original)
+
+        return move
+
+    def touching(original: Any) -> Any:
+        @functools.wraps(original)
+        def touch(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
+            return original(overlay.write(_at(path, dir_fd), keep=True), *args, **kwargs)
+
+        return touch
+
+    @functools.wraps(symlink)
+    def make_symlink(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
+        overlay.link(src, _at(dst, dir_fd), symlink)
+
+    @functools.wraps(link)
+    def make_link(
+        src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **kwargs: Any
+    ) -> None:
+        source, target = _at(src, src_dir_fd), _at(dst, dst_dir_fd)
+        link(overlay.write(source, keep=True), overlay.write(target, keep=False), **kwargs)
+
+    os.rename, os.replace = moving(os.rename), moving(os.replace)
+    os.symlink, os.link = make_symlink, make_link
+    for name in ("utime", "chmod", "chown", "truncate", "mkfifo", "setxattr", "removexattr"):
+        setattr(os, name, touching(getattr(os, name)))

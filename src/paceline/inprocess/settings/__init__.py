@@ -1,0 +1,70 @@
+"""Inside the program: how is a recipe applied to a program that nobody edited?
+
+Loaded by the probe if ``PACELINE_BESIDE`` names this package: at the start of each process, and when torch has been
+imported. One module per table of the recipe; what took hold is written beside the record, and so is what could not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from paceline.inprocess.sandbox import network, ports, trackers
+from paceline.inprocess.settings import allocator, confirmation, seeds
+from paceline.inprocess.settings.trial import fixed_draws, gradient_noise, short_epochs
+
+RECIPE = "PACELINE_RECIPE"  # the recipe, as JSON
+CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of whoever conducts the trial
+WITNESS = "PACELINE_WITNESS"  # set when what is computed is to be written down
+TRACKERS_OFF = "PACELINE_TRACKERS_OFF"  # set when nothing is to be sent to experiment trackers
+SCRATCH = "PACELINE_SCRATCH"  # folder that takes what the program writes, when it is to leave nothing behind
+
+_SWITCHES: Mapping[str, Callable[[Any, str], None]] = {  # environment variables that tell a trial to do more
+    gradient_noise.NOISE: lambda torch, _: gradient_noise.patch(torch),
+    seeds.SEED: lambda torch, seed: seeds.patch(torch, int(seed)),
+    fixed_draws.FIXED: lambda torch, _: fixed_draws.patch(torch),
+    short_epochs.BATCHES: lambda torch, batches: short_epochs.patch(torch, int(batches)),
+}
+
+
+def applied(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables by which a watched program applies a recipe to itself."""
+    allocator_variables = allocator.environment(recipe.get("allocator", {}), os.environ)
+    return {"PACELINE_BESIDE": __name__, RECIPE: json.dumps(recipe), **allocator_variables}
+
+
+def begin() -> None:
+    """Act before the program's first line: what it writes in a trial goes elsewhere from there on."""
+    if os.environ.get(SCRATCH):
+        from paceline.inprocess.sandbox import write_sandbox
+
+        write_sandbox.begin(os.environ[SCRATCH])
+    if os.environ.get(network.MODE):
+        network.begin()
+    if os.environ.get(TRACKERS_OFF):
+        trackers.begin()
+
+
+def patch(torch: Any) -> None:
+    """Apply the recipe to torch; a table that cannot be applied is told, and the program goes on without it."""
+    if os.environ.get(SCRATCH):
+        from paceline.inprocess.sandbox import write_sandbox
+
+        write_sandbox.patch(torch)
+    if os.environ.get(ports.PORTS):
+        ports.patch(torch, os.environ[ports.PORTS])
+    for table, settings in json.loads(os.environ.get(RECIPE, "{}")).items():
+        try:
+            import_module(f"{__name__}.{table}").patch(torch, settings)
+        except Exception as error:
+            for key in settings:
+                confirmation.refused(f"{table}.{key}", f"{type(error).__name__}: {error}")
+    for variable, act in _SWITCHES.items():
+        if os.environ.get(variable):
+            act(torch, os.environ[variable])
+    for variable, name in ((WITNESS, "witness"), (CONDUCTOR, "conducted")):
+        if os.environ.get(variable):
+            import_module(f"{__name__}.{name}").patch(torch, os.environ[variable])

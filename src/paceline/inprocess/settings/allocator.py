@@ -1,0 +1,43 @@
+"""[allocator]: how torch's allocator takes memory from a CUDA device.
+
+It reads its settings from the environment when the device is first used, so they are put there before the program
+starts, beside those that are there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.inprocess.settings import on_cuda
+
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name, and still read
+_OPTION = "expandable_segments"
+
+
+def environment(settings: Mapping[str, Any], present: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to add to those that are there; a program's own choice stays."""
+    if not settings.get(_OPTION):
+        return {}
+    given = {name: present[name] for name in _VARIABLES if present.get(name)} or {_VARIABLES[0]: ""}
+    if any(_OPTION in value for value in given.values()):
+        return {}
+    return {name: f"{value},{_OPTION}:True".lstrip(",") for name, value in given.items()}
+
+
+def patch(torch: Any, settings: Mapping[str, Any]) -> None:
+    """See whether the allocator does as it was told."""
+
+    def why_not(_: Any, device: Any) -> str | None:
+        segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == device.index]
+        if any(segment.get("is_expandable") for segment in segments):
+            return None
+        return (
+            f"the allocator reserved no expandable segment: the program sets {' or '.join(_VARIABLES)} itself, "
+            "or the device does not support expandable segments"
+        )
+
+    if settings.get(_OPTION):
+        on_cuda.told_at_first_step(
+            torch, f"allocator.{_OPTION}", "the allocator reserves GPU memory in expandable segments", why_not
+        )

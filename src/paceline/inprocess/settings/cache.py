@@ -1,0 +1,216 @@
+"""loader.cache: samples that were made once are kept in the memory of the training process.
+
+Only where a sample is the same each time; that is found by making the first ones twice, and in later epochs some of
+those that are kept: one of 64 in the second epoch, twice as many in each later one, up to one of 8, spread over the
+epoch, and at least 32. The state of the dataset is compared too, when an epoch begins and after 1, 2, 4, 8 and so on
+kept samples. If anything differs, all samples are forgotten. What is kept is handed out as a copy where something other
+than torch's own collate function gets it, which may change it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from paceline.hardware.host import available_bytes
+from paceline.hardware.operating_system import LocalFiles
+from paceline.inprocess.settings import confirmation
+from paceline.inprocess.settings.dataset_state import changed, in_words, state_of
+from paceline.inprocess.settings.digest import digest
+from paceline.inprocess.settings.seeds import save_states
+from paceline.inprocess.settings.threads import beside_training
+
+_CHECKED = 3  # samples that are made twice before any is trusted to stay the same
+_SECOND_EPOCH, _MOST = 1 / 64, 1 / 8  # share of the kept samples that are made once more: twice as many in each epoch
+_FEWEST = 32  # of them, as far as these are no larger share than the most
+_SHARE = 0.4  # of the memory that is available to this rank when the first sample is kept, for all datasets together
+
+
+def patch(torch: Any) -> None:
+    """Keep the samples of map-style datasets that the training process fetches itself."""
+    from torch.utils.data._utils import fetch as module
+
+    fetcher = module._MapDatasetFetcher
+    original = fetcher.fetch
+    kept: dict[int, _Kept] = {}
+    room = _Room()
+
+    @functools.wraps(original)
+    def fetch(self: Any, index: Any) -> Any:
+        own = self.auto_collation and torch.utils.data.get_worker_info() is None
+        if own and not isinstance(self.dataset, _Lent):
+            samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset, room))
+            if samples.usable:
+                samples.begin_epoch()  # each has a fetcher of its own
+                copies = self.collate_fn is not torch.utils.data.default_collate
+                self.dataset = _Lent(samples, copies)  # from here on the fetcher asks it, counted and timed as always
+        return original(self, index)
+
+    fetcher.fetch = fetch
+
+
+class _Room:
+    """The memory that is left for samples, of all datasets of this process."""
+
+    def __init__(self) -> None:
+        self._left: float | None = None
+
+    def take(self, n_bytes: int) -> bool:
+        """Say whether there is room left, and take so much of it."""
+        if self._left is None:
+            ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+            self._left = _SHARE * (available_bytes(LocalFiles()) or 0.0) / ranks
+        if self._left <= 0:
+            return False
+        self._left -= n_bytes
+        return True
+
+
+class _Lent:
+    """A dataset's kept samples for one epoch of one loader."""
+
+    def __init__(self, kept: _Kept, copies: bool) -> None:
+        self._kept = kept
+        self._copies = copies
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample, made now or kept; a copy where whoever gets it may change it."""
+        return self._kept.sample(index, copy.deepcopy if self._copies else _itself)
+
+
+class _Kept:
+    """The samples of one dataset."""
+
+    def __init__(self, torch: Any, dataset: Any, room: _Room) -> None:
+        self._torch = torch
+        self._dataset = dataset  # kept alive: its id names it
+        self._samples: dict[Any, Any] = {}
+        self._room = room
+        self._to_check = _CHECKED
+        self._trusted = False
+        self._epochs = 0
+        self._taken = 0  # kept samples, in this epoch
+        self._share = 0.0  # of the kept samples, that are made once more in this epoch
+        self._state = state_of(dataset)
+        self._volatile: set[str] = set()  # attributes that loading a sample changes
+        self.usable = not _fetches_many(torch, dataset)
+        if not self.usable:
+            confirmation.refused("loader.cache", "the dataset returns several samples at a time (__getitems__)")
+
+    def begin_epoch(self) -> None:
+        """Look at the dataset, and have more of the kept samples made once more than in the last epoch."""
+        self._epochs, self._taken = self._epochs + 1, 0
+        self._share = checked_share(self._epochs, len(self._samples))
+        if self._epochs > 1:
+            self._compare_state()
+
+    def sample(self, index: Any, copied: Callable[[Any], Any]) -> Any:
+        """Return a sample, made now or kept; what is kept is never what `copied` does not return."""
+        key = _key(index)
+        if not self.usable or key is None:
+            return self._dataset[index]
+        if key not in self._samples:
+            return self._made(key, index, copied)
+        self._taken += 1
+        if not self._taken & (self._taken - 1) and not self._compare_state():
+            return self._dataset[index]
+        sample = self._samples.get(key)
+        if sample is None or (self._is_checked(key) and not self._is_same(index, sample)):
+            return self._dataset[index]
+        return copied(sample)
+
+    def _is_checked(self, key: Any) -> bool:
+        """Say whether a sample is made once more in this epoch: others in each epoch."""
+        return zlib.crc32(f"{self._epochs} {key}".encode()) < self._share * (1 << 32)
+
+    def _compare_state(self) -> bool:
+        """Forget all samples if the program has changed the dataset; return whether it has not."""
+        if not self.usable:
+            return False
+        names = changed(self._state, state_of(self._dataset), self._volatile)
+        if names:
+            self._give_up(f"the program changes {in_words(names)} of {type(self._dataset).__name__}")
+        return not names
+
+    def _made(self, key: Any, index: Any, copied: Callable[[Any], Any]) -> Any:
+        sample = self._dataset[index]
+        if not self._samples and not self._trusted:
+            self._volatile.update(changed(self._state, state_of(self._dataset)))
+        if not self._trusted and not self._is_same(index, sample):
+            return sample
+        if self.usable and self._room.take(size_of(sample)):
+            self._samples[key] = copied(sample)
+        return sample
+
+    def _is_same(self, index: Any, sample: Any) -> bool:
+        """Make a sample once more and say whether it is the same; the random numbers drawn for that are put back.
+
+        Beside the training thread they are left: what it draws meanwhile (dropout) would be drawn twice.
+        """
+        put_back = _nothing if beside_training() else save_states(self._torch)
+        same = digest(self._dataset[index]) == digest(sample)
+        put_back()
+        self._to_check -= 1
+        if not same:
+            when = "from epoch to epoch" if self._trusted else "each time it is loaded"
+            self._give_up(f"a sample changes {when}")
+        elif not self._trusted and self._to_check <= 0:
+            self._trusted = True
+            confirmation.took("loader.cache", f"samples of {type(self._dataset).__name__} are cached in memory")
+        return same
+
+    def _give_up(self, why: str) -> None:
+        self.usable = False
+        self._samples.clear()
+        (confirmation.gave_up if self._trusted else confirmation.refused)("loader.cache", why)
+
+
+def checked_share(epoch: int, kept: int) -> float:
+    """Return the share of the kept samples that are made once more in an epoch; 0 in the first one.
+
+    Args:
+        epoch: Its number, from 1.
+        kept: Samples that are kept when it begins.
+    """
+    if epoch <= 1 or not kept:
+        return 0.0
+    return min(_MOST, max(_SECOND_EPOCH * 2.0 ** (epoch - 2), _FEWEST / kept))
+
+
+def _fetches_many(torch: Any, dataset: Any) -> bool:
+    """Say whether a dataset fetches many samples at a time; torch's `Subset` does where what it is a part of does."""
+    kind, part = type(dataset), torch.utils.data.Subset
+    if isinstance(dataset, part) and (kind.__getitem__, kind.__getitems__) == (part.__getitem__, part.__getitems__):
+        return _fetches_many(torch, dataset.dataset)
+    return hasattr(dataset, "__getitems__")
+
+
+def _itself(sample: Any) -> Any:
+    return sample
+
+
+def _key(index: Any) -> Any:
+    """Return what names a sample, None where nothing does: tensors of one number are equal only to themselves."""
+    index = index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index
+    try:
+        hash(index)
+    except TypeError:
+        return None
+    return None if hasattr(index, "detach") else index
+
+
+def _nothing() -> None:
+    pass
+
+
+def size_of(sample: Any) -> int:
+    """Return about how many bytes a sample takes."""
+    if isinstance(sample, dict):
+        return sum(size_of(value) for value in sample.values())
+    if isinstance(sample, list | tuple):
+        return sum(size_of(value) for value in sample)
+    return int(getattr(sample, "nbytes", 0)) + 64

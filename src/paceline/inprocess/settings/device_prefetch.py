@@ -1,0 +1,191 @@
+"""loader.device_prefetch: tensors of the next batch are copied to the device while this one is computed with.
+
+Only what the program moves itself, to where it moves it: the first two batches of each loader show which positions of a
+batch these are. A loader whose batches are not moved, such as one of an evaluation on the host, is left alone. The
+batches stay what the loader made (see `batch_moves`). They come in the order they did, and an error in its turn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from paceline.inprocess.gpu_detection import has_gpu
+from paceline.inprocess.settings import confirmation
+from paceline.inprocess.settings.batch_moves import AheadCopy, Handed, Moves, Path
+from paceline.inprocess.side_stream import SideStream
+
+_KEY = "loader.device_prefetch"
+_WATCHED = 2  # batches of a loader whose moves are watched before any is copied ahead
+_UNUSED = 3  # batches in a row whose copies were not asked for: then no more are made
+
+Begin = Callable[[Any, list[Any]], AheadCopy]
+
+
+class LoaderMoves:
+    """What the program does with the batches of one loader."""
+
+    def __init__(self) -> None:
+        self.devices: dict[Path, Any] = {}  # where each position is moved
+        self._watched = 0
+        self._unused = 0
+        self._is_over = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether batches are to be copied ahead."""
+        return self._watched >= _WATCHED and bool(self.devices) and not self._is_over
+
+    def learn(self, handed: Handed) -> None:
+        """Learn from a batch, when the program asks for the one after it."""
+        if self._is_over:
+            return
+        if self._watched < _WATCHED:
+            self._watch({path: devices[0] for path, devices in handed.moves.items()})
+        elif handed.unused:
+            self._unused += 1
+            if self._unused == _UNUSED:
+                self._is_over = True
+                confirmation.gave_up(_KEY, "the program no longer moves the tensors that it moved before")
+        elif handed.used:
+            self._unused = 0
+            confirmation.took(
+                _KEY, f"{len(self.devices)} tensors of each batch are copied to {self._places} ahead of time"
+            )
+
+    def stop(self, why: str) -> None:
+        """Copy nothing of this loader ahead."""
+        self._is_over = True
+        confirmation.refused(_KEY, why)
+
+    def _watch(self, moved: dict[Path, Any]) -> None:
+        same = moved.items() & self.devices.items() if self._watched else moved.items()
+        self.devices = dict(same)
+        self._watched += 1
+        if self._watched == _WATCHED and not self.devices:
+            self.stop("the program moves no tensor of its batches to a CUDA device before it asks for the next batch")
+
+    @property
+    def _places(self) -> str:
+        return ", ".join(sorted({str(device) for device in self.devices.values()}))
+
+
+class Ahead:
+    """The batches of one loop over a loader, one of them ahead once it is known what is moved."""
+
+    def __init__(self, loader_moves: LoaderMoves, moves: Moves, begin: Begin) -> None:
+        self._of_loader = loader_moves
+        self._moves = moves
+        self._begin = begin
+        self._next: list[tuple[Any, Handed | None, Exception | None]] = []  # the one ahead
+        self._handed: Handed | None = None  # what the program has
+
+    def next(self, fetch: Callable[[], Any]) -> Any:
+        """Return the next batch.
+
+        Args:
+            fetch: Makes a batch.
+
+        Raises:
+            Exception: What making this batch raised; StopIteration after the last.
+        """
+        if self._handed is not None:
+            self._of_loader.learn(self._handed)
+            self._handed.end()
+        self._handed = None
+        batch, handed, error = self._next.pop() if self._next else (fetch(), None, None)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del (
+                    error
+                )  # its traceback holds this frame and those of its callers, and with them the program's batches
+        if self._of_loader.is_known:
+            try:
+                self._fetch(fetch)
+            except BaseException:
+                self._next.append((batch, handed, None))
+                raise
+        self._handed = handed or Handed(batch)
+        self._handed.hand_out(self._moves)
+        return batch
+
+    def _fetch(self, fetch: Callable[[], Any]) -> None:
+        """Make the batch after this one, and begin to copy what the program will move of it."""
+        try:
+            batch = fetch()
+        except Exception as error:
+            self._next.append((None, None, error))
+            return
+        handed = Handed(batch)
+        if not handed.prefetch(self._of_loader.devices, self._begin):
+            self._of_loader.stop("the tensors that the program moves are not in pinned memory")
+        self._next.append((batch, handed, None))
+
+
+def patch(torch: Any) -> None:
+    """Have loaders copy ahead what the program moves."""
+    if not has_gpu(torch):
+        confirmation.refused(_KEY, "there is no CUDA device to copy batches to")
+        return
+    from torch.utils.data import dataloader
+
+    moves, streams = Moves(torch, lambda device: device.type == "cuda"), dict[Any, SideStream]()
+
+    def begin(device: Any, tensors: list[Any]) -> AheadCopy:
+        if device not in streams:
+            streams[device] = SideStream(device)
+        return streams[device].begin(tensors)
+
+    moves.patch()
+    patch_loops(torch, moves, begin, dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
+
+
+def patch_loops(torch: Any, moves: Moves, begin: Begin, *iterators: Any) -> None:
+    """Have classes of loader iterators make batches ahead.
+
+    Args:
+        torch: The module.
+        moves: Hears of what the program moves.
+        begin: Begins to copy tensors to a device.
+        iterators: torch's two classes.
+    """
+    known: WeakKeyDictionary[Any, LoaderMoves] = WeakKeyDictionary()
+    for iterator in iterators:
+        _patch_init(torch, iterator, known, lambda of_loader: Ahead(of_loader, moves, begin))
+        _patch_next(iterator)
+
+
+def _patch_init(torch: Any, iterator: Any, known: Any, ahead: Callable[[LoaderMoves], Ahead]) -> None:
+    original, reset = iterator.__init__, iterator._reset
+
+    @functools.wraps(original)
+    def __init__(self: Any, loader: Any) -> None:
+        original(self, loader)
+        of_loader = known.setdefault(loader, LoaderMoves())
+        if not loader.num_workers and loader.collate_fn is not torch.utils.data.default_collate:
+            of_loader.stop("a collate function in the training process may use the memory of a batch again")
+        self._paceline_ahead = ahead(of_loader)
+
+    @functools.wraps(reset)
+    def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if "_paceline_ahead" in vars(self):
+            self._paceline_ahead = ahead(known.setdefault(loader, LoaderMoves()))  # an epoch may have been broken off
+        return reset(self, loader, *args, **kwargs)
+
+    iterator.__init__, iterator._reset = __init__, _reset
+
+
+def _patch_next(iterator: Any) -> None:
+    original = iterator._next_data
+
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        if "_paceline_ahead" not in vars(self):
+            return original(self)
+        return self._paceline_ahead.next(functools.partial(original, self))
+
+    iterator._next_data = _next_data

@@ -1,0 +1,125 @@
+"""[loader]: another number of workers, other hand-over, threads instead of processes, samples kept in memory.
+
+The loader stays the program's: its class, its sampler, its order. What would change the samples is left out and told:
+a stream that several workers would each read whole, a dataset that fetches many samples at a time and would not be
+cached.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.inprocess.settings import confirmation, dataset_changes, evaluation_loaders, loader_draws, pin_memory
+from paceline.inprocess.settings.streams import Watched
+
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+_WHEN = ("num_workers", "persistent_workers")
+_OF_LOADER = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+
+
+def patch(torch: Any, settings: Mapping[str, Any]) -> None:
+    """Change every loader that the program makes from now on."""
+    from torch.utils.data import DataLoader
+
+    wanted = {key: settings[key] for key in _OF_LOADER if key in settings}
+    if wanted.get("pin_memory"):
+        del wanted["pin_memory"]  # no argument: whether a loop pins is decided when it begins
+        pin_memory.patch(torch)
+    if "threads" in settings:
+        from paceline.inprocess.settings import threads
+
+        wanted["num_workers"] = 0
+        threads.patch(torch, settings["threads"])
+    if settings.get("cache"):
+        from paceline.inprocess.settings import cache
+
+        cache.patch(torch)
+    loader_draws.patch(torch)
+    dataset_changes.patch(torch)
+    evaluation_loaders.patch(torch, settings.get("evaluation_workers"))
+    if settings.get("device_prefetch"):
+        from paceline.inprocess.settings import device_prefetch
+
+        device_prefetch.patch(torch)
+    _patch_init(torch, DataLoader, wanted, int(settings.get("threads") or 0))
+
+
+def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], threads: int) -> None:
+    original = loader_class.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        asked = keeps = False
+        before = now = None
+        given_before: dict[str, Any] = {}
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+            if torch.utils.data.get_worker_info() is None:
+                given = bool(bound.arguments.get("persistent_workers"))
+                asked = loader_draws.asked_at_first(bound.arguments.get("dataset"), given)
+                before = dataset_changes.reads(_workers(bound.arguments), asked)
+                given_before = dict(bound.arguments)
+                change(torch, bound.arguments, wanted)
+                keeps = bool(bound.arguments.get("persistent_workers"))
+                now = dataset_changes.reads(_workers(bound.arguments), keeps, threads)
+            args, kwargs = bound.args[1:], bound.kwargs
+        except TypeError:
+            pass  # the program's own mistake: torch says what is wrong with it
+        original(self, *args, **kwargs)
+        loader_draws.follow(self, asked=asked, keeps=keeps)
+        if before is not None and now is not None:
+            evaluation_loaders.follow(self, given_before)
+            dataset_changes.follow(self, before, now, _key(wanted, threads))
+
+    loader_class.__init__ = __init__
+
+
+def _workers(arguments: Mapping[str, Any]) -> int:
+    return int(arguments.get("num_workers") or 0)
+
+
+def _key(wanted: Mapping[str, Any], threads: int) -> str:
+    """Return the setting that changes when a loader reads its dataset."""
+    return "loader.threads" if threads else f"loader.{next(k for k in _WHEN if k in wanted or k == _WHEN[-1])}"
+
+
+def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Change the arguments of one loader, in place; tell what took hold."""
+    before = _workers(arguments)
+    workers = wanted.get("num_workers", before)
+    streams = isinstance(arguments.get("dataset"), torch.utils.data.IterableDataset)
+    if streams and workers != before:
+        if (before, workers) != (0, 1):
+            confirmation.refused(
+                "loader.num_workers", "the dataset is an IterableDataset, and each worker might read all of it"
+            )
+            return
+        arguments["worker_init_fn"] = Watched(arguments.get("worker_init_fn"))
+    if "batch_size" in wanted:
+        _resize(torch, arguments, wanted["batch_size"])
+    arguments["num_workers"] = workers
+    confirmation.took("loader.num_workers", f"{workers} workers instead of {before}")
+    for key in ("prefetch_factor", "persistent_workers", "pin_memory"):
+        if key in wanted and (workers or key == "pin_memory"):
+            confirmation.took(f"loader.{key}", f"{key}={wanted[key]} instead of {arguments.get(key)}")
+            arguments[key] = wanted[key]
+    if not workers:
+        for key in _OF_WORKERS:
+            arguments.pop(key, None)
+
+
+def _resize(torch: Any, arguments: dict[str, Any], size: int) -> None:
+    """Change the batch of a loader that trains: one that shuffles, or has a sampler that is not in order."""
+    sampler = arguments.get("sampler")
+    in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or getattr(sampler, "shuffle", None) is False
+    if arguments.get("batch_sampler") is not None or not (arguments.get("shuffle") or (sampler and not in_order)):
+        confirmation.refused(
+            "loader.batch_size", "no loader shuffles, so it is unknown which loader supplies the training data"
+        )
+        return
+    confirmation.took("loader.batch_size", f"batches of {size} instead of {arguments.get('batch_size', 1)}")
+    arguments["batch_size"] = size

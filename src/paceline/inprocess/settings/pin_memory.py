@@ -1,0 +1,49 @@
+"""loader.pin_memory: batches lie in pinned memory, in loops that begin when the program uses CUDA already.
+
+Pinning uses CUDA, and a program that forks must do so before it uses CUDA. So the program alone begins.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from weakref import WeakSet
+
+from paceline.inprocess.gpu_detection import has_gpu
+from paceline.inprocess.settings import confirmation
+
+_KEY = "loader.pin_memory"
+
+
+def patch(torch: Any) -> None:
+    """Have the iterators of loaders pin their batches, each if CUDA is in use when it is made."""
+    if not has_gpu(torch):
+        confirmation.refused(_KEY, "there is no CUDA device, so pinned memory has no use")
+        return
+    from torch.utils.data import dataloader
+
+    patch_iterator(torch, dataloader._BaseDataLoaderIter)
+
+
+def patch_iterator(torch: Any, iterator: Any) -> None:
+    """Have a class of loader iterators pin.
+
+    Args:
+        torch: Its `cuda.is_initialized` says whether the program uses CUDA in this process.
+        iterator: The class that torch's two share.
+    """
+    original = iterator.__init__
+    ours: WeakSet[Any] = WeakSet()  # loaders that the program does not pin
+
+    @functools.wraps(original)
+    def __init__(self: Any, loader: Any) -> None:
+        if not loader.pin_memory or loader in ours:
+            ours.add(loader)
+            loader.pin_memory = torch.cuda.is_initialized()
+        if loader.pin_memory:
+            confirmation.took(_KEY, f"batches are in pinned memory; the program passed pin_memory={loader not in ours}")
+        else:
+            confirmation.refused(_KEY, "the program begins to load batches before it uses CUDA")
+        original(self, loader)
+
+    iterator.__init__ = __init__

@@ -1,0 +1,178 @@
+"""Do several threads load the same samples as one thread does? Some samples are loaded again by one thread alone.
+
+Threads can move the position of a shared file under each other, or overwrite a shared buffer. Of the samples that the
+loader threads load, some are loaded once more while no other thread loads, and compared. The first 4 batches have one
+such sample each, later ones as many as 2% of the time allow. In the equivalence check of `tune`, all threads also load
+the same few samples over and over for two seconds before training begins.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.inprocess.recorder.loaders.randomness import states
+from paceline.inprocess.settings.digest import digest
+from paceline.inprocess.settings.seeds import save_states
+
+STRESS = "PACELINE_STRESS_SAMPLES"  # set in the equivalence check of a trial
+DIFFERS = "samples that several threads load at the same time differ from samples that one thread loads"
+_ALWAYS = 4  # batches at the beginning, each with a sample that is compared
+_SHARE = 0.02  # of the time, for later ones
+_STRESS_S, _ALONE_S = 2.0, 1.0
+_STRESS_SAMPLES = 256
+_SWITCH_S = 5e-5  # between threads, while they are stressed
+_HELD = 4  # samples that a thread holds before it looks at them again: a buffer is overwritten by then
+
+
+class Turns:
+    """A lock that many threads hold together, or one thread alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._together = 0
+        self._alone = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold it beside others."""
+        with self._changed:
+            while self._alone:
+                self._changed.wait()
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._together -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold it while no other thread does."""
+        with self._changed:
+            while self._alone:
+                self._changed.wait()
+            self._alone = True
+            while self._together:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
+
+
+class SampleCheck:
+    """Compares samples of one dataset."""
+
+    def __init__(self, torch: Any, dataset: Any, *, in_batches: bool) -> None:
+        """Begin.
+
+        Args:
+            torch: The module.
+            dataset: A map-style dataset.
+            in_batches: Whether the sampler gives lists of indices.
+        """
+        self.turns = Turns()
+        self.is_stressed = False
+        self._torch = torch
+        self._dataset = dataset
+        self._in_batches = in_batches
+        self._draws = False  # random numbers: no two loads of a sample are the same
+        self._begun_s = time.monotonic()
+        self._spent_s = 0.0
+        self._planned = 0  # samples to compare, the compared ones among them
+        self._checked = 0
+
+    def begin_epoch(self) -> None:
+        """Forget samples that were to be compared in batches of the last epoch that nobody took."""
+        self._planned = self._checked
+
+    def is_due(self) -> bool:
+        """Decide whether one sample of the next batch is loaded again and compared. Called once per batch."""
+        waiting = self._planned - self._checked
+        has_time = self._spent_s < _SHARE * (time.monotonic() - self._begun_s) and not waiting
+        if self._draws or not (self._planned < _ALWAYS or has_time):
+            return False
+        self._planned += 1
+        return True
+
+    def load(self, indices: Any) -> tuple[Any, Any, int]:
+        """Load one sample of a batch beside other threads; return its index, itself, and its checksum."""
+        index = random.Random(self._checked).choice(list(indices)) if self._in_batches else indices  # noqa: S311
+        sample = self._loaded(index)
+        return index, sample, digest(sample)
+
+    def agrees(self, index: Any, sample: Any, checksum: int) -> bool:
+        """Load a sample alone and compare it with the one that was loaded beside other threads."""
+        begun = time.monotonic()
+        with self.turns.alone():
+            alone = self._alone(index)
+        self._checked += 1
+        self._spent_s += time.monotonic() - begun
+        return self._draws or (alone == checksum and digest(sample) == checksum)
+
+    def withstands(self, indices: Sequence[Any], pool: Executor, threads: int) -> bool:
+        """Let all threads load the same samples for two seconds; return whether each was always the same."""
+        keys = [index for batch in indices for index in (batch if self._in_batches else [batch])][:_STRESS_SAMPLES]
+        self.is_stressed = True
+        wanted = self._loaded_alone(keys)
+        if self._draws or not wanted:
+            return True
+        ends, switch_s = time.monotonic() + _STRESS_S, sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
+        try:
+            jobs = [pool.submit(self._stressed, wanted, ends, number) for number in range(threads)]
+            return min(job.result() for job in jobs)
+        finally:
+            sys.setswitchinterval(switch_s)
+
+    def _loaded_alone(self, keys: Sequence[Any]) -> list[tuple[Any, int]]:
+        ends, found = time.monotonic() + _ALONE_S, []
+        with self.turns.alone():
+            for key in keys:
+                found.append((key, self._alone(key)))
+                if self._draws or time.monotonic() > ends:
+                    break
+        return found
+
+    def _stressed(self, wanted: Sequence[tuple[Any, int]], ends: float, number: int) -> bool:
+        order, held = random.Random(number), deque[tuple[Any, int]]()  # noqa: S311
+        while time.monotonic() < ends:
+            key, checksum = order.choice(wanted)
+            sample = self._loaded(key)
+            held.append((sample, checksum))
+            if digest(sample) != checksum:
+                return False
+            if len(held) > _HELD:
+                earlier, before = held.popleft()
+                if digest(earlier) != before:
+                    return False
+        return True
+
+    def _alone(self, index: Any) -> int:
+        """Load a sample while no other thread does, and restore the random states; note if it draws."""
+        restore, before = save_states(self._torch), states()
+        checksum = digest(self._loaded(index))
+        self._draws = self._draws or states() != before
+        restore()
+        return checksum
+
+    def _loaded(self, index: Any) -> Any:
+        many: Callable[[list[Any]], Any] | None = getattr(self._dataset, "__getitems__", None)
+        return many([index]) if many is not None and self._in_batches else self._dataset[index]
+
+
+def stresses() -> bool:
+    """Return whether this process is part of an equivalence check, in which threads are stressed."""
+    return bool(os.environ.get(STRESS))

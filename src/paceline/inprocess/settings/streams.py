@@ -1,0 +1,130 @@
+"""One worker reads a stream in the order it has. Would what the stream remembers be lost with the worker?
+
+A worker has a copy of the dataset, and a new one in each epoch. A stream that counts, shuffles by a generator of its
+own or holds its place goes on where it was when the training process reads it, and begins again in a worker. So the
+worker compares what its copy holds with what it held at first, and says so where that is another.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from paceline.inprocess.settings import confirmation
+from paceline.inprocess.settings.digest import digest, fields_of
+
+KEY = "loader.num_workers"
+_LONG = 1000  # elements; of what has more, the number of them counts
+_LARGE = 65536  # bytes; of what has more, its place counts
+_PLAIN = (str, bytes, int, float, complex, type(None))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A worker's first call: the program's own, and a look at what the stream holds."""
+
+    own: Callable[[int], Any] | None
+
+    def __call__(self, worker: int) -> None:
+        """Begin in a worker; its next fetches are watched."""
+        from torch.utils.data import get_worker_info
+        from torch.utils.data._utils.fetch import _IterableDatasetFetcher
+
+        if self.own is not None:
+            self.own(worker)
+        info = get_worker_info()
+        if info is not None:
+            _watch(_IterableDatasetFetcher, info.dataset)
+
+
+def _watch(fetcher: Any, dataset: Any) -> None:
+    """Compare after the first batch, the second, the fourth and so on, and at the end."""
+    before, fetch = remembered(dataset), fetcher.fetch
+    fetched = 0
+
+    @functools.wraps(fetch)
+    def watched(self: Any, index: Any) -> Any:
+        nonlocal fetched
+        try:
+            data = fetch(self, index)
+        except StopIteration:
+            _compare(before, dataset)
+            raise
+        fetched += 1
+        if fetched & (fetched - 1) == 0:
+            _compare(before, dataset)
+        return data
+
+    fetcher.fetch = watched
+
+
+def _compare(before: list[Any], dataset: Any) -> None:
+    if _Place in before or remembered(dataset) != before:
+        confirmation.gave_up(
+            KEY,
+            f"{type(dataset).__name__} keeps its read position between epochs, but the copy in a worker would start "
+            f"again from the beginning in each epoch",
+        )
+
+
+class _Place:
+    """Stands for what holds a place in something: an iterator, a generator, an open file."""
+
+
+def remembered(dataset: Any) -> list[Any]:
+    """Return what a dataset holds, as far as it is small, in one row; two rows of one process can be compared."""
+    row: list[Any] = []
+    _note(dataset, row, {})
+    return row
+
+
+def _note(value: Any, row: list[Any], seen: dict[int, Any]) -> None:
+    if isinstance(value, _PLAIN):
+        row.append(value)
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value
+    drawn = random_state(value)
+    if drawn is not None:
+        row.append(digest(drawn))
+    elif _is_place(value):
+        row.append(_Place)
+    elif hasattr(value, "nbytes") and hasattr(value, "tolist"):
+        row.append(digest(value) if value.nbytes <= _LARGE else id(value))
+    else:
+        for part in _parts(value, row):
+            _note(part, row, seen)
+
+
+def _parts(value: Any, row: list[Any]) -> list[Any]:
+    """Return what a collection or an object consists of; of a collection, note the number."""
+    if isinstance(value, type | ModuleType):
+        return []
+    if not isinstance(value, Mapping | Set | list | tuple | deque):
+        return [getattr(value, name) for name in sorted(fields_of(value))]
+    row.append(len(value))
+    if len(value) > _LONG:
+        return []
+    return [part for pair in value.items() for part in pair] if isinstance(value, Mapping) else list(value)
+
+
+def random_state(value: Any) -> Any:
+    """Return the state of a random number generator of Python, numpy or torch; None for anything else."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if hasattr(value, "bit_generator"):
+        return value.bit_generator.state
+    return value.get_state() if hasattr(value, "get_state") and hasattr(value, "seed") else None
+
+
+def _is_place(value: Any) -> bool:
+    if isinstance(value, io.IOBase):
+        return not value.closed
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__")

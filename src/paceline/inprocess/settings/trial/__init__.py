@@ -1,0 +1,1 @@
+"""What a trial asks of the program besides a recipe: step control, checksums, fixed random draws."""

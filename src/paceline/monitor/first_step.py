@@ -1,0 +1,121 @@
+"""What would a program train? It is started, and left at its first step; nothing is trained, nothing saved.
+
+First without values (`probe.weightless`), which takes neither memory nor time. A program that needs them, say to read
+a number out of its weights, is started once more with real weights on the CPU, and left at its first forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.hardware.operating_system import check_system
+from paceline.monitor.supervision import INJECT, startable
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
+    resource = None  # type: ignore[assignment]
+
+LIMIT_S = 300.0
+_TOLD_LINES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caught:
+    """What the program was about to do.
+
+    Attributes:
+        note: What `probe.catch` has written.
+        real: The weights had to have values.
+    """
+
+    note: Mapping[str, Any]
+    real: bool
+
+
+def catch(command: Sequence[str], environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Caught:
+    """Start a program up to its first step.
+
+    Raises:
+        UsageError: It did not come to one; what it said last is quoted.
+    """
+    check_system("planning for a program", "posix")
+    said = []
+    for real in (False, True):
+        with tempfile.TemporaryDirectory(prefix="paceline-plan-") as folder:
+            path = Path(folder, "caught.json")
+            ending = _run(command, _environment(environment, path, real), Path(folder, "output"), limit_s)
+            if path.is_file():
+                return Caught(note=json.loads(path.read_text(encoding="utf-8")), real=real)
+        said.append(ending)
+        if ending.endswith(_TOO_LONG):
+            break
+    raise UsageError(
+        f"the program came to no training step ({said[-1]}); without a GPU it must get as far as its first one, with "
+        "a model of torch.nn and an optimizer of torch.optim. Or give numbers: --params 8b --layers 32 --hidden 4096"
+    )
+
+
+_TOO_LONG = "and was ended"
+
+
+def _environment(environment: Mapping[str, str], path: Path, real: bool) -> dict[str, str]:
+    """Return an environment without a GPU, and without trackers that would note a run."""
+    inherited = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(INJECT)]
+    return {
+        **environment,
+        "PACELINE_CATCH_FILE": str(path),
+        "PACELINE_CATCH_REAL": str(int(real)),
+        "PYTHONPATH": os.pathsep.join([str(INJECT), *inherited]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "WANDB_MODE": "disabled",
+        "COMET_MODE": "disabled",
+    }
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], output: Path, limit_s: float) -> str:
+    """Run to the end, and end all that is left of it. Returns how it ended, with its last words."""
+    with output.open("wb") as file, startable(command):
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _limit_memory(process.pid)
+        code: int | None = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    words = " | ".join(_last_words(output))
+    ended = f"after {limit_s:g} s it had not {_TOO_LONG}" if code is None else f"it ended with {code}"
+    return ended if code is None or not words else f"{ended}: {words}"
+
+
+def _limit_memory(pid: int) -> None:
+    """Let a program fail, and not the machine, where a model does not fit: it may take half of what is free."""
+    with suppress(OSError, AttributeError, ValueError):
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        resource.prlimit(pid, resource.RLIMIT_DATA, (free // 2, free // 2))
+
+
+def _last_words(output: Path) -> list[str]:
+    """Return the last lines that a program wrote, most likely its error."""
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.strip()[:300] for line in lines if line.strip()][-_TOLD_LINES:]

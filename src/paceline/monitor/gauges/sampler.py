@@ -1,0 +1,122 @@
+"""What goes into a run's gauges, and when? A thread beside the program, in `paceline run` or in a sidecar.
+
+Lines of ``<run>/gauges/<host>.jsonl``: a ``header`` with what does not change; then a ``host`` line at every sample,
+with the GPUs' readings in ``gpus``; an ``unavailable`` line when something stops being readable later on. Whoever
+takes over a file from an earlier writer begins with a header of its own.
+
+No fault gets out: a reading that fails is None with a reason, and when the file cannot be written the sampler is
+off and says so in `problem`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline.hardware.operating_system import HostFiles, LocalFiles
+from paceline.monitor.gauges.clock import Clock, SystemClock
+from paceline.monitor.gauges.driver import open_gpus, patiently
+from paceline.monitor.gauges.lines import FileInUse
+from paceline.monitor.gauges.nvidia import GpuReader
+from paceline.monitor.gauges.session import Session
+
+_INTERVALS_S = ((600.0, 1.0), (float("inf"), 5.0))  # until so long after the start: this interval
+
+
+def interval_s(elapsed_s: float) -> float:
+    """Return the time between two samples, so long after the start: long runs stay small on disk."""
+    return next(interval for until, interval in _INTERVALS_S if elapsed_s < until)
+
+
+class Sampler:
+    """Appends readings of this host to a run. `problem` says why it is off, or is None."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        roots: Sequence[int] = (),
+        *,
+        files: HostFiles | None = None,
+        clock: Clock | None = None,
+        open_gpus: Callable[[], GpuReader] = open_gpus,
+    ) -> None:
+        """Prepare; nothing is read or written yet.
+
+        Args:
+            run_dir: Folder of the run.
+            roots: Processes that are our own with all their descendants; the ranks of this host that appear in
+                the run's folder join them.
+            files: Stands in for /proc and /sys.
+            clock: Stands in for the clocks.
+            open_gpus: Stands in for the driver.
+        """
+        self.problem: str | None = None
+        self.in_use = False  # the problem is that another sampler writes the file: it may end before us
+        self._run_dir = run_dir
+        self._clock = clock or SystemClock()
+        self._ended = threading.Event()
+        find_gpus = partial(patiently, open_gpus, self._ended)
+        self._open = partial(Session, run_dir, tuple(roots), files or LocalFiles(), self._clock, find_gpus)
+        self._session: Session | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to sample in a thread of its own."""
+        self._thread = threading.Thread(target=self._sample_on, name="paceline-gauges", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Take a last sample and end. Returns after `timeout_s` even when the driver hangs."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def sample_once(self) -> dict[str, Any] | None:
+        """Take one sample and append its line.
+
+        Returns:
+            The line. None at the first call, which writes the header and takes what rates are reckoned from; when
+            the last sample was only just taken; and when the sampler is off.
+        """
+        if self.problem is not None:
+            return None
+        try:
+            return self._sample()
+        except FileInUse as error:
+            self.in_use = True
+            self._switch_off(f"{error.strerror}: {error.filename}")
+        except OSError as error:
+            self._switch_off(f"cannot write to {self._run_dir}: {error.strerror or error}")
+        except Exception as error:
+            self._switch_off(f"{type(error).__name__}: {error}")
+        return None
+
+    def _sample(self) -> dict[str, Any] | None:
+        if self._session is None:
+            self._session = self._open()
+            return None
+        return self._session.sample()
+
+    def _sample_on(self) -> None:
+        began_ns = self._clock.monotonic_ns()
+        self.sample_once()
+        due_s = 0.0
+        while self.problem is None:
+            elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
+            due_s = max(due_s + interval_s(elapsed_s), elapsed_s)  # samples that were missed are not made up for
+            if self._ended.wait(due_s - elapsed_s):
+                break
+            self.sample_once()
+        self.sample_once()
+        self._close()
+
+    def _switch_off(self, why: str) -> None:
+        self.problem = f"gauges are off: {why}"
+        self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
