@@ -15,7 +15,7 @@ import pytest
 import paceline
 
 SRC = Path(paceline.__file__).parents[1]
-INJECT = SRC / "paceline" / "observe" / "inject"
+INJECT = SRC / "paceline" / "inprocess" / "inject"
 
 
 def python(
@@ -119,7 +119,7 @@ def test_an_import_error_keeps_its_traceback(modules):
     failing = "import broken\n"
     plain = python(failing, modules)
     watched = python(
-        "from paceline.inprocess.recorder import lazy\nlazy.install({'broken': print})\n" + failing, modules
+        "from paceline.inprocess import import_hook\nimport_hook.install({'broken': print})\n" + failing, modules
     )
     assert plain.returncode == watched.returncode == 1
     assert watched.stdout == ""
@@ -246,7 +246,7 @@ def test_a_users_sitecustomize_that_fails_says_so_as_always(tmp_path):
 
 def test_a_package_that_is_not_there_costs_one_line(tmp_path):
     """The environment outlived the checkout that set it."""
-    lost = tmp_path / "gone" / "observe" / "inject"
+    lost = tmp_path / "gone" / "inprocess" / "inject"
     lost.mkdir(parents=True)
     shutil.copy(INJECT / "sitecustomize.py", lost)
     result = python("print('going on')", tmp_path, path=(lost,), PACELINE_WATCH_DIR=str(tmp_path / "run"))
