@@ -19,12 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline import inprocess
 from paceline.core.errors import UsageError
 from paceline.monitor import orphan_reaper
 from paceline.record import layout
 
-INJECT = Path(inprocess.__file__).parent / "inject"
+INJECT = Path(__file__).parents[1] / "inprocess" / "inject"
 _PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PASSED_ON = tuple(signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
