@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "decisions"
 RECORDS = sorted(path for path in FOLDER.glob("[0-9]*.md") if not path.name.startswith("0000-"))
 MOST_LINES = 70
+LONGER = {"0038": 130}  # the record of the packages, with a table of figures for each of them
 SECTIONS = ("## Context", "## Decision", "## Consequences")
 
 
@@ -33,7 +34,7 @@ def test_a_record_has_its_number_its_sections_and_one_page(record):
     lines = record.read_text(encoding="utf-8").splitlines()
     assert title(record).startswith(f"{record.name[:4]}: ")
     assert [section for section in SECTIONS if section not in lines] == []
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= LONGER.get(record.name[:4], MOST_LINES)
 
 
 def references() -> list[tuple[str, str]]:
