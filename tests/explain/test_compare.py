@@ -11,6 +11,7 @@ from tests.explain.build import RunFolder, training
 from tests.explain.build import plain as plain_steps
 from tests.explain.written_run import steady_rows, step, write_launch, write_rank, write_run
 
+from paceline.core import units
 from paceline.core.errors import UsageError
 from paceline.core.statistics import Interval
 from paceline.explain.compare import compare, outcome_of
@@ -288,3 +289,17 @@ def test_a_change_that_other_programs_may_have_made_is_no_regression(tmp_path, w
     found = compare(*runs, TOLERANCE)
     assert found.outcome == outcome
     assert ("idle machine" in found.text) == (outcome == "cannot-tell")
+
+
+def test_beside_other_programs_only_what_is_certain_is_stated(tmp_path):
+    """Steps take a tenth of the time, and 60% of a step of the first run is waiting for a core that others use."""
+    runs = []
+    for name, forward, share in zip(("before", "after"), (100, 10), (0.6, 0.0), strict=True):
+        folder = RunFolder(tmp_path / name).rank(plain_steps(100, forward=forward), contention=share)
+        runs.append(folder.launch().gauges(own_cpu_cores=1.0, other_cpu_cores=2.0).read())
+    found = compare(*runs, TOLERANCE)
+    assert (found.outcome, found.is_disturbed) == ("faster", True)
+    least = 1 / found.ratio.high
+    assert least < 0.5 / found.ratio.value
+    assert f"at least {units.factor(least)} as fast" in found.text
+    assert units.factor(1 / found.ratio.value) not in found.text

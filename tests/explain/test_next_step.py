@@ -12,6 +12,7 @@ from paceline.explain.comparison import Comparison
 from paceline.explain.model import Gain, Remedy
 from paceline.explain.next_step import after_comparison, after_run
 from paceline.record.run import Launch
+from paceline.report.words import own_finding
 
 LAUNCH = Launch(
     host="h", pid=1, argv=[], command=[sys.executable, "my train.py", "--lr", "0.1"], started_unix_s=0.0, started_ns=0
@@ -85,6 +86,23 @@ def test_beside_a_verdict_about_the_machine_an_unsure_finding_is_searched():
     assert step.command == "paceline tune 'my train.py' --lr 0.1"
 
 
+def test_beside_a_verdict_about_the_machine_a_measured_gain_comes_before_an_assumed_one():
+    plain = diagnosis(remedy("host.cores", "exact"))
+    verdict = replace(plain.findings[0], code="HOST003")
+    assumed = Gain(low=1.0, high=1.5, basis="assumed")
+    launches = replace(
+        verdict, code="COMP002", name="launch-bound", confidence="low", gain=assumed,
+        remedies=[remedy("compute.compile", "numeric")],
+    )  # fmt: skip
+    waits = replace(
+        verdict, code="DATA003", name="loader-io-bound", confidence="low", gain=Gain(low=1.0, high=1.25),
+        remedies=[remedy("loader.workers", "exact")],
+    )  # fmt: skip
+    found = replace(plain, findings=[verdict, launches, waits])
+    assert own_finding(found) is waits
+    assert after_run(found, LAUNCH).command == "paceline tune 'my train.py' --lr 0.1"
+
+
 def test_the_page_of_a_verdict_says_why_nothing_is_searched():
     found = diagnosis(remedy("host.cores", "exact"))
     assert after_run(found, LAUNCH).text.endswith("; tune can try none of its remedies")
@@ -150,3 +168,11 @@ def test_a_patch_of_a_recipe_without_a_proven_gain_is_said_to_be_one(comparison)
 def test_any_other_comparison_leads_to_the_page_of_the_verdict(comparison, changes):
     step = after_comparison(replace(comparison, **changes))
     assert str(step.command).startswith("paceline explain ")
+
+
+def test_an_unclear_difference_is_measured_again(comparison):
+    found = replace(comparison, outcome="cannot-tell", launch_after=replace(LAUNCH, recipe="recipe.toml"))
+    program = "'my train.py' --lr 0.1"
+    assert after_comparison(found).command == (
+        f"paceline run {program} && paceline run --recipe recipe.toml {program} && paceline compare last~1 last"
+    )

@@ -140,6 +140,7 @@ def _judged(series: tuple[Series, Series], analysis: Both, shared: dict[str, Any
         time_after_s=mean_interval(after[WALL]),
         ratio=time,
         phases=changes,
+        is_disturbed=time != measured,
     )
 
 
@@ -211,16 +212,19 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
 
 
 def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis, *, is_disturbed: bool) -> str:
+    """Return the result in a sentence. If other programs disturbed a run, it states only what is certain."""
     what = "a step takes" if basis == "step" else "a sample takes"
     allowed = f"the tolerance of {units.percent(tolerance)}"
     span = f"{_signed(time.low)} to {_signed(time.high)}"
-    amount = f"{what} {_longer(time.value)} (95% interval {span})"
+    certain = {"faster": time.high, "slower": time.low, "regression": time.low} if is_disturbed else {}
+    shown, at_least = certain.get(outcome, time.value), "at least " * (outcome in certain)
+    amount = f"{what} {at_least}{_longer(shown)} (95% interval {span})"
     better = "runs on an idle machine" if is_disturbed else "longer runs"
     return {
         "regression": f"{amount}: a regression, which exceeds {allowed}",
         "cannot-tell": f"cannot tell: {amount}; {better} would show whether the change exceeds {allowed}",
         "slower": f"{amount}: slower, within {allowed}",
-        "faster": f"{amount}: {units.factor(1 / time.value)} as fast",
+        "faster": f"{amount}: {at_least}{units.factor(1 / shown)} as fast",
         "same": f"{amount}: no change that exceeds {allowed}",
     }[outcome]
 

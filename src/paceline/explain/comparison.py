@@ -93,6 +93,7 @@ class Comparison:
     whole_before: WholeRun | None = None  # None: it did not succeed, or its record does not say
     whole_after: WholeRun | None = None
     launch_after: Launch | None = None  # how the second run was started; None if its record does not say
+    is_disturbed: bool = False  # other programs used the CPU during a run, and may have changed its times
 
     @property
     def whole_ratio(self) -> float | None:

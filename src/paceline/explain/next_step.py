@@ -12,7 +12,7 @@ from paceline.core.remedies import SAFETY_CLASSES, Safety
 from paceline.explain.analysis.ending import RUNNING
 from paceline.explain.comparison import Comparison
 from paceline.explain.model import Diagnosis, Finding, Remedy
-from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT
+from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT, measured_first
 from paceline.record.run import Launch
 
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
@@ -101,7 +101,8 @@ def _searched(diagnosis: Diagnosis, verdict: Finding | None) -> Finding | None:
     if verdict is not None and _needed(verdict) is not None:
         return verdict
     of_machine = verdict is not None and verdict.code in OF_THE_MACHINE
-    return next((one for one in diagnosis.findings if _is_worth_a_search(one, unsure=of_machine)), None)
+    others = measured_first(diagnosis.findings) if of_machine else diagnosis.findings
+    return next((one for one in others if _is_worth_a_search(one, unsure=of_machine)), None)
 
 
 def named_remedy(diagnosis: Diagnosis) -> str | None:
@@ -147,10 +148,12 @@ def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
 def after_comparison(comparison: Comparison) -> NextStep:
     """Return the next step after a comparison.
 
-    If the second run is faster and had a recipe, it is the recipe as a patch. Otherwise it is the page of a new finding
-    or of the verdict.
+    If the second run is faster and had a recipe, it is the recipe as a patch. If the difference is unclear and the
+    second run had a recipe, both are run again. Otherwise it is the page of a new finding or of the verdict.
     """
     launch, after = comparison.launch_after, comparison.after
+    if comparison.outcome == "cannot-tell" and launch is not None and launch.recipe is not None:
+        return _both_again(launch)
     if comparison.outcome == "faster" and launch is not None and launch.recipe is not None:
         return _patch(launch)
     named = [*comparison.new, *(f for f in after.findings if f.name == after.verdict)]
@@ -158,6 +161,14 @@ def after_comparison(comparison: Comparison) -> NextStep:
         text = f"see what {named[0].name} means and what helps"
         return NextStep(text=text, command=f"paceline explain {named[0].code}")
     return NextStep(text="see the report again", command=f"paceline report {after.run_id}")
+
+
+def _both_again(launch: Launch) -> NextStep:
+    program, recipe = as_typed(launch.command), shlex.quote(launch.recipe or "")
+    return NextStep(
+        text="the difference is unclear; run both again, one right after the other, while the machine is idle",
+        command=f"paceline run {program} && paceline run --recipe {recipe} {program} && paceline compare last~1 last",
+    )
 
 
 def _patch(launch: Launch) -> NextStep:

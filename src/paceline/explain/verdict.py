@@ -186,6 +186,11 @@ def worth(finding: Finding) -> float:
     return 1.0 + float(middle - 1) * _DISCOUNT[finding.confidence] * _YIELDS.get(finding.code, 1.0)
 
 
+def measured_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings in the same order, but those whose gain is only assumed last."""
+    return sorted(findings, key=lambda f: f.gain is not None and f.gain.basis == "assumed")
+
+
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
     """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
     if not findings or _key(findings[0])[0] == 0:

@@ -112,6 +112,8 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
     told = ["" if steps[0] == steps[1] else f" ({units.count(number, 'step')})" for number in steps]
     ratio = after / before
     faster = f", {units.factor(1 / ratio)} as fast" if ratio < 1 else ""
+    if comparison.is_disturbed:
+        faster = "; other programs used the CPU"
     yield Row(
         label=RUN_TIME,
         before=units.seconds(before) + told[0],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from paceline.core import units
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Evidence, Finding, Gain, RankBreakdown, Remedy
-from paceline.explain.verdict import OF_THE_MACHINE
+from paceline.explain.verdict import OF_THE_MACHINE, measured_first
 from paceline.explain.words import SHARE_OF_SAMPLES
 from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
@@ -160,12 +160,15 @@ def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
 
 
 def own_finding(diagnosis: Diagnosis) -> Finding | None:
-    """Return the first finding about the program itself, if the verdict is about the machine; else None."""
+    """Return the first finding about the program itself, if the verdict is about the machine; else None.
+
+    A finding whose gain is only assumed comes after those whose gain follows from what was measured.
+    """
     verdict = verdict_finding(diagnosis)
     if verdict is None or verdict.code not in OF_THE_MACHINE:
         return None
-    others = (f for f in diagnosis.findings if f.code not in OF_THE_MACHINE and f.severity != "info")
-    return next(others, None)
+    others = [f for f in diagnosis.findings if f.code not in OF_THE_MACHINE and f.severity != "info"]
+    return next(iter(measured_first(others)), None)
 
 
 def ended_badly(diagnosis: Diagnosis) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from tests.report import tune_sample
@@ -11,7 +12,7 @@ from paceline.improve.candidates import Candidate
 from paceline.improve.comparison.model import GOALS
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.decisions import Undecided
-from paceline.improve.search.messages import no_win, nothing_left, told, too_small, trying
+from paceline.improve.search.messages import no_win, nothing_left, told, too_long, too_small, trying
 from paceline.improve.search.result import OUTCOMES
 from paceline.improve.trials.process import last_words
 
@@ -114,3 +115,11 @@ def test_what_is_not_allowed_is_not_said_to_gain_nothing():
     said = nothing_left([skipped], ("exact", "resampled"), GOALS["time"])
     assert said == "no untried change of the allowed safety classes could give a speed-up of 2% or more"
     assert nothing_left([], ("exact",), GOALS["time"]) == "no untried change could give a speed-up of 2% or more"
+
+
+def test_changes_without_time_are_not_said_to_gain_nothing():
+    """A program whose only allowed change takes long to compile."""
+    late = tune_sample.trial(1, "compute.compile", {}, safety="numeric", status="skipped", speedup=None)
+    late = replace(late, reason=too_long(43.0))
+    said = nothing_left([late], ("exact", "resampled", "numeric"), GOALS["time"])
+    assert said == "the rest of the time budget is too short for 1 untried change"

@@ -9,7 +9,7 @@ import pytest
 from tests.report import sample, tune_sample
 from tests.report.tune_sample import factor, gain, trial
 
-from paceline.improve.search.messages import NOT_TRIED
+from paceline.improve.search.messages import NOT_TRIED, too_long
 from paceline.improve.search.next_step import NextStep, busy_text, next_steps
 
 PROGRAM = "train.py --epochs 6"
@@ -98,7 +98,14 @@ def test_the_larger_budget_is_enough_for_what_is_open():
     )
     assert first.command == f"paceline tune --budget 7m {PROGRAM}"
     assert second.command == f"paceline tune --budget 19m {PROGRAM}"
-    assert "loader.workers is undecided (1.20x so far), and a search of about 18 min 20 s is needed" in second.text
+    assert "loader.workers is undecided (1.20x so far)" in second.text
+
+
+def test_a_change_that_takes_long_to_prepare_asks_for_a_larger_budget():
+    one, allowed = replace(skipped("numeric", 1.1, 1.6), reason=too_long(43.0)), ("exact", "resampled", "numeric")
+    (step,) = steps_of(trials=(one,), out_of_budget=True, budget_s=180.0, wall_s=109.0, allowed=allowed)
+    assert step.command == f"paceline tune --allow numeric --budget 6m {PROGRAM}"
+    assert "1 change had no time" in step.text
 
 
 def test_a_budget_that_was_too_small_is_said_with_a_larger_one():
@@ -168,3 +175,9 @@ def test_a_crash_of_the_program_is_fixed_before_anything_is_searched():
     assert str(second.command).startswith("paceline tune --budget")
     won = {"best": {"loader": {"num_workers": 2}}, "speedup": factor(1.6, 1.5, 1.7)}
     assert "--recipe" in str(steps_of("recipe.toml", last_failure="exited with code 1", **won)[0].command)
+
+
+def test_a_crash_is_fixed_before_a_recipe_is_used():
+    changes = {"best": {"loader": {"num_workers": 2}}, "speedup": factor(2.0, 1.8, 2.2), "last_failure": "IndexError"}
+    commands = [step.command for step in steps_of("recipe.toml", **changes)]
+    assert commands[:2] == [f"paceline run {PROGRAM}", f"paceline run --recipe recipe.toml {PROGRAM}"]

@@ -34,7 +34,12 @@ def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> 
 
 def too_long(prepares_s: float) -> str:
     """Say that a change takes too long before it can be measured."""
-    return f"a trial takes about {prepares_s:.0f} s to prepare, which is more than the rest of the time budget allows"
+    return f"{NO_TIME}: a trial takes about {prepares_s:.0f} s to prepare"
+
+
+def without_time(trials: Sequence[Trial], allowed: Sequence[Safety]) -> list[Trial]:
+    """Return the changes that were allowed, and had no time."""
+    return [t for t in trials if t.status == "skipped" and t.safety in allowed and t.reason.startswith(NO_TIME)]
 
 
 def too_small(budget: Budget, spent_s: float, left_s: float, start_s: float) -> str | None:
@@ -62,7 +67,10 @@ def ended(left_s: float, budget_s: float) -> str:
 
 
 def nothing_left(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal) -> str:
-    """Say that a search ended because nothing is left to try, or nothing that is allowed."""
+    """Say that a search ended because nothing is left to try, nothing that is allowed, or nothing that has time."""
+    if waiting := without_time(trials, allowed):
+        changes = "1 untried change" if len(waiting) == 1 else f"{len(waiting)} untried changes"
+        return f"the rest of the time budget is too short for {changes}"
     forbidden = any(trial.status == "skipped" and trial.safety not in allowed for trial in trials)
     which = "no untried change of the allowed safety classes" if forbidden else "no untried change"
     return f"{which} could give a speed-up of {goal.worth - 1:.0%} or more"

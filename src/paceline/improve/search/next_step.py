@@ -10,8 +10,8 @@ from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.comparison.model import GOALS
+from paceline.improve.search.messages import without_time
 from paceline.improve.search.result import Trial, Tuned
-from paceline.improve.trials.blocks import NO_TIME
 
 DEFAULT_BUDGET_S = 600.0
 _OF_BUDGET = 0.3  # that a search without a trial may take, before the same budget is too small for one
@@ -35,7 +35,7 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     allow = _allow(tuned, program)
     if recipe_file is not None and tuned.best:
         run = NextStep(text="run the program with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
-        return [run, *([allow] if allow is not None else [])]
+        return [step for step in (_crash(tuned, program), run, allow) if step is not None]
     again = _again(tuned, program)
     more_budget = _more_budget(tuned, program) if again is None else None
     looked_best = _looked_best(tuned, program, recipe_file)
@@ -132,7 +132,7 @@ def _needed_s(tuned: Tuned) -> float:
     usual_s = sum(known) / len(known) if known else _TRIAL_S
     most = _most_promising(tuned)
     more_s = (_longer(_gained(most, tuned)) - 1) * most.seconds if most is not None else 0.0
-    untried = len(_waiting(tuned)) or int(tuned.out_of_budget and not known)
+    untried = len(without_time(tuned.trials, tuned.allowed)) or int(tuned.out_of_budget and not known)
     return tuned.wall_s + more_s + usual_s * untried
 
 
@@ -150,11 +150,6 @@ def _most_promising(tuned: Tuned) -> Trial | None:
 
 def _undecided(tuned: Tuned) -> list[Trial]:
     return [t for t in tuned.trials if t.status == "undecided" and _is_open(t, tuned)]
-
-
-def _waiting(tuned: Tuned) -> list[Trial]:
-    """Return the changes that were allowed, and had no time."""
-    return [t for t in tuned.trials if t.status == "skipped" and t.safety in tuned.allowed and _had_no_time(t)]
 
 
 def _may_be_proposed(trial: Trial, allowed: Sequence[Safety]) -> bool:
@@ -184,25 +179,20 @@ def _longer_program(tuned: Tuned) -> NextStep | None:
 def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
     """Return the command with a larger budget, if the budget ended the search or left a comparison undecided."""
     most = _most_promising(tuned)
-    if most is None and not _waiting(tuned) and (not tuned.out_of_budget or _allow(tuned, program) is not None):
+    waiting = without_time(tuned.trials, tuned.allowed)
+    if most is None and not waiting and (not tuned.out_of_budget or _allow(tuned, program) is not None):
         return None
     what = "the time budget was too small for a result" if tuned.out_of_budget else "too few measurements for a result"
     if most is not None:
         gained = _gained(most, tuned)
         assert gained is not None  # it is open
         what += f"; {most.remedy} is undecided ({units.factor(gained.value)} so far)"
-    elif waiting := _waiting(tuned):
+    elif waiting:
         what += f"; {len(waiting)} change{'s' * (len(waiting) != 1)} had no time"
-    if (most is not None or _waiting(tuned)) and _needed_s(tuned) > tuned.budget_s:
-        what += f", and a search of about {units.seconds(_needed_s(tuned))} is needed"
     cores = _busy_cores(tuned)
     busy = f", and other programs used {cores}: run it when the machine is idle" if cores is not None else ""
     command = f"paceline tune{_allowed(tuned)}{_budget(_larger_s(tuned))} {program}"
     return NextStep(text=what + busy, command=command)
-
-
-def _had_no_time(trial: Trial) -> bool:
-    return trial.reason.startswith(NO_TIME)
 
 
 def _is_open(trial: Trial, tuned: Tuned) -> bool:

@@ -54,6 +54,7 @@ from paceline.improve.search.messages import (
     too_small,
     trying,
     why_skipped,
+    without_time,
 )
 from paceline.improve.search.predictions import informed, machine_of
 from paceline.improve.search.quality import Quality, verified
@@ -105,6 +106,7 @@ class Search:
         self._undecided: list[Undecided] = []
         self._now: Situation | None = None
         self._progress: list[float] = []  # that a step makes under each kept change
+        self._warmups: list[int] = []  # steps before each kept change is fully in force
         self._unproven: Trial | None = None
         self._out_of_budget = False
         self._waiting = 0  # candidates that may come after the one that is tried
@@ -159,8 +161,13 @@ class Search:
         """
         if not self._kept or self._is_over():
             return None
+        if 2 * max(self._warmups, default=0) * self._runner.step_s > self._left_s() + self._budget.in_all_s:
+            return None  # the trials that measured what was kept had the time to warm up
         self._told("comparing what was kept with the unchanged program once more")
-        contest = Contest(before=BASELINE, after=self.best, progress=math.prod(self._progress))
+        warmup_steps = max(self._warmups, default=0)
+        contest = Contest(
+            before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=math.prod(self._progress)
+        )
         ends = time.monotonic() + self._budget.in_all_s
         return self._runner.race(contest, Until(usual=ends, promising=ends, large=ends))
 
@@ -168,7 +175,7 @@ class Search:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
         reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
         self._tried = taken_back(self._tried, race, reason)
-        self._kept, self._progress = [], []
+        self._kept, self._progress, self._warmups = [], [], []
         return reason
 
     def _search(self) -> str:
@@ -193,11 +200,12 @@ class Search:
                 self._kept.append(trial)
                 self._tried = [outdated(one) for one in self._tried]
                 self._progress.append(candidate.progress)
+                self._warmups.append(candidate.warmup_steps or 0)
                 if self._is_over():
                     self._out_of_budget = True
-                    return f"the time budget of {self._limits.budget_s:.0f} s is spent"
+                    return ended(self._left_s() + self._budget.in_all_s, self._limits.budget_s)
                 self._now = self._runner.watch(self.best)
-        self._out_of_budget |= short is not None
+        self._out_of_budget |= short is not None or bool(without_time(self._tried, self._limits.allowed))
         return short or nothing_left(self._tried, self._limits.allowed, self._goal)
 
     def _leave_untried(self) -> None:
@@ -205,7 +213,8 @@ class Search:
         seen = [trial.recipe for trial in self._tried]
         for candidate in self._found:
             left = self._trial(candidate, status="skipped", reason=NOT_TRIED)
-            self._tried = self._tried if left.recipe in seen else recorded(self._tried, left)
+            if not any(merged(recipe, candidate.recipe) == recipe for recipe in seen):
+                self._tried = recorded(self._tried, left)
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
