@@ -105,8 +105,7 @@ class Search:
         self._tried: list[Trial] = []
         self._undecided: list[Undecided] = []
         self._now: Situation | None = None
-        self._progress: list[float] = []  # that a step makes under each kept change
-        self._warmups: list[int] = []  # steps before each kept change is fully in force
+        self._chosen: list[Candidate] = []  # of which the kept trials were made
         self._unproven: Trial | None = None
         self._out_of_budget = False
         self._waiting = 0  # candidates that may come after the one that is tried
@@ -161,13 +160,12 @@ class Search:
         """
         if not self._kept or self._is_over():
             return None
-        if 2 * max(self._warmups, default=0) * self._runner.step_s > self._left_s() + self._budget.in_all_s:
+        warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
+        if 2 * warmup_steps * self._runner.step_s > self._left_s() + self._budget.in_all_s:
             return None  # the trials that measured what was kept had the time to warm up
         self._told("comparing what was kept with the unchanged program once more")
-        warmup_steps = max(self._warmups, default=0)
-        contest = Contest(
-            before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=math.prod(self._progress)
-        )
+        progress = math.prod(candidate.progress for candidate in self._chosen)
+        contest = Contest(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
         ends = time.monotonic() + self._budget.in_all_s
         return self._runner.race(contest, Until(usual=ends, promising=ends, large=ends))
 
@@ -175,7 +173,7 @@ class Search:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
         reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
         self._tried = taken_back(self._tried, race, reason)
-        self._kept, self._progress, self._warmups = [], [], []
+        self._kept, self._chosen = [], []
         return reason
 
     def _search(self) -> str:
@@ -199,8 +197,7 @@ class Search:
             if trial.status == "kept":
                 self._kept.append(trial)
                 self._tried = [outdated(one) for one in self._tried]
-                self._progress.append(candidate.progress)
-                self._warmups.append(candidate.warmup_steps or 0)
+                self._chosen.append(candidate)
                 if self._is_over():
                     self._out_of_budget = True
                     return ended(self._left_s() + self._budget.in_all_s, self._limits.budget_s)
