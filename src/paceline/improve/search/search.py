@@ -153,11 +153,7 @@ class Search:
         return self._search()
 
     def _in_all(self) -> Race | None:
-        """Measure all that was kept against the program as it was, in new processes.
-
-        The races that were won are the lucky ones among those that were run; this one was not chosen by its outcome.
-        What was kept last may have taken the time for it.
-        """
+        """Measure all that was kept against the unchanged program once more: this race was not chosen by outcome."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
@@ -208,10 +204,9 @@ class Search:
     def _leave_untried(self) -> None:
         """Write down what would have come next: it was not tried, and not found to be of no use."""
         seen = [trial.recipe for trial in self._tried]
-        for candidate in self._found:
-            left = self._trial(candidate, status="skipped", reason=NOT_TRIED)
-            if not any(merged(recipe, candidate.recipe) == recipe for recipe in seen):
-                self._tried = recorded(self._tried, left)
+        for one in self._found:
+            if not any(merged(recipe, one.recipe) == recipe for recipe in seen):
+                self._tried = recorded(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
     def _queue(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
