@@ -439,7 +439,7 @@ def test_a_conversion_that_was_interrupted_after_its_last_shard_is_finished(tmp_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(module, "_finish", finish)
+        patched.setattr(module, "write_data_set", finish)
         convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
     made = convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
     assert (made.contents.samples, made.resumed) == (6, len(made.contents.shards))
