@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.recipe import to_toml
+from paceline.core.recipe import recipe_toml
 
 LIMIT_S = 150.0  # of one run: what takes longer is no candidate
 LINE = re.compile(r"step (\d+) loss (\S+)")
@@ -60,7 +60,7 @@ def bare(*program: object) -> list[str]:
 def under(recipe: Mapping[str, Any], folder: Path, *program: object) -> list[str]:
     """Return the command of a program under a recipe, which is written to a folder; the empty one is the baseline."""
     file = folder / "applied.toml"
-    file.write_text(to_toml(recipe))
+    file.write_text(recipe_toml(recipe))
     options = ["run", "-q", "--no-profile", "--recipe", str(file)]
     return [sys.executable, "-m", "paceline", *options, *map(str, program)]
 

@@ -16,7 +16,7 @@ from _clocked import Clocked, bare, clocked, under
 from _grid import Case
 from _turns import in_turn
 
-from paceline.core.recipe import BASELINE, Recipe, in_words
+from paceline.core.recipe import BASELINE, Recipe, describe_recipe
 
 _FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
 _LONGER = 2  # times the steps of a cell of the grid
@@ -55,7 +55,7 @@ def contestants(
     """
     steps = ["--steps", case.warmup + _LONGER * case.steps]
     longer = ["--steps", case.warmup + steps_of_a_recipe(case, fastest_s)]
-    recipes = {"tuned": tuned, **{in_words(one): one for one in finalists if one != tuned}}
+    recipes = {"tuned": tuned, **{describe_recipe(one): one for one in finalists if one != tuned}}
     found = {"bare": bare(case.program, *steps)}
     for number, (name, recipe) in enumerate(recipes.items()):
         place = folder / str(number)
@@ -82,7 +82,7 @@ def figures(
         RunFailed: A program printed too little.
     """
     step_s = {name: [run.step_s(case.warmup) for run in some] for name, some in runs.items()}
-    times = [step_s.get(in_words(one), step_s["tuned"]) for one in finalists]  # the tuned one may be among them
+    times = [step_s.get(describe_recipe(one), step_s["tuned"]) for one in finalists]  # the tuned one may be among them
     _, place = min((ratio(each, step_s["tuned"])["median"], place) for place, each in enumerate(times))
     return finalists[place], {
         "step_s": step_s,

@@ -12,7 +12,7 @@ from typing import Any
 
 from _clocked import RunFailed, clocked, under
 
-from paceline.core.recipe import BASELINE, Recipe, checked, in_words, merged
+from paceline.core.recipe import BASELINE, Recipe, check_recipe, describe_recipe, merge_recipes
 
 PROGRAMS = Path(__file__).parent / "tune_programs"
 AS_IS = "as is"
@@ -75,13 +75,13 @@ def cells_of(tables: Sequence[Mapping[str, Sequence[Any]]], where: str) -> list[
     made = (
         _recipe(dict(zip(table, values)), where) for table in tables for values in itertools.product(*table.values())
     )
-    once = {in_words(recipe): recipe for recipe in made if recipe}
+    once = {describe_recipe(recipe): recipe for recipe in made if recipe}
     return list(once.values())
 
 
 def _recipe(values: Mapping[str, Any], where: str) -> Recipe:
     parts = [{name.partition(".")[0]: {name.partition(".")[2]: v}} for name, v in values.items() if v != AS_IS]
-    return checked(merged(*parts), where)
+    return check_recipe(merge_recipes(*parts), where)
 
 
 def measured(case: Case, folder: Path, told: Callable[[str], None]) -> tuple[list[Cell], float]:
@@ -94,7 +94,7 @@ def measured(case: Case, folder: Path, told: Callable[[str], None]) -> tuple[lis
     for number, recipe in enumerate(case.cells):
         order = [BASELINE, recipe] if number % 2 else [recipe, BASELINE]
         cell = _cell(case, recipe, order, folder)
-        told(f"{case.name}: {number + 1} of {len(case.cells)}: {in_words(recipe)}: {cell.failed or shown(cell)}")
+        told(f"{case.name}: {number + 1} of {len(case.cells)}: {describe_recipe(recipe)}: {cell.failed or shown(cell)}")
         found.append(cell)
     return found, time.monotonic() - begun
 
@@ -106,10 +106,12 @@ def shown(cell: Cell) -> str:
 
 def _cell(case: Case, recipe: Recipe, order: Sequence[Recipe], folder: Path) -> Cell:
     try:
-        step_s = {in_words(one): timed(case, one, folder) for one in order}
+        step_s = {describe_recipe(one): timed(case, one, folder) for one in order}
     except RunFailed as error:
         return Cell(recipe=recipe, baseline_step_s=None, step_s=None, failed=str(error))
-    return Cell(recipe=recipe, baseline_step_s=step_s[in_words(BASELINE)], step_s=step_s[in_words(recipe)])
+    return Cell(
+        recipe=recipe, baseline_step_s=step_s[describe_recipe(BASELINE)], step_s=step_s[describe_recipe(recipe)]
+    )
 
 
 def timed(case: Case, recipe: Recipe, folder: Path) -> float:

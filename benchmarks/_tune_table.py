@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.core.recipe import in_words
+from paceline.core.recipe import describe_recipe
 
 ASKED = {"reached": 0.95, "cost": 0.25, "predicted": 0.8}
 Row = Mapping[str, Any]
@@ -100,8 +100,8 @@ def _cells(name: str, row: Row, others: bool) -> list[str]:
     found = [
         first,
         f"{factor(row['best_gain'])} of {len(row['grid']['cells'])} cells, {row['grid']['wall_s']:.0f} s: "
-        f"{in_words(row['grid']['best'])}",
-        f"{factor(row['gain'])}, {row['tune']['wall_s']:.0f} s: {in_words(row['tune']['recipe'])}",
+        f"{describe_recipe(row['grid']['best'])}",
+        f"{factor(row['gain'])}, {row['tune']['wall_s']:.0f} s: {describe_recipe(row['tune']['recipe'])}",
         f"{row['reached']['median']:.0%} ({row['reached']['low']:.0%} to {row['reached']['high']:.0%})",
         percent(row["cost"]),
         f"{'yes' if row['invariants']['held'] else 'not proven' if row['invariants']['held'] is None else 'NO'} "

@@ -28,7 +28,7 @@ from _clocked import RunFailed, bare, tuned, under
 from _final import played
 from _machine import about
 
-from paceline.core.recipe import in_words
+from paceline.core.recipe import describe_recipe
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "case_study_programs" / "photos.py"
@@ -104,7 +104,7 @@ def sentences(result: dict[str, Any]) -> list[str]:
     before, after = (1e3 * statistics.median(result["step_s"][name]) for name in ("before", "after"))
     return [
         f"{result['device']}, load {result['load']:.1f} at the start",
-        f"recipe after {result['tune_s']:.0f} s: {in_words(result['recipe'])}",
+        f"recipe after {result['tune_s']:.0f} s: {describe_recipe(result['recipe'])}",
         f"busy: {result['busy_before']:.0%} before ({result['verdict_before']}), {result['busy_after']:.0%} after "
         f"({result['verdict_after']}); {ASKED['busy_after']:.0%} were asked for",
         f"a step by the clock beside it: {before:.1f} ms bare, {after:.1f} ms under the recipe",

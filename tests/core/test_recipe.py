@@ -12,7 +12,7 @@ from paceline.core.errors import UsageError
 
 def test_the_last_setting_counts():
     first = {"loader": {"num_workers": 4, "prefetch_factor": 4}}
-    assert recipes.merged(first, {"loader": {"num_workers": 8}, "precision": {"autocast": "bf16"}}) == {
+    assert recipes.merge_recipes(first, {"loader": {"num_workers": 8}, "precision": {"autocast": "bf16"}}) == {
         "loader": {"num_workers": 8, "prefetch_factor": 4},
         "precision": {"autocast": "bf16"},
     }
@@ -21,7 +21,7 @@ def test_the_last_setting_counts():
 
 def test_without_workers_nothing_is_said_of_them():
     workers = {"loader": {"num_workers": 4, "persistent_workers": True, "prefetch_factor": 4}}
-    assert recipes.merged(workers, {"loader": {"num_workers": 0, "threads": 2}}) == {
+    assert recipes.merge_recipes(workers, {"loader": {"num_workers": 0, "threads": 2}}) == {
         "loader": {"num_workers": 0, "threads": 2}
     }
 
@@ -29,8 +29,8 @@ def test_without_workers_nothing_is_said_of_them():
 def test_what_is_written_is_read_again(tmp_path):
     recipe = {"loader": {"num_workers": 8, "persistent_workers": True}, "compute": {"compile": "default"}}
     path = tmp_path / "recipe.toml"
-    path.write_text(recipes.to_toml(recipe, {"loader.num_workers": "was 2"}))
-    assert recipes.read(path) == recipe
+    path.write_text(recipes.recipe_toml(recipe, {"loader.num_workers": "was 2"}))
+    assert recipes.read_recipe(path) == recipe
     assert "num_workers = 8  # was 2" in path.read_text()
     assert tomllib.loads(path.read_text()) == recipe
 
@@ -51,10 +51,10 @@ def test_a_wrong_recipe_is_told_with_the_way_out(tmp_path, text, words):
     path = tmp_path / "recipe.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as error:
-        recipes.read(path)
+        recipes.read_recipe(path)
     assert all(word in str(error.value) for word in words)
 
 
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="paceline tune"):
-        recipes.read(tmp_path / "none.toml")
+        recipes.read_recipe(tmp_path / "none.toml")

@@ -56,7 +56,7 @@ def test_a_remedy_that_the_table_lacks_cannot_be_made():
 
 def test_tune_cannot_try_what_the_table_calls_advice():
     with pytest.raises(ValueError, match="cannot try 'loader.decode'"):
-        tunable.Remedy(id="loader.decode", page="", candidates=lambda _: [])
+        tunable.TunableRemedy(id="loader.decode", page="", candidates=lambda _: [])
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.glob("explain/**/*.py")), ids=lambda path: path.stem)

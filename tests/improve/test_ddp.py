@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.patch import patched
 
 # Steps of three micro-steps, clipped; the last step of an epoch has one only. A second model exchanges nothing.
@@ -153,7 +153,7 @@ def test_the_search_is_turned_off_where_the_source_turns_it_on(before, after):
         "from torch.nn.parallel import DistributedDataParallel as DDP\nfrom lightning.pytorch.strategies import "
         "DDPStrategy\nfrom transformers import TrainingArguments\n"
     )
-    source = Source(path=Path("train.py"), text=f"{head}{before}\n", is_script=True)
+    source = SourceFile(path=Path("train.py"), text=f"{head}{before}\n", is_script=True)
     patch = patched([source], {"ddp": {"find_unused_parameters": False}})
     assert patch.after[0].text == f"{head}{after}\n"
     assert len(patch.stays) == (before == after)

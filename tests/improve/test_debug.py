@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.patch import patched
 
 TRAINS = """
@@ -71,14 +71,14 @@ def test_debug_settings_of_the_environment(ran, monkeypatch):
     ],
 )
 def test_the_source_turns_them_off(before, after):
-    source = Source(path=Path("train.py"), text=f"import torch\n{before}\n", is_script=True)
+    source = SourceFile(path=Path("train.py"), text=f"import torch\n{before}\n", is_script=True)
     assert patched([source], OFF).after[0].text == f"import torch\n{after}\n"
 
 
 def test_what_the_source_does_not_say_stays_in_the_recipe():
     text = "import torch\nfrom torch.autograd import detect_anomaly\ntorch.use_deterministic_algorithms(args.exact)\n"
     text += "with detect_anomaly():\n    pass\n"
-    patch = patched([Source(path=Path("train.py"), text=text, is_script=True)], OFF)
+    patch = patched([SourceFile(path=Path("train.py"), text=text, is_script=True)], OFF)
     assert patch.after[0].text == text
     stays = {one.setting: one.why for one in patch.stays}
     assert "train.py:3" in stays["debug.deterministic_algorithms"]

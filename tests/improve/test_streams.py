@@ -14,7 +14,7 @@ import torch
 from tests.explain.build import RunFolder, loader, meter, plain
 
 from paceline.explain.diagnose import diagnose
-from paceline.improve.candidates import Situation
+from paceline.improve.candidates import DiagnosisContext
 from paceline.improve.remedies import candidates
 from paceline.inprocess.settings.streams import remembered
 
@@ -119,7 +119,7 @@ def proposed(folder, **settings):
     fed = loader(**{"num_workers": 0, "iterable": True, "meter": meter(60, 0.015, 0.015), **settings})
     run = RunFolder(folder).rank(plain(60, wait=15), summary={"loaders": [fed]}, cores=1.0).gauges().facts().run
     remedies = [r for f in diagnose(run).findings for r in f.remedies if r.id == "loader.workers"]
-    return remedies, [c for c in candidates(Situation(run=run, recipe={})) if c.remedy == "loader.workers"]
+    return remedies, [c for c in candidates(DiagnosisContext(run=run, recipe={})) if c.remedy == "loader.workers"]
 
 
 def test_a_stream_is_given_one_worker_which_is_exact(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from paceline.core.recipe import SETTINGS
-from paceline.improve.trials.applied_settings import is_in_force, missing
+from paceline.improve.trials.applied_settings import is_in_force, unapplied_settings
 from paceline.inprocess.settings import allocator
 
 TRAINS = """
@@ -93,7 +93,7 @@ def test_compiling_for_ever_other_shapes_comes_to_an_end_and_is_told(ran, tmp_pa
     assert changed.held["compute.compile"] == "Sequential is compiled (default)"
     assert (
         "so the input shapes keep changing"
-        in missing({"compute": {"compile": "default"}}, tmp_path / "run")["compute.compile"]
+        in unapplied_settings({"compute": {"compile": "default"}}, tmp_path / "run")["compute.compile"]
     )
 
 
@@ -107,7 +107,7 @@ def test_a_setting_that_was_given_up_is_missing_although_it_took_hold(tmp_path):
     ]
     (tmp_path / "held" / "1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
     recipe = {"ddp": {"no_sync": True}, "loader": {"num_workers": 2}}
-    assert missing(recipe, tmp_path) == {"ddp.no_sync": "the program does it itself"}
+    assert unapplied_settings(recipe, tmp_path) == {"ddp.no_sync": "the program does it itself"}
 
 
 @pytest.mark.parametrize(

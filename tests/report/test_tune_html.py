@@ -14,7 +14,7 @@ from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.reading import Node, Reading
 from tests.report.test_html import LOADING, section
 
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows
 from paceline.report.page.axis import Axis
 from paceline.report.page.shell import asset
@@ -28,7 +28,7 @@ in_browser = [
 
 
 def page_of(scene: str) -> str:
-    tuned: Tuned = tune_sample.SCENES[scene]()
+    tuned: TuneResult = tune_sample.SCENES[scene]()
     hostile = scene == "hostile"
     return to_html(
         tuned,

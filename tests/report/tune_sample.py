@@ -13,9 +13,9 @@ from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
 from paceline.improve.comparison.model import StepTimes
 from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.batch_size import BatchSize, BatchStudy
 from paceline.improve.search.quality import Quality, SeedTimes
-from paceline.improve.search.result import Trial, Tuned
+from paceline.improve.search.result import Trial, TuneResult
 
 WAITS = sample.spread(0.85, 0.0, 0.059, 0.072, 0.008, 0.0, 0.0, 0.0, 0.011)
 AFTER = sample.spread(0.31, 0.0, 0.29, 0.27, 0.07, 0.0, 0.0, 0.0, 0.06)
@@ -161,7 +161,7 @@ TRIALS = (
 )
 
 
-def tuned(**changes: object) -> Tuned:
+def tuned(**changes: object) -> TuneResult:
     """Samples that wait: two changes kept, the others not."""
     values: dict[str, object] = {
         "command": ("python", "train.py", "--epochs", "6", "--data", "~/photos"),
@@ -195,21 +195,21 @@ def tuned(**changes: object) -> Tuned:
         "batch": None,
         "quality": None,
     }
-    return Tuned(**(values | changes))  # type: ignore[arg-type]
+    return TuneResult(**(values | changes))  # type: ignore[arg-type]
 
 
-def no_win() -> Tuned:
+def no_win() -> TuneResult:
     trials = tuple(t for t in TRIALS if t.status not in ("kept", "unsafe"))
     return tuned(trials=trials, best={}, speedup=None, saving=None, step_times=None, checks=(), after=None)
 
 
-def unproven() -> Tuned:
+def unproven() -> TuneResult:
     """One where nothing was proven, and one change looked faster."""
     looked = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(8.2, 0.0, math.inf, 5))
     return replace(no_win(), unproven=replace(looked, checks=tuned().checks[:2]))
 
 
-def one_kept() -> Tuned:
+def one_kept() -> TuneResult:
     return tuned(
         trials=TRIALS[:1],
         best=WORKERS,
@@ -220,18 +220,18 @@ def one_kept() -> Tuned:
     )
 
 
-def interrupted() -> Tuned:
+def interrupted() -> TuneResult:
     return tuned(
         speedup=None, saving=None, step_times=None, stopped="interrupted; the result contains the changes kept so far"
     )
 
 
-def in_turn() -> Tuned:
+def in_turn() -> TuneResult:
     stopped = "the time budget of 60 s is spent"
     return tuned(speedup=factor(8.83, 4.9, 16.1, 4), saving=None, in_turn=True, after=None, stopped=stopped)
 
 
-def too_short() -> Tuned:
+def too_short() -> TuneResult:
     before = sample.diagnosis(shares={}, step_s=None, samples_per_s=None, verdict="too-short")
     return tuned(
         before=before,
@@ -246,7 +246,7 @@ def too_short() -> Tuned:
     )
 
 
-def for_memory() -> Tuned:
+def for_memory() -> TuneResult:
     kept = trial(
         1,
         "memory.checkpoint",
@@ -279,7 +279,7 @@ def for_memory() -> Tuned:
     )
 
 
-def for_money() -> Tuned:
+def for_money() -> TuneResult:
     """Semantic changes allowed: sizes of batch, and runs to a loss over seeds."""
     larger = trial(
         1,
@@ -294,10 +294,10 @@ def for_money() -> Tuned:
         checks=BROKEN,
     )
     sizes = (
-        Size(samples=32, progress=1.0, learning_rate=1.0, step_s=0.0451, peak_bytes=1.1 * sample.GIB),
-        Size(samples=64, progress=1.71, learning_rate=2.0, step_s=0.052, peak_bytes=1.6 * sample.GIB),
-        Size(samples=128, progress=2.6, learning_rate=4.0, step_s=0.072, peak_bytes=2.7 * sample.GIB),
-        Size(samples=256, progress=3.5, learning_rate=8.0, why_not="it needs more memory than there is"),
+        BatchSize(samples=32, progress=1.0, learning_rate=1.0, step_s=0.0451, peak_bytes=1.1 * sample.GIB),
+        BatchSize(samples=64, progress=1.71, learning_rate=2.0, step_s=0.052, peak_bytes=1.6 * sample.GIB),
+        BatchSize(samples=128, progress=2.6, learning_rate=4.0, step_s=0.072, peak_bytes=2.7 * sample.GIB),
+        BatchSize(samples=256, progress=3.5, learning_rate=8.0, why_not="it needs more memory than there is"),
     )
     study = BatchStudy(
         noise=Interval(value=154.0, low=61.0, high=402.0, count=18),
@@ -324,7 +324,7 @@ def for_money() -> Tuned:
     )
 
 
-def far_out() -> Tuned:
+def far_out() -> TuneResult:
     """Numbers as nobody hopes for them."""
     odd = (
         trial(1, "a", {"loader": {"threads": 1}}, speedup=factor(math.nan, 0.0, math.inf, 0), predicted=gain(0.0, 1e9)),
@@ -338,7 +338,7 @@ def far_out() -> Tuned:
 HOSTILE = sample.HOSTILE
 
 
-def hostile() -> Tuned:
+def hostile() -> TuneResult:
     """The user's strings, all of them, try to break out."""
     bad = trial(
         1,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.core.recipe import Recipe
     from paceline.explain.model import Finding
     from paceline.improve.patches.configs import ConfigFile
-    from paceline.improve.patches.model import Patch, Source
+    from paceline.improve.patches.model import Patch, SourceFile
     from paceline.improve.patches.suggestions import Suggestion
 
 _NEEDS = "a patch to the source needs libcst; install it with `pip install paceline[patch]`"
@@ -94,14 +94,14 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
         UsageError: The recipe is not one, or no file of the program can be read.
         EnvironmentFault: libcst is missing, or a file cannot be written.
     """
-    from paceline.core.recipe import read
+    from paceline.core.recipe import read_recipe
 
     if options["json_file"] is not None or options["html"] is not None:
         raise UsageError(
             "--json and --html write the result of trials, but with --from there are no trials; leave out --json and "
             "--html"
         )
-    recipe = read(options["from_recipe"])
+    recipe = read_recipe(options["from_recipe"])
     options = {**options, "diff": options["diff"] or not options["write"]}
     check(command, options)
     with tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as folder:
@@ -179,7 +179,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     """
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
-    from paceline.improve.equivalence.patched_source import checked_patch
+    from paceline.improve.equivalence.patched_source import largest_equivalent_patch
     from paceline.improve.patches.patch import patched
     from paceline.improve.patches.written import diff_of
 
@@ -187,7 +187,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     sources = _read(command)
     configs = _configs(sources, command)
     make = partial(patched, sources, command=command, configs=configs)
-    patch, check = checked_patch(command, make, recipe, folder, Path.cwd())
+    patch, check = largest_equivalent_patch(command, make, recipe, folder, Path.cwd())
     if check.differs:
         return replace(found, patch=None, diff=None, why_not=check.text, checked=check.text)
     return replace(found, patch=patch, diff=diff_of(patch), checked=check.text)
@@ -231,13 +231,13 @@ def _write(patch: Patch) -> None:
         _tell(f"wrote {path}; the old version of the file is {kept}")
 
 
-def _read(command: Sequence[str]) -> list[Source]:
+def _read(command: Sequence[str]) -> list[SourceFile]:
     from paceline.improve.patches.sources import sources_of
 
     return sources_of(command, Path.cwd(), os.environ)
 
 
-def _configs(sources: Sequence[Source], command: Sequence[str]) -> list[ConfigFile]:
+def _configs(sources: Sequence[SourceFile], command: Sequence[str]) -> list[ConfigFile]:
     from paceline.improve.patches.configs import configs_of
 
     return configs_of(sources, command, Path.cwd())

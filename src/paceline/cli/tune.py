@@ -18,15 +18,15 @@ from paceline.cli.price import by_instance, by_number, price_of
 from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.cli.progress import Progress
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
-from paceline.core.recipe import Recipe, to_toml
+from paceline.core.recipe import Recipe, recipe_toml
 from paceline.core.remedies import SAFETY_CLASSES
 from paceline.hardware.operating_system import check_system
-from paceline.improve.trials.processes import as_ctrl_c, held_back
+from paceline.improve.trials.processes import signals_as_interrupt, signals_deferred
 from paceline.record.write import RUNS, make_folder, new_run_id
 
 if TYPE_CHECKING:
     from paceline.explain.next_step import NextStep
-    from paceline.improve.search.result import Tuned
+    from paceline.improve.search.result import TuneResult
 
 TUNES = Path(".paceline/tunes")
 _ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that are no crash
@@ -139,13 +139,13 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     check_system("paceline tune", "linux")
     patch.check(line, options)
     check_writable(options["json_file"], options["html"], options["recipe"] or _free_name())
-    with as_ctrl_c():
+    with signals_as_interrupt():
         folder = make_folder(options["directory"] or TUNES, new_run_id(stem_of(program))).resolve()
         try:
             return _tuned(line, folder, options)
         finally:
             if not options["keep"]:
-                with held_back():
+                with signals_deferred():
                     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -153,9 +153,9 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from paceline.explain.next_step import as_typed
-    from paceline.improve.search.history import Ledger, place
+    from paceline.improve.search.history import TrialHistory, history_file
     from paceline.improve.search.next_step import next_steps
-    from paceline.improve.search.search import Limits, Search
+    from paceline.improve.search.search import Search, SearchLimits
     from paceline.improve.trials.blocks import TrialFailed
     from paceline.report.tune_terminal import render
 
@@ -163,7 +163,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     price, _ = price_of(options["price"], options["instance"])
     if options["goal"] == "cost" and price is None:
         raise UsageError("--goal cost needs a price: give --price USD, or --instance NAME")
-    limits = Limits(
+    limits = SearchLimits(
         budget_s=options["budget"],
         trials=options["trials"],
         allowed=allowed,
@@ -174,7 +174,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     )
     try:
         with Progress() as progress, progress.counting_down(limits.budget_s) as tell:
-            tuned = Search(line, folder, Path.cwd(), limits, Ledger(place(os.environ), tell), tell).run()
+            tuned = Search(line, folder, Path.cwd(), limits, TrialHistory(history_file(os.environ), tell), tell).run()
     except TrialFailed as error:
         raise UsageError(f"the program cannot be tuned: {error}") from error
     except KeyboardInterrupt:
@@ -186,7 +186,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     steps = next_steps(tuned, as_typed(line), written)
     render(tuned, recipe_file=written, steps=steps, console=Console(highlight=False))
     if fault is not None:
-        click.echo(to_toml(found), nl=False)
+        click.echo(recipe_toml(found), nl=False)
     offer = patch.offer(line, tuned.best, tuned.before.findings)
     offer = patch.proven(offer, line, tuned.best, folder, options)
     _write_reports(tuned, written, steps, offer, options)
@@ -215,7 +215,7 @@ def _last_run(line: list[str]) -> dict[str, Any]:
 
 
 def _write_reports(
-    tuned: Tuned, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
+    tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
 ) -> None:
     from paceline.cli.outputs import json_text, tell_written, write_text
     from paceline.report.tune_html import to_html
@@ -265,7 +265,7 @@ def _write_recipe(
     try:
         path = (given or _claimed_name()) if proven else _claimed_name(UNPROVEN)
         comment = "" if proven else "# The gain of this recipe is not proven.\n"
-        write_text(path, comment + to_toml(recipe))
+        write_text(path, comment + recipe_toml(recipe))
     except EnvironmentFault as fault:
         return None, fault
     except OSError as error:

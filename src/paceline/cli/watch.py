@@ -21,10 +21,10 @@ from paceline.cli.no_training import check_command, discard, ended_before_traini
 from paceline.cli.price import price_of
 from paceline.cli.program import Program, command_line, misplaced_option, stem_of
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.core.recipe import Recipe, content_of
-from paceline.core.recipe import checked as checked_recipe
+from paceline.core.recipe import Recipe, recipe_content
+from paceline.core.recipe import check_recipe as checked_recipe
 from paceline.hardware.operating_system import check_system
-from paceline.improve.trials.applied_settings import given_up, missing
+from paceline.improve.trials.applied_settings import revoked_settings, unapplied_settings
 from paceline.inprocess.settings import applied
 from paceline.monitor.supervision import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
@@ -110,8 +110,8 @@ def _tell_many_workers(recipe: Recipe, *, quiet: bool) -> None:
 
 def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: Path) -> None:
     """Warn about parts of the recipe and the layout that were not applied."""
-    lost = given_up(recipe or {}, folder)
-    for key, why in missing(recipe or {}, folder).items():
+    lost = revoked_settings(recipe or {}, folder)
+    for key, why in unapplied_settings(recipe or {}, folder).items():
         what = "was switched off while the program ran" if key in lost else "had no effect"
         _warn(f"the setting {key} of the recipe {what}: {why}")
     for what in told(folder):
@@ -154,7 +154,7 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
 
 def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
     """Return the recipe and the layout; without --layout, the layout in the recipe counts."""
-    content = content_of(request.recipe) if request.recipe is not None else {}
+    content = recipe_content(request.recipe) if request.recipe is not None else {}
     of_recipe = content.pop("layout", None)
     recipe = checked_recipe(content, str(request.recipe)) if request.recipe is not None else None
     given = request.layout if request.layout is not None else of_recipe

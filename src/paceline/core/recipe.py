@@ -20,7 +20,7 @@ BASELINE: Recipe = {}
 _OF_WORKERS = ("prefetch_factor", "persistent_workers")  # say nothing where there are none
 
 
-def merged(*recipes: Recipe) -> Recipe:
+def merge_recipes(*recipes: Recipe) -> Recipe:
     """Put recipes together; of a setting that several have, the last counts; without workers, theirs go."""
     found: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
@@ -32,12 +32,12 @@ def merged(*recipes: Recipe) -> Recipe:
     return found
 
 
-def keys_of(recipe: Recipe) -> list[str]:
+def setting_keys(recipe: Recipe) -> list[str]:
     """Return the names of what a recipe sets, such as ``loader.num_workers``."""
     return [f"{table}.{key}" for table, settings in recipe.items() for key in settings]
 
 
-def in_words(recipe: Recipe) -> str:
+def describe_recipe(recipe: Recipe) -> str:
     """Print a recipe on a line: ``loader.num_workers=8, precision.autocast=bf16``; the empty one is the baseline."""
     return ", ".join(f"{t}.{k}={_shown(v)}" for t, s in recipe.items() for k, v in s.items()) or "the baseline"
 
@@ -46,16 +46,16 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
     """Read a recipe file.
 
     Raises:
         UsageError: It is not there, is not TOML, or sets what there is not.
     """
-    return checked(content_of(path), str(path))
+    return check_recipe(recipe_content(path), str(path))
 
 
-def content_of(path: Path) -> dict[str, Any]:
+def recipe_content(path: Path) -> dict[str, Any]:
     """Return what is in a recipe file.
 
     Raises:
@@ -71,7 +71,7 @@ def content_of(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def checked(content: Mapping[str, Any], where: str) -> Recipe:
+def check_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """Return the content as a recipe.
 
     Raises:
@@ -100,7 +100,7 @@ def _near(name: str, known: Any) -> str:
     return did_you_mean(name, known, otherwise=f"; known names are: {', '.join(sorted(known))}")
 
 
-def to_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
+def recipe_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
     """Write a recipe as TOML; `comments` go behind settings, by name."""
     lines: list[str] = []
     for table, settings in recipe.items():

@@ -33,14 +33,14 @@ class Candidate:
     predicted: Gain | None  # from the findings, then corrected; None where nothing speaks for a number
     why: str  # what suggests it
     predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
-    begins_s: float = 0.0  # seconds that it takes to begin, about, more than the program as it is
+    startup_s: float = 0.0  # seconds that it takes to begin, about, more than the program as it is
     warmup_steps: int | None = None  # until it is fully in force, where that is known
     aims: Sequence[Aim] = ("time",)  # what it can make less
     progress: float = 1.0  # that a step makes towards the same loss, in steps of what is kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class DiagnosisContext:
     """One watched run, the recipe that it ran under, and where."""
 
     run: Run
@@ -132,36 +132,36 @@ class Situation:
         return self.recipe.get(table, {}).get(key)
 
 
-def capability(situation: Situation) -> float:
+def capability(context: DiagnosisContext) -> float:
     """Return the compute capability of the CUDA device that computes; 0.0 without one."""
-    return mfu.capability(situation.facts.first.record.meta) if situation.on_cuda else 0.0
+    return mfu.capability(context.facts.first.record.meta) if context.on_cuda else 0.0
 
 
-def operator_share(situation: Situation, *names: str) -> float | None:
+def operator_share(context: DiagnosisContext, *names: str) -> float | None:
     """Return the share of step time in operators whose names hold one of these.
 
     By the own time of the device that computes, in the profiled steps; None where none is there, or it was not taken.
     """
-    first = situation.facts.first
+    first = context.facts.first
     own = [o for o in first.window.operators if any(name in o.name for name in names)] if first.window else []
-    if first.window is None or not own or (situation.on_cuda and any(o.device_self_s is None for o in own)):
+    if first.window is None or not own or (context.on_cuda and any(o.device_self_s is None for o in own)):
         return None
     computing = sum(first.breakdown.shares[phase] for phase in ("forward", "backward", "optimizer"))
     return computing * sum(o.time_s for o in own) / max(first.window.operator_s, 1e-9)
 
 
-def reduces_gradients(situation: Situation) -> bool:
+def reduces_gradients(context: DiagnosisContext) -> bool:
     """Say whether DistributedDataParallel exchanges gradients between several ranks."""
-    return situation.distributed and bool(situation.facts.first.rows["synced"].any())
+    return context.distributed and bool(context.facts.first.rows["synced"].any())
 
 
-def communication(situation: Situation) -> float:
+def communication(context: DiagnosisContext) -> float:
     """Return the share of step time that ranks spend exchanging, where it is least."""
-    return min(rank.breakdown.shares["communication"] for rank in situation.facts.ranks)
+    return min(rank.breakdown.shares["communication"] for rank in context.facts.ranks)
 
 
-def debug_is_on(situation: Situation, name: str) -> bool:
+def debug_is_on(context: DiagnosisContext, name: str) -> bool:
     """Say whether a debug setting was on while the program trained; those of CUDA count on a CUDA device only."""
     of_cuda = name in ("launch_blocking", "deterministic_algorithms")
-    seen = (rank.record.meta.get("debug", ()) for rank in situation.facts.ranks)
-    return (situation.on_cuda or not of_cuda) and any(name in names for names in seen)
+    seen = (rank.record.meta.get("debug", ()) for rank in context.facts.ranks)
+    return (context.on_cuda or not of_cuda) and any(name in names for names in seen)

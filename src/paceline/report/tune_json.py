@@ -11,9 +11,9 @@ from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
 from paceline.improve.comparison.model import StepTimes
 from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.batch_size import BatchSize, BatchStudy
 from paceline.improve.search.quality import Quality
-from paceline.improve.search.result import OUTCOMES, Trial, Tuned, by_hand
+from paceline.improve.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
 from paceline.improve.trials.gpus import GpuRange
 from paceline.report.tune_words import not_watched
 
@@ -22,7 +22,7 @@ SCHEMA = "paceline.tune/1"
 Json = dict[str, Any]
 
 
-def tuned_json(tuned: Tuned, recipe_file: str | None, steps: Sequence[NextStep] = ()) -> Json:
+def tuned_json(tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep] = ()) -> Json:
     """Return a result as JSON values.
 
     Args:
@@ -44,7 +44,7 @@ def tuned_json(tuned: Tuned, recipe_file: str | None, steps: Sequence[NextStep] 
         "trials": [_trial(trial) for trial in tuned.trials],
         "by_hand": [
             {"remedy": one.remedy.id, "finding": one.finding, "change": one.remedy.change, "reason": one.why}
-            for one in by_hand(tuned)
+            for one in untried_remedies(tuned)
         ],
         "best": {
             "recipe": tuned.best,
@@ -140,7 +140,7 @@ def _step_times(times: StepTimes | None) -> Json | None:
     return None if times is None else {"baseline": times.baseline_s, "with_recipe": times.candidate_s}
 
 
-def _whole(tuned: Tuned) -> Json | None:
+def _whole(tuned: TuneResult) -> Json | None:
     one = tuned.whole_run
     if one is None:
         return None
@@ -174,7 +174,7 @@ def _noise(interval: Interval | None) -> Json | None:
     return {**{name: _finite(value) for name, value in ends.items()}, "windows": interval.count}
 
 
-def _size(size: Size) -> Json:
+def _size(size: BatchSize) -> Json:
     return {
         "batch_size": size.samples,
         "step_s": size.step_s,

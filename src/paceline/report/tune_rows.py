@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core import units
-from paceline.core.recipe import BASELINE, Recipe, in_words
+from paceline.core.recipe import BASELINE, Recipe, describe_recipe
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
 from paceline.improve.comparison.model import GOALS
-from paceline.improve.search.result import OUTCOMES, Trial, Tuned
+from paceline.improve.search.result import OUTCOMES, Trial, TuneResult
 from paceline.report import words
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}
@@ -28,7 +28,7 @@ class Row:
     expected: Gain | None  # of that; of memory, nothing is predicted
 
 
-def rows(tuned: Tuned) -> list[Row]:
+def rows(tuned: TuneResult) -> list[Row]:
     """Return the trials that were made, in their order."""
     kept, made = BASELINE, []
     for trial in (one for one in tuned.trials if one.status != "skipped"):
@@ -52,18 +52,18 @@ def left_out(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if trial.status == "skipped"]
 
 
-def for_memory(tuned: Tuned) -> bool:
+def for_memory(tuned: TuneResult) -> bool:
     """Say whether memory was to be gained, and not time."""
     return GOALS[tuned.goal].aim == "memory"
 
 
-def in_all(tuned: Tuned) -> Interval | None:
+def in_all(tuned: TuneResult) -> Interval | None:
     """Return what the best recipe gains over the program as it is; None where nothing was kept or measured."""
     found = tuned.saving if for_memory(tuned) else tuned.speedup
     return found if found is not None and math.isfinite(found.value) else None
 
 
-def throughput(tuned: Tuned) -> tuple[float, float] | None:
+def throughput(tuned: TuneResult) -> tuple[float, float] | None:
     """Return samples/s of all ranks before and after, from the pairs behind the speed-up; None if not known."""
     samples = [_samples(run) for run in (tuned.before, tuned.after)]
     if tuned.step_times is None or samples[0] is None or samples[1] is None:
@@ -78,7 +78,7 @@ def _samples(run: Diagnosis | None) -> float | None:
 
 def settings(row: Row) -> list[str]:
     """Print the change of a trial, setting by setting: ``loader.num_workers=8``."""
-    return [in_words({table: {key: value}}) for table, own in row.change.items() for key, value in own.items()]
+    return [describe_recipe({table: {key: value}}) for table, own in row.change.items() for key, value in own.items()]
 
 
 def expected(gain: Gain | None) -> str:

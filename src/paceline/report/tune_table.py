@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.terminal import encodable
 from paceline.report.tune_rows import Row
@@ -19,7 +19,7 @@ _MARGIN = _WIDTHS[0] + 2
 _NARROWEST = 40
 
 
-def print_trials(tuned: Tuned, console: Console) -> None:
+def print_trials(tuned: TuneResult, console: Console) -> None:
     """Print the trials that were made, and what was not tried by the reason."""
     made = tune_rows.rows(tuned)
     if made:
@@ -56,7 +56,7 @@ def _print_below(console: Console, text: str, style: str = "") -> None:
         console.print(Text(encodable(" " * _MARGIN + line, console=console), style=style), soft_wrap=True)
 
 
-def _left_out(tuned: Tuned) -> Iterator[str]:
+def _left_out(tuned: TuneResult) -> Iterator[str]:
     skipped = tune_rows.left_out(tuned.trials)
     for reason in dict.fromkeys(trial.reason for trial in skipped):
         yield f"{reason}: {', '.join(trial.remedy for trial in skipped if trial.reason == reason)}"

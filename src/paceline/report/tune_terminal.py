@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.core import units
-from paceline.core.recipe import in_words
+from paceline.core.recipe import describe_recipe
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
 from paceline.improve.search.next_step import busy_text
-from paceline.improve.search.result import OUTCOMES, Trial, Tuned, by_hand
+from paceline.improve.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
 from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
@@ -33,7 +33,7 @@ from paceline.report.words import printable
 PREFIX = "paceline: "
 
 
-def render(tuned: Tuned, *, recipe_file: str | None, steps: Sequence[NextStep], console: Console) -> None:
+def render(tuned: TuneResult, *, recipe_file: str | None, steps: Sequence[NextStep], console: Console) -> None:
     """Print the result of tuning: a table on a terminal, a line a trial elsewhere."""
     if console.is_terminal:
         print_trials(tuned, console)
@@ -42,7 +42,7 @@ def render(tuned: Tuned, *, recipe_file: str | None, steps: Sequence[NextStep], 
     _say(console, *_end(tuned), *_written(tuned, recipe_file), *_next(steps))
 
 
-def _written(tuned: Tuned, recipe_file: str | None) -> list[str]:
+def _written(tuned: TuneResult, recipe_file: str | None) -> list[str]:
     what = "recipe" if tuned.best else "recipe that is not proven"
     return [f"{what}: {recipe_file}"] if recipe_file else []
 
@@ -57,7 +57,7 @@ def _next(steps: Sequence[NextStep]) -> list[str]:
     return [f"{'or' if place else 'next'}: {step.line}" for place, step in enumerate(steps)]
 
 
-def _line(trial: Trial, tuned: Tuned) -> str:
+def _line(trial: Trial, tuned: TuneResult) -> str:
     achieved = f"{tune_rows.achieved(trial.speedup)}, expected {_expected(trial)}, " if trial.speedup else ""
     if tune_rows.for_memory(tuned) and trial.speedup:
         memory = tune_rows.achieved(trial.saving)
@@ -66,7 +66,7 @@ def _line(trial: Trial, tuned: Tuned) -> str:
 
 
 def _what(trial: Trial) -> str:
-    return trial.remedy if trial.status == "skipped" else in_words(trial.recipe)
+    return trial.remedy if trial.status == "skipped" else describe_recipe(trial.recipe)
 
 
 def _expected(trial: Trial) -> str:
@@ -80,15 +80,17 @@ def _gain(gain: Gain | None) -> str:
     return "unknown" if gain is None else f"{units.factor(gain.low)} to {units.factor(gain.high)}"
 
 
-def _end(tuned: Tuned) -> list[str]:
+def _end(tuned: TuneResult) -> list[str]:
     lines = [f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"]
     lines += [failed] if (failed := failure_line(tuned)) is not None else []
     lines += [f"busy: {busy}"] if (busy := busy_text(tuned)) is not None else []
     lines += [f"batch: {line}" for line in (batch_lines(tuned.batch) if tuned.batch is not None else ())]
-    hand = [f"by hand: {one.remedy.id} ({one.finding}): {one.remedy.change}; {one.why}" for one in by_hand(tuned)]
+    hand = [
+        f"by hand: {one.remedy.id} ({one.finding}): {one.remedy.change}; {one.why}" for one in untried_remedies(tuned)
+    ]
     if not tuned.best:
         return [*lines, "no gain was proven: the baseline is kept", *unproven_lines(tuned), *hand]
-    lines.append(f"best: {in_words(tuned.best)}, {gained(tuned)}")
+    lines.append(f"best: {describe_recipe(tuned.best)}, {gained(tuned)}")
     lines += [whole] if (whole := whole_line(tuned)) is not None else []
     lines += [safety_line(tuned), *money_lines(tuned)]
     lines += [f"{'proof' if check.passed else 'changed'}: {check.text}" for check in tuned.checks]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from paceline.core import units
-from paceline.core.recipe import in_words
+from paceline.core.recipe import describe_recipe
 from paceline.core.remedies import SAFETY_MEANING, least_safe
 from paceline.core.statistics import Interval
 from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchStudy, Size
+from paceline.improve.search.batch_size import BatchSize, BatchStudy
 from paceline.improve.search.quality import Quality
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.result import TuneResult
 
 _MILLION = 1e6
 
@@ -44,7 +44,7 @@ def _samples(value: float) -> str:
     return "too large to measure" if math.isinf(value) else units.significant(value)
 
 
-def _size(size: Size) -> str:
+def _size(size: BatchSize) -> str:
     if size.step_s is None:
         return f"{size.samples} samples: did not run, {size.why_not}"
     return (
@@ -87,7 +87,7 @@ def _spent(seconds: float | None, price_per_hour: float | None) -> str:
     return units.seconds(seconds) + money
 
 
-def money_lines(tuned: Tuned) -> list[str]:
+def money_lines(tuned: TuneResult) -> list[str]:
     """Say what a million samples cost before and after; nothing where no price is known."""
     rate, price = tuned.before.samples_per_s, tuned.price_per_hour
     if price is None or not rate or tuned.speedup is None:
@@ -101,7 +101,7 @@ def money_lines(tuned: Tuned) -> list[str]:
     ]
 
 
-def safety_line(tuned: Tuned) -> str:
+def safety_line(tuned: TuneResult) -> str:
     """Say what the least safe of the kept changes means for training."""
     safety = least_safe(trial.safety for trial in tuned.trials if trial.status == "kept")
     fixed = (
@@ -112,12 +112,12 @@ def safety_line(tuned: Tuned) -> str:
     return f"safety: {safety}. {SAFETY_MEANING[safety]}{fixed}"
 
 
-def unproven_lines(tuned: Tuned) -> list[str]:
+def unproven_lines(tuned: TuneResult) -> list[str]:
     """Return lines on the fastest unproven change and its checks; none if a change was kept or none looked faster."""
     trial = tuned.unproven
     if trial is None:
         return []
-    lines = [f"looked best: {in_words(trial.recipe)}, {speedup(trial.speedup)} over the baseline; not proven"]
+    lines = [f"looked best: {describe_recipe(trial.recipe)}, {speedup(trial.speedup)} over the baseline; not proven"]
     return [*lines, f"safety: {trial.safety}. {SAFETY_MEANING[trial.safety]}", *map(_checked, trial.checks)]
 
 
@@ -133,14 +133,14 @@ def speedup(interval: Interval | None, what: str = "pairs") -> str:
     return f"{units.factor(interval.value)} ({bounds})"
 
 
-def not_watched(tuned: Tuned) -> str | None:
+def not_watched(tuned: TuneResult) -> str | None:
     """Say why it is not known what holds the program back now; None where it is."""
     if tuned.after is not None:
         return None
     return f"not measured with the recipe: {tuned.stopped}" if tuned.best else "no change was kept"
 
 
-def gained(tuned: Tuned) -> str:
+def gained(tuned: TuneResult) -> str:
     """Say what the best recipe brings, in what was the goal."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)
     how = ", computed as the product of the speed-ups of its changes" if tuned.in_turn else ""
@@ -150,7 +150,7 @@ def gained(tuned: Tuned) -> str:
     return f"{time}{per_step} over the baseline{how}"
 
 
-def whole_line(tuned: Tuned) -> str | None:
+def whole_line(tuned: TuneResult) -> str | None:
     """Say what the speed-up of a step means for a whole run; None where nothing was kept, or it is no speed-up."""
     if not tuned.best or tuned.goal == "memory" or tuned.speedup is None or not tuned.is_per_step:
         return None
@@ -167,7 +167,7 @@ def whole_line(tuned: Tuned) -> str | None:
     )
 
 
-def failure_line(tuned: Tuned) -> str | None:
+def failure_line(tuned: TuneResult) -> str | None:
     """Say that the last recorded run of the program failed: trials see only its first steps."""
     if tuned.last_failure is None:
         return None

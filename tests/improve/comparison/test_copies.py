@@ -9,11 +9,11 @@ from tests.improve.search.test_runner import workshop_of
 
 from paceline.core.recipe import BASELINE
 from paceline.improve.comparison.copies import copies_that_fit
-from paceline.improve.comparison.model import Contest, Until
+from paceline.improve.comparison.model import ComparisonSpec, Deadline
 from paceline.improve.trials.blocks import BaselineFailed, NotMeasured, ProgramFailed
 
 GIB = 1 << 30
-SOON = Until(usual=0.0, promising=0.0, large=0.0)  # as little time as a race takes
+SOON = Deadline(usual=0.0, promising=0.0, large=0.0)  # as little time as a race takes
 
 TRAINS = """
 import socket, time
@@ -44,23 +44,23 @@ def test_a_program_with_a_port_of_its_own_is_measured_one_copy_after_the_other(t
         port = free.getsockname()[1]
     opens = f"door = socket.create_server(('127.0.0.1', {port}), reuse_port=False)"
     workshop = workshop_of(tmp_path, TRAINS.format(first=opens, then="pass"))
-    workshop.learn(0.02, None, waits=True)
+    workshop.measure_variation(0.02, None, waits=True)
     workshop.start_s = 5.0
-    found = workshop.race(Contest(before=BASELINE, after={"compute": {"num_threads": 2}}), SOON)
+    found = workshop.compare(ComparisonSpec(before=BASELINE, after={"compute": {"num_threads": 2}}), SOON)
     assert found.speedup.value > 1.5 and found.speedup.count >= 2
 
 
 def test_an_error_of_both_sides_is_not_blamed_on_the_change(tmp_path):
     workshop = workshop_of(tmp_path, TRAINS.format(first="", then="assert step < 30, 'the data ended'"))
-    workshop.learn(0.02, None, waits=True)
+    workshop.measure_variation(0.02, None, waits=True)
     with pytest.raises(BaselineFailed, match="the unchanged program fails too.*the data ended") as caught:
-        workshop.race(Contest(before=BASELINE, after={"loader": {}}), SOON)
+        workshop.compare(ComparisonSpec(before=BASELINE, after={"loader": {}}), SOON)
     assert isinstance(caught.value, NotMeasured)
 
 
 def test_an_error_of_the_change_alone_is_blamed_on_it(tmp_path):
     workshop = workshop_of(tmp_path, TRAINS.format(first="assert slow, 'no such option'", then="pass"))
-    workshop.learn(0.02, None, waits=True)
+    workshop.measure_variation(0.02, None, waits=True)
     with pytest.raises(ProgramFailed, match="no such option") as caught:
-        workshop.race(Contest(before=BASELINE, after={"compute": {"num_threads": 2}}), SOON)
+        workshop.compare(ComparisonSpec(before=BASELINE, after={"compute": {"num_threads": 2}}), SOON)
     assert not isinstance(caught.value, NotMeasured)

@@ -11,18 +11,18 @@ import pytest
 from paceline.core.statistics import Interval
 from paceline.improve.comparison import paired_blocks as pairing
 from paceline.improve.comparison.paired_blocks import (
-    Judges,
-    Pair,
+    BlockPair,
     RoundLimits,
-    Rules,
-    judges_of,
-    long_run,
-    play_alone,
-    play_round,
-    undisturbed,
+    StoppingLimits,
+    StoppingRule,
+    fair_pairs,
+    measure_copies,
+    queue_factor,
+    run_round,
+    stopping_rule,
 )
 from paceline.improve.comparison.statistics import speed_up
-from paceline.improve.trials.blocks import Block
+from paceline.improve.trials.blocks import StepBlock
 
 LIMITS = RoundLimits(step_s=0.04, block_s=0.12, most_steps=1 << 30, warmup_steps=0, budget_s=60, most_s=60, large_s=60)
 
@@ -34,7 +34,7 @@ class Simulated:
         self._load_s, self._step_s, self._most = load_s, step_s, queue
         self._queued = queue if ready is None else ready
 
-    def play(self, steps: int, timeout_s: float) -> Block:
+    def run_steps(self, steps: int, timeout_s: float) -> StepBlock:
         """Play some steps: each takes a batch, and waits for one where none is left."""
         seconds, before = 0.0, self._queued
         for _ in range(steps):
@@ -43,14 +43,14 @@ class Simulated:
             self._queued = min(self._most, self._queued + took_s / self._load_s - 1)
             seconds += took_s
         used = before - self._queued
-        return Block(
+        return StepBlock(
             steps=steps, seconds=seconds, cpu_s=0.0, other_cores=0.0, from_queue=used, queued=math.floor(self._queued)
         )
 
 
 def found(baseline: Simulated, candidate: Simulated, pairs: int = 6) -> float:
-    judges = Judges(enough=lambda counted: len(counted) >= pairs, outlook=lambda counted: "promising")
-    one = play_round(baseline, candidate, LIMITS, judges)
+    judges = StoppingRule(enough=lambda counted: len(counted) >= pairs, outlook=lambda counted: "promising")
+    one = run_round(baseline, candidate, LIMITS, judges)
     return speed_up([[(p.baseline.seconds, p.candidate.seconds) for p in one.fair]]).value
 
 
@@ -76,17 +76,17 @@ def test_a_queue_that_stays_full_or_fills_changes_nothing(ready):
 
 
 def test_blocks_that_only_used_up_the_queue_say_nothing():
-    pair = Pair(
-        baseline=Block(steps=4, seconds=1.0, cpu_s=0.0, other_cores=0.0, from_queue=0.0),
-        candidate=Block(steps=4, seconds=0.01, cpu_s=0.0, other_cores=0.0, from_queue=4.0),
+    pair = BlockPair(
+        baseline=StepBlock(steps=4, seconds=1.0, cpu_s=0.0, other_cores=0.0, from_queue=0.0),
+        candidate=StepBlock(steps=4, seconds=0.01, cpu_s=0.0, other_cores=0.0, from_queue=4.0),
     )
-    assert undisturbed([pair]) == []
+    assert fair_pairs([pair]) == []
 
 
 def test_queues_that_are_not_known_change_nothing():
-    blocks = [Block(steps=4, seconds=1.0, cpu_s=0.0, other_cores=0.0)] * 3
-    assert long_run(blocks) == 1.0
-    assert long_run([]) == 1.0
+    blocks = [StepBlock(steps=4, seconds=1.0, cpu_s=0.0, other_cores=0.0)] * 3
+    assert queue_factor(blocks) == 1.0
+    assert queue_factor([]) == 1.0
 
 
 @pytest.mark.parametrize(("outlook", "pairs"), [("open", 1), ("promising", 4), ("large", 8)])
@@ -97,14 +97,14 @@ def test_a_comparison_goes_on_for_as_long_as_what_it_looks_like_is_worth(monkeyp
     def played(*_):
         while True:
             now[0] += 1.0
-            block = Block(steps=1, seconds=0.5, cpu_s=0.0, other_cores=0.0)
-            yield Pair(baseline=block, candidate=block)
+            block = StepBlock(steps=1, seconds=0.5, cpu_s=0.0, other_cores=0.0)
+            yield BlockPair(baseline=block, candidate=block)
 
-    monkeypatch.setattr(pairing, "_played", played)
+    monkeypatch.setattr(pairing, "_run_pairs", played)
     monkeypatch.setattr(pairing.time, "monotonic", lambda: now[0])
     limits = replace(LIMITS, warm=True, budget_s=0.5, most_s=3.5, large_s=7.5)
-    judges = Judges(enough=lambda counted: False, outlook=lambda counted: outlook)
-    assert len(play_round(None, None, limits, judges).pairs) == pairs
+    judges = StoppingRule(enough=lambda counted: False, outlook=lambda counted: outlook)
+    assert len(run_round(None, None, limits, judges).pairs) == pairs
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_comparison_goes_on_for_as_long_as_what_it_looks_like_is_worth(monkeyp
 )
 def test_what_a_comparison_looks_like(low, value, count, expected):
     found = Interval(value=value, low=low, high=math.inf, count=count)
-    rules = Rules(worth=1.02, fewest=16, scatter=0.02, rounds=1)
-    assert judges_of(lambda pairs: found, rules).outlook([]) == expected
+    rules = StoppingLimits(worth=1.02, fewest=16, scatter=0.02, rounds=1)
+    assert stopping_rule(lambda pairs: found, rules).outlook([]) == expected
 
 
 def test_processes_of_the_baseline_are_not_compared_for_longer_than_there_is_time():
     player = Simulated(load_s=0.0, step_s=1.0)
-    assert play_alone([player, player], time.monotonic() - 1.0, step_s=1.0, block_s=0.1, blocks=20) == [[], []]
+    assert measure_copies([player, player], time.monotonic() - 1.0, step_s=1.0, block_s=0.1, blocks=20) == [[], []]

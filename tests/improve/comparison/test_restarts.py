@@ -7,10 +7,10 @@ import time
 import pytest
 
 from paceline.core.recipe import BASELINE
-from paceline.improve.comparison.model import TIME, Contest, Until
+from paceline.improve.comparison.model import TIME, ComparisonSpec, Deadline
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.runner import TrialRunner
-from paceline.improve.trials.blocks import Block, ProgramFailed
+from paceline.improve.trials.blocks import ProgramFailed, StepBlock
 from paceline.improve.trials.gpus import GpuMemory, GpuSampler
 
 FASTER = {"compute": {"num_threads": 1}}
@@ -48,11 +48,11 @@ class Process:
         if len(self.card.processes) > self.card.room:
             raise ProgramFailed("the program ended with code 1: torch.OutOfMemoryError: CUDA out of memory.")
 
-    def play(self, steps, timeout_s, *, pause=True):
+    def run_steps(self, steps, timeout_s, *, pause=True):
         self.card.played.append((self.recipe, self.steps, steps))
         self.steps += steps
         seconds = steps * (0.01 if self.recipe else 0.04) * (1 + 0.01 * (self.card.started % 3))
-        return Block(steps=steps, seconds=seconds, cpu_s=0.1, other_cores=0.0)
+        return StepBlock(steps=steps, seconds=seconds, cpu_s=0.1, other_cores=0.0)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def on_a_card(tmp_path, monkeypatch):
         card = Card(room)
         found = TrialRunner(["train.py"], tmp_path, tmp_path, TIME, Budget(total_s=600.0))
         monkeypatch.setattr(found, "start", lambda recipe, environment=None: Process(card, recipe, tmp_path))
-        monkeypatch.setattr("paceline.improve.search.runner.missing", lambda recipe, folder: {})
+        monkeypatch.setattr("paceline.improve.search.runner.unapplied_settings", lambda recipe, folder: {})
         found.step_s, found.start_s = 0.04, 3.0
         found._find_room([GpuMemory(uuid="a", free_bytes=(1 - used) * 80e9, total_bytes=80e9)])
         return found, card
@@ -71,8 +71,8 @@ def on_a_card(tmp_path, monkeypatch):
 
 def race_of(runner: TrialRunner):
     ends = time.monotonic() + 60
-    return runner.race(
-        Contest(before=BASELINE, after=FASTER, warmup_steps=7), Until(usual=ends, promising=ends, large=ends)
+    return runner.compare(
+        ComparisonSpec(before=BASELINE, after=FASTER, warmup_steps=7), Deadline(usual=ends, promising=ends, large=ends)
     )
 
 
@@ -103,5 +103,5 @@ def test_room_is_decided_by_what_one_process_uses(on_a_card):
     for used, at_a_time in ((0.1, 3), (0.4, 2), (0.6, 1)):
         runner, _ = on_a_card(1, used=used)
         assert (runner._at_a_time, runner._proofs.at_a_time) == (at_a_time, min(2, at_a_time))
-    runner.learn(0.04, None, waits=False)  # processes of the baseline are not compared
+    runner.measure_variation(0.04, None, waits=False)  # processes of the baseline are not compared
     assert runner.compared == 0

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from paceline.improve.comparison.statistics import (
     NoisePrior,
-    decided,
-    far_off,
+    count_outliers,
     fewest_pairs,
+    needs_new_processes,
     noise_prior,
     scatter_of,
     speed_up,
-    wants_processes,
+    verdict_so_far,
 )
 
 
@@ -96,14 +96,14 @@ def test_the_gain_is_the_ratio_of_the_totals():
     pairs = [(1.5, 1.0)] * 9 + [(1.5, 12.0)]
     found = speed_up([pairs])
     assert found.value == pytest.approx(15 / 21)
-    assert decided(found, 1.02) is None
-    assert far_off(pairs) == 1
+    assert verdict_so_far(found, 1.02) is None
+    assert count_outliers(pairs) == 1
 
 
 def test_a_stall_that_lasts_counts_as_long_as_it_lasts_and_not_as_one_of_many():
     steady = [(1.0 + 0.01 * (i % 3), 0.8) for i in range(40)]
-    assert decided(speed_up([steady]), 1.02) == "win"
-    assert decided(speed_up([[*steady, (1.0, 20.0)]]), 1.02) is None
+    assert verdict_so_far(speed_up([steady]), 1.02) == "win"
+    assert verdict_so_far(speed_up([[*steady, (1.0, 20.0)]]), 1.02) is None
 
 
 def test_rounds_count_by_their_pairs():
@@ -126,8 +126,8 @@ def test_what_processes_differ_by_does_not_average_out_over_blocks():
     """A thousand blocks of one process each prove nothing of 5%, where processes differ by 5%; of 50%, all."""
     rng = np.random.default_rng(2)
     small, large = blocks(*rng.normal(0.05, 0.01, 1000)), blocks(*rng.normal(0.5, 0.01, 1000))
-    assert decided(speed_up([small], scatter=0.05), 1.02) is None
-    assert decided(speed_up([large], scatter=0.05), 1.02) == "win"
+    assert verdict_so_far(speed_up([small], scatter=0.05), 1.02) is None
+    assert verdict_so_far(speed_up([large], scatter=0.05), 1.02) == "win"
     one, four = (speed_up([small] * rounds, scatter=0.05) for rounds in (1, 4))
     assert math.log(four.high / four.low) == pytest.approx(math.log(one.high / one.low) / 2, rel=0.05)
 
@@ -148,14 +148,14 @@ def test_the_scatter_of_processes_is_held_against_what_is_usual():
     ],
 )
 def test_what_is_decided(differences, verdict):
-    assert decided(speed_up([blocks(*differences)]), 1.02) == verdict
+    assert verdict_so_far(speed_up([blocks(*differences)]), 1.02) == verdict
 
 
 def test_a_small_gain_needs_many_pairs_and_a_large_one_few():
     small, large = [blocks(*[gain, gain + 0.01] * 3) for gain in (0.2, 1.2)]
-    assert decided(speed_up([small]), 1.02, fewest=12) is None
-    assert decided(speed_up([small, small]), 1.02, fewest=12) == "win"
-    assert decided(speed_up([large]), 1.02, fewest=12) == "win"
+    assert verdict_so_far(speed_up([small]), 1.02, fewest=12) is None
+    assert verdict_so_far(speed_up([small, small]), 1.02, fewest=12) == "win"
+    assert verdict_so_far(speed_up([large]), 1.02, fewest=12) == "win"
     assert fewest_pairs(0.12) == 30
     assert fewest_pairs(0.6) == 16
 
@@ -172,16 +172,16 @@ def test_a_stall_now_and_then_is_overlooked_in_less_than_5_percent(block_s):
     for seed in range(200):
         rng = np.random.default_rng(seed)
         race, again = stalls(rng, 60), stalls(rng, fewest)
-        won = any(decided(speed_up([race[:n]]), 1.02, fewest) == "win" for n in range(2, 61, 2))
+        won = any(verdict_so_far(speed_up([race[:n]]), 1.02, fewest) == "win" for n in range(2, 61, 2))
         kept += won and speed_up([again]).value >= 1
     assert kept <= 10
 
 
 def test_what_is_far_off_is_told():
     usual = [0.1 + 0.01 * (i % 5 - 2) for i in range(20)]
-    assert far_off(blocks(*usual)) == 0
-    assert far_off(blocks(*usual, 0.9, -0.7, -0.8)) == 3
-    assert far_off(blocks(0.1, 0.1, 0.1, 0.9, -0.7)) == 0  # too few to say
+    assert count_outliers(blocks(*usual)) == 0
+    assert count_outliers(blocks(*usual, 0.9, -0.7, -0.8)) == 3
+    assert count_outliers(blocks(0.1, 0.1, 0.1, 0.9, -0.7)) == 0  # too few to say
 
 
 def test_what_single_blocks_scatter_is_no_scatter_of_processes():
@@ -192,10 +192,10 @@ def test_what_single_blocks_scatter_is_no_scatter_of_processes():
 
 def test_more_pairs_of_the_same_processes_end_where_they_say_nothing_more():
     steady, wild = (blocks(*(0.05 + spread * (-1) ** n for n in range(12))) for spread in (0.01, 0.3))
-    assert wants_processes(speed_up([steady], 0.02), 0.02, 1)
-    assert not wants_processes(speed_up([wild], 0.02), 0.02, 1)  # blocks scatter more than processes do
-    assert not wants_processes(speed_up([steady], 0.0), 0.0, 1)  # processes do not
-    assert not wants_processes(speed_up([[]]), 0.02, 1)  # nothing was seen yet
+    assert needs_new_processes(speed_up([steady], 0.02), 0.02, 1)
+    assert not needs_new_processes(speed_up([wild], 0.02), 0.02, 1)  # blocks scatter more than processes do
+    assert not needs_new_processes(speed_up([steady], 0.0), 0.0, 1)  # processes do not
+    assert not needs_new_processes(speed_up([[]]), 0.02, 1)  # nothing was seen yet
 
 
 PRIOR = NoisePrior(scale=0.15)
@@ -224,13 +224,15 @@ def test_with_a_prior_on_the_noise_the_interval_holds_from_the_second_pair_on(no
 @pytest.mark.parametrize("gain", [9.7, 6.7, 3.4])
 def test_two_pairs_decide_what_is_far_outside_the_noise(gain):
     pairs = blocks(math.log(gain) + 0.1, math.log(gain) - 0.1)
-    assert decided(speed_up([pairs], 0.02, prior=NoisePrior()), 1.02) == "win"
+    assert verdict_so_far(speed_up([pairs], 0.02, prior=NoisePrior()), 1.02) == "win"
     assert speed_up([pairs], 0.02).low < 1  # nothing is decided without what is known of the noise
 
 
 def test_two_pairs_decide_nothing_small_or_scattered():
-    assert decided(speed_up([blocks(0.1, 0.11)], 0.02, prior=PRIOR), 1.02) is None
-    assert decided(speed_up([blocks(math.log(8), 0.0)], 0.02, prior=PRIOR), 1.02) is None  # a stall in one of two
+    assert verdict_so_far(speed_up([blocks(0.1, 0.11)], 0.02, prior=PRIOR), 1.02) is None
+    assert (
+        verdict_so_far(speed_up([blocks(math.log(8), 0.0)], 0.02, prior=PRIOR), 1.02) is None
+    )  # a stall in one of two
 
 
 def test_a_prior_that_the_pairs_refute_is_not_used():

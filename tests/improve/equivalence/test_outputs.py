@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.improve.equivalence.outputs import Seen, checks, rounding_of
+from paceline.improve.equivalence.outputs import RankOutputs, compare_outputs, gradient_tolerance
 
-BASE = Seen(
+BASE = RankOutputs(
     rank=0,
     fed=[1, 2, 3, 4],
     losses=[1.0, 0.9, 0.8, 0.7],
@@ -20,8 +20,10 @@ BASE = Seen(
 )
 
 
-def failed(safety, candidate: Seen, *, again: Seen = BASE, seeds: tuple[Seen, ...] = ()) -> set[str]:
-    found = checks(safety, [[BASE], *([s] for s in seeds)], [again], [candidate])
+def failed(
+    safety, candidate: RankOutputs, *, again: RankOutputs = BASE, seeds: tuple[RankOutputs, ...] = ()
+) -> set[str]:
+    found = compare_outputs(safety, [[BASE], *([s] for s in seeds)], [again], [candidate])
     return {check.name for check in found if not check.passed}
 
 
@@ -53,14 +55,14 @@ def test_what_the_baseline_does_not_repeat_is_not_held_against_a_candidate_but_f
 
 def test_what_was_not_seen_is_not_said_to_be_the_same():
     blind = replace(BASE, losses=[], buffers=[])
-    said = {check.name: check.text for check in checks("exact", [[blind]], [blind], [blind])}
+    said = {check.name: check.text for check in compare_outputs("exact", [[blind]], [blind], [blind])}
     assert (said["losses"], said["buffers"]) == ("no losses to compare", "no buffers to compare")
     assert said["parameters"] == "the same parameters, bitwise identical"
 
 
 def test_losses_that_are_no_numbers_are_the_same_where_the_baselines_are():
     lost = [replace(BASE, losses=[1.0, float("nan")]) for _ in range(2)]
-    found = checks("exact", [lost[:1]], lost[:1], lost[1:])
+    found = compare_outputs("exact", [lost[:1]], lost[:1], lost[1:])
     assert "the same losses, bitwise identical" in [check.text for check in found]
 
 
@@ -83,19 +85,19 @@ def test_a_numeric_remedy_may_not_skip_steps_or_step_a_schedule_too_often_or_div
 def test_a_numeric_remedy_may_not_count_otherwise(again, names):
     """Buffers of whole numbers count: the batches that BatchNorm has seen, say."""
     base, candidate = replace(BASE, counts=[3]), replace(BASE, counts=[6], buffers=[])
-    found = checks("numeric", [[base]], [replace(base, counts=again)], [candidate])
+    found = compare_outputs("numeric", [[base]], [replace(base, counts=again)], [candidate])
     assert {check.name for check in found if not check.passed} == names
 
 
 def test_ranks_that_said_nothing():
-    assert [c.passed for c in checks("exact", [[BASE]], [BASE], [])] == [False]
+    assert [c.passed for c in compare_outputs("exact", [[BASE]], [BASE], [])] == [False]
 
 
 @pytest.mark.parametrize("skipped, names", [(1, set()), (2, {"steps"})])
 def test_steps_that_loss_scaling_skipped_are_told_and_may_not_be_many(skipped, names):
     candidate = replace(BASE, skipped=skipped)
     assert failed("numeric", candidate) == names
-    (steps,) = [check for check in checks("numeric", [[BASE]], [BASE], [candidate]) if check.name == "steps"]
+    (steps,) = [check for check in compare_outputs("numeric", [[BASE]], [BASE], [candidate]) if check.name == "steps"]
     assert f"{4 - skipped} optimizer steps applied, 4 in the baseline; {skipped} skipped" in steps.text
 
 
@@ -114,14 +116,16 @@ GRADIENTS = replace(BASE, first_gradients=[[1.0, -2.0, 0.5]], options=["SGD [('w
     ],
 )
 def test_a_numeric_remedy_keeps_gradients_options_and_dropout(changes, names):
-    found = checks("numeric", [[GRADIENTS]], [GRADIENTS], [replace(GRADIENTS, **changes)])
+    found = compare_outputs("numeric", [[GRADIENTS]], [GRADIENTS], [replace(GRADIENTS, **changes)])
     assert {check.name for check in found if not check.passed} == names
 
 
 def test_a_first_step_whose_scale_was_too_large_is_left_out():
     two = replace(GRADIENTS, first_gradients=[[1.0, 2.0], [3.0, 4.0]])
     skipped = replace(GRADIENTS, first_gradients=[[float("nan"), 2.0], [3.001, 4.0]])
-    assert all(check.passed for check in checks("numeric", [[two]], [two], [skipped]) if check.name == "gradients")
+    assert all(
+        check.passed for check in compare_outputs("numeric", [[two]], [two], [skipped]) if check.name == "gradients"
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,4 +134,4 @@ def test_a_first_step_whose_scale_was_too_large_is_left_out():
      ({"precision": {"autocast": "bf16", "tf32": True}}, 0.25)],
 )  # fmt: skip
 def test_how_much_rounding_is_allowed_depends_on_the_number_format(recipe, allowed):
-    assert rounding_of(recipe) == allowed
+    assert gradient_tolerance(recipe) == allowed

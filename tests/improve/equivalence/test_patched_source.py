@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.recipe import Recipe
-from paceline.improve.equivalence.patched_source import check_patch, checked_patch, without
+from paceline.improve.equivalence.patched_source import check_patch, largest_equivalent_patch, without
 from paceline.improve.patches.model import Patch
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of
@@ -88,7 +88,7 @@ def test_a_setting_that_makes_the_patch_train_otherwise_is_left_to_the_recipe(pa
         ]
         return replace(found, after=plain)
 
-    found, check = checked_patch([sys.executable, "train.py"], make, RECIPE, tmp_path / "trials", tmp_path)
+    found, check = largest_equivalent_patch([sys.executable, "train.py"], make, RECIPE, tmp_path / "trials", tmp_path)
     assert not check.differs
     assert "num_workers=2)" in found.after[0].text
     (stays,) = found.stays

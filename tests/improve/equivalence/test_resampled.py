@@ -10,7 +10,7 @@ from tests.improve.search.test_runner import workshop_of
 from paceline.core.recipe import BASELINE
 from paceline.explain.model import LoaderBreakdown
 from paceline.explain.words import safety_of_worker_draws, safety_of_workers
-from paceline.improve.equivalence.outputs import Check, WorkerStates, worker_draws
+from paceline.improve.equivalence.outputs import Check, WorkerStates, check_worker_draws
 
 PROGRAM = """
 import os, random
@@ -77,7 +77,7 @@ def failed(found: list[Check]) -> set[str]:
 def proven(folder: Path, kind: str, workers: int = 2) -> list[Check]:
     workshop = workshop_of(folder, PROGRAM.format(kind=kind))
     recipe = TWO_WORKERS if workers > 1 else {"loader": {"num_workers": 1}}
-    return workshop.prove(recipe, ["resampled"], BASELINE)
+    return workshop.check_equivalence(recipe, ["resampled"], BASELINE)
 
 
 @pytest.mark.parametrize("kind", ["python", "numpy", "torch", "collate"])
@@ -108,7 +108,7 @@ def test_what_workers_would_change_beyond_the_draws_is_found(tmp_path, kind, nam
 
 def test_without_fixed_draws_other_workers_are_another_stream_of_samples(tmp_path):
     workshop = workshop_of(tmp_path, PROGRAM.format(kind="python"))
-    assert "samples" in failed(workshop.prove(TWO_WORKERS, ["exact"], BASELINE))
+    assert "samples" in failed(workshop.check_equivalence(TWO_WORKERS, ["exact"], BASELINE))
 
 
 def states(worker: int, *values: int) -> WorkerStates:
@@ -116,10 +116,10 @@ def states(worker: int, *values: int) -> WorkerStates:
 
 
 def test_equal_states_are_told_by_generator_and_worker():
-    assert worker_draws([]) == []
-    assert failed(worker_draws([states(0, 1, 2, 3), states(1, 4, 5, 6)])) == set()
-    assert failed(worker_draws([states(0, 1, 2, 3), states(1, 4, 5, 3)])) == {"draws"}  # numpy alone
-    assert failed(worker_draws([states(0, 1, 2, 3), states(0, 1, 2, 3)])) == set()  # one worker, in two epochs
+    assert check_worker_draws([]) == []
+    assert failed(check_worker_draws([states(0, 1, 2, 3), states(1, 4, 5, 6)])) == set()
+    assert failed(check_worker_draws([states(0, 1, 2, 3), states(1, 4, 5, 3)])) == {"draws"}  # numpy alone
+    assert failed(check_worker_draws([states(0, 1, 2, 3), states(0, 1, 2, 3)])) == set()  # one worker, in two epochs
 
 
 @pytest.mark.parametrize(

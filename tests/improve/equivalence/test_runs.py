@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.improve.search.test_runner import failed, workshop_of
 
-from paceline.improve.equivalence.runs import span_of
+from paceline.improve.equivalence.runs import steps_to_check
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from paceline.improve.equivalence.runs import span_of
     ],
 )
 def test_a_check_crosses_two_ends_of_epochs(step_s, epoch_steps, total, steps, batches):
-    span = span_of(step_s, epoch_steps, total)
+    span = steps_to_check(step_s, epoch_steps, total)
     assert (span.steps, span.epoch_batches) == (steps, batches)
 
 
@@ -55,6 +55,6 @@ if __name__ == "__main__":
 
 def test_what_happens_between_long_epochs_is_compared(tmp_path):
     workshop = workshop_of(tmp_path, SET_EPOCH)
-    workshop.learn(0.01, 10_000, waits=False)
+    workshop.measure_variation(0.01, 10_000, waits=False)
     assert "samples" in failed(workshop, {"planted": {"forgets": True}})
     assert failed(workshop, {"loader": {"num_workers": 1, "persistent_workers": True}}) == set()

@@ -16,7 +16,7 @@ from tests.inprocess.conftest import environment_of
 
 from paceline.improve.equivalence.patched_source import _loader_of
 from paceline.improve.patches.configs import ConfigFile, configs_of
-from paceline.improve.patches.model import Patch, Source
+from paceline.improve.patches.model import Patch, SourceFile
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of
 from paceline.improve.patches.written import diff_of, write
@@ -122,8 +122,8 @@ def run(folder: Path, recipe: dict[str, dict[str, object]], truth: Truth) -> sub
 
 def of_text(text: str, *arguments: str, **configs: str) -> Patch:
     """The patch for two workers of a script that is in no file, with its configuration files."""
-    source = Source(path=Path("train.py"), text=f"{HEAD}{text}", is_script=True)
-    files = [ConfigFile(Source(path=Path(f"{name}.yaml"), text=content)) for name, content in configs.items()]
+    source = SourceFile(path=Path("train.py"), text=f"{HEAD}{text}", is_script=True)
+    files = [ConfigFile(SourceFile(path=Path(f"{name}.yaml"), text=content)) for name, content in configs.items()]
     return patched([source], WORKERS, ["python", "train.py", *arguments], files)
 
 
@@ -227,7 +227,7 @@ def test_constants_defaults_and_arguments_are_changed_where_they_are(text, wante
     ],
 )
 def test_workers_of_evaluation_are_set_in_evaluation_loaders_only(text, wanted, stays):
-    source = Source(path=Path("train.py"), text=f"{HEAD}{text}", is_script=True)
+    source = SourceFile(path=Path("train.py"), text=f"{HEAD}{text}", is_script=True)
     patch = patched([source], {"loader": {"evaluation_workers": 3}})
     assert patch.after[0].text == f"{HEAD}{wanted or text}"
     assert ["give this loader num_workers=3" in one.why for one in patch.stays] == [True] * stays
@@ -248,8 +248,8 @@ def test_a_loader_that_hydra_creates_is_changed_in_its_section():
         "train_loader:\n  _target_: torch.utils.data.DataLoader\n  num_workers: 0\n"
         "val_loader:\n  _target_: torch.utils.data.DataLoader\n  num_workers: 0\n"
     )
-    source = Source(path=Path("train.py"), text="import hydra\n", is_script=True)
-    files = [ConfigFile(Source(path=Path("c.yaml"), text=content))]
+    source = SourceFile(path=Path("train.py"), text="import hydra\n", is_script=True)
+    files = [ConfigFile(SourceFile(path=Path("c.yaml"), text=content))]
     recipe = {"loader": {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}}
     patch = patched([source], recipe, ["python", "train.py"], files)
     ((_, after),) = patch.changed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.improve.patches.model import Patch, Source
+from paceline.improve.patches.model import Patch, SourceFile
 from paceline.improve.patches.patch import patched
 from paceline.improve.patches.sources import sources_of
 from paceline.improve.patches.written import diff_of, write
@@ -106,7 +106,7 @@ def patch_of(folder: Path, source: str, recipe: Any, **others: str) -> Patch:
 
 def of_text(text: str, recipe: Any) -> Patch:
     """The patch of a script that is in no file."""
-    return patched([Source(path=Path("train.py"), text=textwrap.dedent(text), is_script=True)], recipe)
+    return patched([SourceFile(path=Path("train.py"), text=textwrap.dedent(text), is_script=True)], recipe)
 
 
 def added(patch: Patch) -> list[str]:
@@ -567,7 +567,7 @@ def test_the_bytes_of_a_file_stay_but_for_the_patch(tmp_path, content):
 
 
 def test_a_name_with_a_space_can_be_applied(tmp_path):
-    patch = patched([Source(path=Path("my train.py"), text=SCRIPT, is_script=True)], {"loader": {"num_workers": 2}})
+    patch = patched([SourceFile(path=Path("my train.py"), text=SCRIPT, is_script=True)], {"loader": {"num_workers": 2}})
     assert diff_of(patch).startswith("--- a/my train.py\t\n+++ b/my train.py\t\n")
 
 
@@ -672,7 +672,7 @@ TWO = {"loader": {"num_workers": 2}}
 
 
 def patched_options(workers: str, *command: str, more: str = ""):
-    source = Source(path=Path("train.py"), text=OPTIONS.format(workers=workers) + more, is_script=True)
+    source = SourceFile(path=Path("train.py"), text=OPTIONS.format(workers=workers) + more, is_script=True)
     return patched([source], TWO, ["python", "train.py", *command])
 
 
@@ -708,7 +708,7 @@ def test_flags_stay_in_use_where_no_default_can_be_changed(workers, command, mor
 
 
 def test_kept_workers_follow_the_option(ran):
-    source = Source(path=Path("train.py"), text=OPTIONS.format(workers="args.data_workers"), is_script=True)
+    source = SourceFile(path=Path("train.py"), text=OPTIONS.format(workers="args.data_workers"), is_script=True)
     text = patched([source], {"loader": {"num_workers": 2, "persistent_workers": True}}, []).after[0].text
     assert "num_workers=args.data_workers, persistent_workers=args.data_workers > 0)" in text
     done = ran(text + "print([b.tolist() for b in train], train.num_workers, train.persistent_workers)")
@@ -728,6 +728,6 @@ def test_kept_workers_follow_the_option(ran):
 )
 def test_loaders_of_evaluation_are_left_alone(line, is_changed):
     text = f"from torch.utils.data import DataLoader\n{line}\n"
-    source = Source(path=Path("train.py"), text=text, is_script=True)
+    source = SourceFile(path=Path("train.py"), text=text, is_script=True)
     found = patched([source], {"loader": {"num_workers": 2}})
     assert ("num_workers=2" in found.after[0].text) is is_changed

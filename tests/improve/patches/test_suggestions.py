@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.explain.model import Evidence, Finding, Remedy
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.suggestions import suggestions
 
 LOOP = """import torch
@@ -40,8 +40,8 @@ def finding(code: str, text: str) -> Finding:
     )
 
 
-def script(line: str, name: str = "train.py") -> Source:
-    return Source(path=Path(name), text=LOOP.format(line=line), is_script=True)
+def script(line: str, name: str = "train.py") -> SourceFile:
+    return SourceFile(path=Path(name), text=LOOP.format(line=line), is_script=True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_not_plainly_safe_is_a_sentence(line):
 
 
 def test_without_a_counter_there_is_no_diff():
-    source = Source(path=Path("train.py"), text="for x in loader:\n    print(x)\n")
+    source = SourceFile(path=Path("train.py"), text="for x in loader:\n    print(x)\n")
     (found,) = suggestions([finding("RUN006", "in main (train.py:2)")], [source])
     assert found.diff is None
 
@@ -93,6 +93,6 @@ def test_shards_are_shown_where_a_loader_is_made():
     plain = finding("DATA007", "9 small reads a sample")
     shards = Remedy(id="loader.shards", safety="exact", change="paceline data convert SRC DEST")
     (found,) = suggestions(
-        [replace(plain, remedies=[*plain.remedies, shards])], [Source(path=Path("train.py"), text=text)]
+        [replace(plain, remedies=[*plain.remedies, shards])], [SourceFile(path=Path("train.py"), text=text)]
     )
     assert (found.where, found.text, found.diff) == ("train.py:2", "paceline data convert SRC DEST", None)

@@ -9,9 +9,9 @@ import pytest
 from tests.explain.build import RunFolder, loader, meter, plain, training
 from tests.explain.gpu_run import OPTIMIZER, gpu_run, timed, window
 
-from paceline.core.recipe import Recipe, checked
+from paceline.core.recipe import Recipe, check_recipe
 from paceline.explain.analysis.run_analysis import RunAnalysis
-from paceline.improve.candidates import Candidate, Situation
+from paceline.improve.candidates import Candidate, DiagnosisContext
 from paceline.improve.remedies import candidates
 
 FP32 = {"autocast": None, "matmul_tf32": False}
@@ -21,9 +21,9 @@ LAUNCH_BOUND = {"device": {"lag_count": 20, "lag_s": {"forward": 0.0, "backward"
 
 def proposed(facts: RunAnalysis, recipe: Recipe | None = None) -> dict[str, Candidate]:
     """What is proposed, by its settings: ``ddp.bucket_cap_mb=100``."""
-    found = candidates(Situation(run=facts.run, recipe=recipe or {}))
+    found = candidates(DiagnosisContext(run=facts.run, recipe=recipe or {}))
     for candidate in found:
-        checked(candidate.recipe, candidate.remedy)
+        check_recipe(candidate.recipe, candidate.remedy)
     return {
         " ".join(f"{table}.{key}={value}" for table, keys in c.recipe.items() for key, value in keys.items()): c
         for c in found

@@ -8,7 +8,7 @@ import pytest
 from tests.explain.build import RunFolder, plain
 from tests.explain.gpu_run import window
 
-from paceline.improve.candidates import Candidate, Situation
+from paceline.improve.candidates import Candidate, DiagnosisContext
 from paceline.improve.remedies import candidates
 
 LARGE = ("aten::addmm", 12, 9000.0, None)
@@ -22,7 +22,7 @@ def proposed(folder, *operators: Any, threads: int = 1, flags: str = "", **row: 
         plain(60, **row), meta={"threads": threads}, notes=[{"kind": "end", "exception": None}, window(operators)]
     )
     read = run.gauges(header={"allowed_cores": 4.0}).read()
-    found = candidates(Situation(run=read, recipe={}, cpu_flags=frozenset(flags.split())))
+    found = candidates(DiagnosisContext(run=read, recipe={}, cpu_flags=frozenset(flags.split())))
     return {one.remedy: one for one in found}
 
 
@@ -46,7 +46,7 @@ def test_memory_is_put_in_another_order_only_for_convolutions(tmp_path):
     assert "compute.channels_last" not in proposed(tmp_path / "none", LARGE)
     assert "compute.channels_last" in proposed(tmp_path / "some", LARGE, CONVOLUTION)
     unknown = RunFolder(tmp_path / "unknown").rank(plain(60)).gauges().read()
-    assert "compute.channels_last" in {one.remedy for one in candidates(Situation(run=unknown, recipe={}))}
+    assert "compute.channels_last" in {one.remedy for one in candidates(DiagnosisContext(run=unknown, recipe={}))}
 
 
 def test_bf16_is_expected_to_speed_up_matrix_work_where_the_processor_multiplies_it(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.explain.build import RunFolder, histogram, loader, meter, plain
 
-from paceline.improve.candidates import Candidate, Situation
+from paceline.improve.candidates import Candidate, DiagnosisContext
 from paceline.improve.remedies import candidates
 
 WAITS = meter(60, 0.080, 0.001)
@@ -33,7 +33,7 @@ def proposed(
     if settings["num_workers"]:
         for number in range(settings["num_workers"]):
             run.worker(number, worker or meter(30, 0.040, 0.001))
-    found = candidates(Situation(run=run.gauges().facts().run, recipe=recipe or {}))
+    found = candidates(DiagnosisContext(run=run.gauges().facts().run, recipe=recipe or {}))
     key = "threads" if remedy == "loader.threads" else "num_workers"
     return {one.recipe["loader"][key]: one for one in found if one.remedy == remedy}
 
@@ -103,7 +103,7 @@ def test_a_queue_for_slow_batches_and_one_of_more_workers_which_draw_other_numbe
     run = RunFolder(tmp_path).rank(rows, summary={"loaders": [loader(num_workers=2)]}, cores=0.3)
     for number in range(2):
         run.worker(number, counts)
-    situation = Situation(run=run.gauges().facts().run, recipe={})
+    situation = DiagnosisContext(run=run.gauges().facts().run, recipe={})
     found = [one for one in candidates(situation) if one.remedy == "loader.prefetch"]
     assert {one.safety for one in found if "num_workers" in one.recipe["loader"]} == {"resampled"}
     assert all(one.recipe["loader"]["prefetch_factor"] > 2 for one in found)
@@ -138,7 +138,7 @@ def test_the_steps_of_an_epoch_are_those_of_the_loader_that_trains(tmp_path):
     ]
     notes = tuple({"kind": "epoch", "loader": number, "time_ns": time, "base_seed": 0} for number, time in begun)
     run = replace(run, ranks=(replace(rank, notes=(*rank.notes, *notes)),))
-    assert Situation(run=run, recipe={}).epoch_steps == pytest.approx(30, abs=1)
+    assert DiagnosisContext(run=run, recipe={}).epoch_steps == pytest.approx(30, abs=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -149,7 +149,7 @@ def test_a_search_expects_of_a_number_of_workers_what_the_report_of_a_run_states
     )
     for number in range(workers):
         run.worker(number, meter(30, 0.040, 0.001))
-    situation = Situation(run=run.gauges().facts().run, recipe={})
+    situation = DiagnosisContext(run=run.gauges().facts().run, recipe={})
     stated = [r for f in situation.findings for r in f.remedies if r.id == "loader.workers" and r.gain is not None]
     assert stated
     expected = {
@@ -180,7 +180,7 @@ def test_workers_are_proposed_for_an_evaluation_that_waits_for_its_loader(tmp_pa
     steps = [{"forward": 3, "backward": 6, "optimizer": 1, "evaluation": 40 if n % 10 == 5 else 0} for n in range(101)]
     settings = {"dataset": "Held", "num_workers": 0, "train_fetches": 0, "eval_fetches": 60, "eval_wait_s": 0.3, **held}
     facts = RunFolder(tmp_path).rank(steps, summary={"loaders": [loader(**settings)]}).gauges().facts()
-    situation = Situation(run=facts.run, recipe={})
+    situation = DiagnosisContext(run=facts.run, recipe={})
     found = [one for one in candidates(situation) if one.remedy == "evaluation.workers"]
     assert [one.recipe["loader"]["evaluation_workers"] for one in found] == workers
     named = [one.change for one in situation.finding("RUN002").remedies if one.id == "evaluation.workers"]
@@ -194,5 +194,5 @@ def test_an_evaluation_that_a_trial_would_not_reach_gets_no_workers(tmp_path):
     settings = {"dataset": "Held", "num_workers": 0, "train_fetches": 0, "eval_fetches": 60, "eval_wait_s": 0.3}
     one = loader(**settings, meter=meter(60, 0.020, 0.001))
     facts = RunFolder(tmp_path).rank(steps, summary={"loaders": [one]}).gauges().facts()
-    found = candidates(Situation(run=facts.run, recipe={}))
+    found = candidates(DiagnosisContext(run=facts.run, recipe={}))
     assert "evaluation.workers" not in [candidate.remedy for candidate in found]

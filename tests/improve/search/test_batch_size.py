@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.improve.search.batch_size import (
+    BatchSize,
     BatchStudy,
-    Size,
-    candidate_of,
+    fastest_candidate,
+    learning_rate_factor,
     noise_scale,
     progress,
-    rate_factor,
     read_windows,
 )
 
@@ -67,13 +67,13 @@ def test_progress_at_the_ends():
 
 
 def test_the_rate_follows_by_the_optimizers_rule():
-    assert rate_factor("SGD", 4.0) == 4.0
-    assert rate_factor("AdamW", 4.0) == 2.0
+    assert learning_rate_factor("SGD", 4.0) == 4.0
+    assert learning_rate_factor("AdamW", 4.0) == 2.0
 
 
 def sizes(*steps_s: float | None, noise: float) -> BatchStudy:
     made = [
-        Size(samples=32 << i, progress=progress(noise, 32, 32 << i), learning_rate=1.0, step_s=step_s)
+        BatchSize(samples=32 << i, progress=progress(noise, 32, 32 << i), learning_rate=1.0, step_s=step_s)
         for i, step_s in enumerate(steps_s)
     ]
     return BatchStudy(noise=None, why="", rule="", sizes=made)
@@ -83,11 +83,11 @@ def test_the_size_that_is_soonest_at_the_loss_is_proposed_not_the_one_that_is_fa
     found = sizes(0.010, 0.011, 0.018, 0.032, noise=64.0)
     assert found.fastest.samples == 256
     assert found.soonest.samples == 64
-    assert candidate_of(found).recipe["loader"] == {"batch_size": 64}
+    assert fastest_candidate(found).recipe["loader"] == {"batch_size": 64}
 
 
 def test_nothing_is_proposed_where_more_samples_only_take_longer():
-    assert candidate_of(sizes(0.010, 0.012, 0.016, noise=0.0)) is None
+    assert fastest_candidate(sizes(0.010, 0.012, 0.016, noise=0.0)) is None
 
 
 def test_a_size_that_did_not_run_is_neither_largest_nor_proposed():

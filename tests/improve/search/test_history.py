@@ -12,7 +12,7 @@ import pytest
 from tests.report import tune_sample
 
 from paceline.core.statistics import Interval
-from paceline.improve.search.history import Ledger, place, read
+from paceline.improve.search.history import TrialHistory, history_file, read_history
 from paceline.improve.search.predictions import Machine
 
 HERE = Machine(host="here", device="cpu", torch="2.13.0")
@@ -21,8 +21,8 @@ MANY = """
 import sys
 from pathlib import Path
 from tests.improve.search.test_history import HERE, MEASURED
-from paceline.improve.search.history import Ledger
-ledger = Ledger(Path(sys.argv[1]), print)
+from paceline.improve.search.history import TrialHistory
+ledger = TrialHistory(Path(sys.argv[1]), print)
 for _ in range(200):
     ledger.add(MEASURED, HERE)
 """
@@ -42,22 +42,22 @@ def silent(text: str) -> None:
     ],
 )
 def test_the_file_is_where_the_state_of_programs_is(environment, file):
-    found = place(environment)
+    found = history_file(environment)
     assert str(found.parent) == file
     assert found.match("trials-*.jsonl")
 
 
 def test_the_file_can_be_named_or_switched_off():
-    assert place({"HOME": "/home/a", "PACELINE_HISTORY": "kept.jsonl"}) == Path("kept.jsonl")
-    assert place({"HOME": "/home/a", "PACELINE_HISTORY": "off"}) is None
-    assert place({"HOME": "/home/a", "PACELINE_HISTORY": "OFF"}) is None
-    assert place({}) is None
+    assert history_file({"HOME": "/home/a", "PACELINE_HISTORY": "kept.jsonl"}) == Path("kept.jsonl")
+    assert history_file({"HOME": "/home/a", "PACELINE_HISTORY": "off"}) is None
+    assert history_file({"HOME": "/home/a", "PACELINE_HISTORY": "OFF"}) is None
+    assert history_file({}) is None
 
 
 def test_what_is_written_is_read_again(tmp_path):
     file = tmp_path / "state" / "paceline" / "trials.jsonl"
-    Ledger(file, silent).add(MEASURED, HERE)
-    (found,) = Ledger(file, silent).seen
+    TrialHistory(file, silent).add(MEASURED, HERE)
+    (found,) = TrialHistory(file, silent).seen
     assert found.remedy == "loader.workers"
     assert found.predicted_by_findings == MEASURED.predicted_by_findings
     assert found.predicted == MEASURED.predicted
@@ -69,32 +69,32 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_line_says_no_more_than_it_needs(tmp_path):
     """No command, no path and nothing of the recipe, which may hold both."""
     file = tmp_path / "trials.jsonl"
-    Ledger(file, silent).add(MEASURED, HERE)
+    TrialHistory(file, silent).add(MEASURED, HERE)
     keys = {"remedy", "safety", "status", "predicted_by_findings", "predicted", "achieved", "machine", "date"}
     assert json.loads(file.read_text()).keys() == keys
 
 
 def test_what_was_not_measured_is_not_kept(tmp_path):
     file = tmp_path / "trials.jsonl"
-    ledger = Ledger(file, silent)
+    ledger = TrialHistory(file, silent)
     for trial in tune_sample.TRIALS:
         ledger.add(trial, HERE)
     endless = tune_sample.trial(9, "a", {}, speedup=Interval(value=2.0, low=0.0, high=math.inf, count=1))
     ledger.add(endless, HERE)
     measured = [trial for trial in tune_sample.TRIALS if trial.speedup is not None]
-    assert [one.status for one in read(file)] == [trial.status for trial in measured]
+    assert [one.status for one in read_history(file)] == [trial.status for trial in measured]
     assert len(ledger.seen) == len(measured)
 
 
 def test_torn_and_unknown_lines_are_passed_over_and_harm_no_later_one(tmp_path):
     file = tmp_path / "trials.jsonl"
-    Ledger(file, silent).add(MEASURED, HERE)
+    TrialHistory(file, silent).add(MEASURED, HERE)
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"remedy": "from tomorrow"}\n\n\xff\xfe\n[1]\n' + whole[: len(whole) // 2])
-    ledger = Ledger(file, silent)
+    ledger = TrialHistory(file, silent)
     assert len(ledger.seen) == 1
     ledger.add(MEASURED, HERE)
-    assert len(read(file)) == 2
+    assert len(read_history(file)) == 2
 
 
 def test_many_commands_write_whole_lines_at_once(tmp_path):
@@ -102,13 +102,13 @@ def test_many_commands_write_whole_lines_at_once(tmp_path):
     command = [sys.executable, "-c", MANY, str(file)]
     writers = [subprocess.Popen(command, cwd=Path(__file__).parents[3]) for _ in range(3)]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert len(file.read_bytes().splitlines()) == len(read(file)) == 600
+    assert len(file.read_bytes().splitlines()) == len(read_history(file)) == 600
 
 
 def test_a_place_that_cannot_be_written_is_told_once(tmp_path):
     (tmp_path / "paceline").write_text("a file where the folder should be")
     told: list[str] = []
-    ledger = Ledger(tmp_path / "paceline" / "trials.jsonl", told.append)
+    ledger = TrialHistory(tmp_path / "paceline" / "trials.jsonl", told.append)
     ledger.add(MEASURED, HERE)
     ledger.add(MEASURED, HERE)
     assert len(told) == 1
@@ -117,7 +117,7 @@ def test_a_place_that_cannot_be_written_is_told_once(tmp_path):
 
 def test_switched_off_nothing_is_known_and_nothing_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger(None, silent)
+    ledger = TrialHistory(None, silent)
     ledger.add(MEASURED, HERE)
     assert ledger.seen == []
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ def test_switched_off_nothing_is_known_and_nothing_written(tmp_path, monkeypatch
 def test_a_gain_that_nobody_predicted_is_kept_too(tmp_path):
     file = tmp_path / "trials.jsonl"
     trial = tune_sample.trial(1, "loader.cache", {}, speedup=tune_sample.factor(1.2, 1.1, 1.3))
-    Ledger(file, silent).add(trial, HERE)
-    (found,) = read(file)
+    TrialHistory(file, silent).add(trial, HERE)
+    (found,) = read_history(file)
     assert (found.predicted, found.predicted_by_findings) == (None, None)
     assert found.achieved.value == 1.2

@@ -11,10 +11,17 @@ from tests.report import tune_sample
 from paceline.improve.candidates import Candidate
 from paceline.improve.comparison.model import GOALS
 from paceline.improve.search.budget import Budget
-from paceline.improve.search.decisions import Undecided
-from paceline.improve.search.messages import no_win, nothing_left, told, too_long, too_small, trying
+from paceline.improve.search.decisions import UndecidedChange
+from paceline.improve.search.messages import (
+    budget_too_small_message,
+    no_win_reason,
+    nothing_left_message,
+    preparation_too_long_message,
+    start_message,
+    trial_message,
+)
 from paceline.improve.search.result import OUTCOMES
-from paceline.improve.trials.process import last_words
+from paceline.improve.trials.process import last_error
 
 CACHED = {"loader": {"cache": True}}
 
@@ -46,7 +53,7 @@ CACHED = {"loader": {"cache": True}}
     ],
 )
 def test_a_trial_is_told_in_what_is_the_goal(goal, known, said):
-    assert said in told(tune_sample.trial(1, "loader.cache", CACHED, **known), GOALS[goal])
+    assert said in trial_message(tune_sample.trial(1, "loader.cache", CACHED, **known), GOALS[goal])
 
 
 def test_each_outcome_has_one_word_of_its_own():
@@ -57,15 +64,15 @@ def test_each_outcome_has_one_word_of_its_own():
 def test_a_change_that_is_measured_again_says_why():
     gained = tune_sample.factor(1.3, 0.8, 2.1, 12)
     one = Candidate(remedy="loader.cache", recipe=CACHED, safety="exact", predicted=None, why="a test")
-    assert trying(one, None) == "trying loader.cache=true"
-    again = trying(one, Undecided(candidate=one, base={}, gained=gained))
+    assert start_message(one, None) == "trying loader.cache=true"
+    again = start_message(one, UndecidedChange(candidate=one, base={}, gained=gained))
     assert again.startswith("measuring loader.cache=true for longer, because it is undecided: 1.30x")
 
 
 @pytest.mark.parametrize("budget_s", [1.0, 5.0, 15.0])
 def test_a_budget_without_time_for_a_trial_is_said_with_what_is_needed(budget_s):
     budget = Budget(total_s=budget_s)
-    said = too_small(budget, 12.0, budget_s - 12.0 - budget.in_all_s, 4.0)
+    said = budget_too_small_message(budget, 12.0, budget_s - 12.0 - budget.confirmation_s, 4.0)
     assert said == (
         f"the time budget of {budget_s:.0f} s is too small for this program: measuring it without changes took 12 s, "
         f"and a trial takes at least {budget.least_trial_s(4.0):.0f} s more"
@@ -73,7 +80,7 @@ def test_a_budget_without_time_for_a_trial_is_said_with_what_is_needed(budget_s)
 
 
 def test_a_budget_with_time_for_a_trial_is_not_too_small():
-    assert too_small(Budget(total_s=120.0), 12.0, 90.0, 4.0) is None
+    assert budget_too_small_message(Budget(total_s=120.0), 12.0, 90.0, 4.0) is None
 
 
 TRACEBACK = """
@@ -100,26 +107,28 @@ IndexError: Target 7 is out of bounds.
 )
 def test_an_error_is_told_with_the_line_of_the_program(tmp_path, output, said):
     (tmp_path / "output.txt").write_text(output)
-    assert last_words(tmp_path) == said
+    assert last_error(tmp_path) == said
 
 
 def test_an_undecided_gain_says_how_many_pairs_it_needs():
     """An interval above 1.00x is no proof where few pairs were seen."""
-    said = no_win("undecided", GOALS["time"], tune_sample.factor(2.18, 1.43, 3.61, 9), 16)
+    said = no_win_reason("undecided", GOALS["time"], tune_sample.factor(2.18, 1.43, 3.61, 9), 16)
     assert said == "too few measurements in the time of this trial: a gain that may be below 1.5x needs 16 pairs"
-    assert "pairs" not in no_win("undecided", GOALS["time"], tune_sample.factor(1.2, 0.9, 1.6, 20), 16)
+    assert "pairs" not in no_win_reason("undecided", GOALS["time"], tune_sample.factor(1.2, 0.9, 1.6, 20), 16)
 
 
 def test_what_is_not_allowed_is_not_said_to_gain_nothing():
     skipped = tune_sample.trial(1, "precision.autocast", {}, safety="numeric", status="skipped", speedup=None)
-    said = nothing_left([skipped], ("exact", "resampled"), GOALS["time"])
+    said = nothing_left_message([skipped], ("exact", "resampled"), GOALS["time"])
     assert said == "no untried change of the allowed safety classes could give a speed-up of 2% or more"
-    assert nothing_left([], ("exact",), GOALS["time"]) == "no untried change could give a speed-up of 2% or more"
+    assert (
+        nothing_left_message([], ("exact",), GOALS["time"]) == "no untried change could give a speed-up of 2% or more"
+    )
 
 
 def test_changes_without_time_are_not_said_to_gain_nothing():
     """A program whose only allowed change takes long to compile."""
     late = tune_sample.trial(1, "compute.compile", {}, safety="numeric", status="skipped", speedup=None)
-    late = replace(late, reason=too_long(43.0))
-    said = nothing_left([late], ("exact", "resampled", "numeric"), GOALS["time"])
+    late = replace(late, reason=preparation_too_long_message(43.0))
+    said = nothing_left_message([late], ("exact", "resampled", "numeric"), GOALS["time"])
     assert said == "the rest of the time budget is too short for 1 untried change"

@@ -9,7 +9,7 @@ import pytest
 from tests.report import sample, tune_sample
 from tests.report.tune_sample import factor, gain, trial
 
-from paceline.improve.search.messages import NOT_TRIED, too_long
+from paceline.improve.search.messages import NOT_TRIED, preparation_too_long_message
 from paceline.improve.search.next_step import NextStep, busy_text, next_steps
 
 PROGRAM = "train.py --epochs 6"
@@ -102,7 +102,10 @@ def test_the_larger_budget_is_enough_for_what_is_open():
 
 
 def test_a_change_that_takes_long_to_prepare_asks_for_a_larger_budget():
-    one, allowed = replace(skipped("numeric", 1.1, 1.6), reason=too_long(43.0)), ("exact", "resampled", "numeric")
+    one, allowed = (
+        replace(skipped("numeric", 1.1, 1.6), reason=preparation_too_long_message(43.0)),
+        ("exact", "resampled", "numeric"),
+    )
     (step,) = steps_of(trials=(one,), out_of_budget=True, budget_s=180.0, wall_s=109.0, allowed=allowed)
     assert step.command == f"paceline tune --allow numeric --budget 6m {PROGRAM}"
     assert "1 change had no time" in step.text

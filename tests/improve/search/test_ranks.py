@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.recipe import BASELINE
-from paceline.improve.comparison.model import GOALS, Contest, Until
+from paceline.improve.comparison.model import GOALS, ComparisonSpec, Deadline
 from paceline.improve.search.batch_size import gradient_windows
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.runner import TrialRunner
@@ -48,18 +48,18 @@ def runner(tmp_path_factory):
     (folder / "train.py").write_text(textwrap.dedent(TRAINS))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     made = TrialRunner(command, folder / "trials", folder, GOALS["time"], Budget(total_s=60.0))
-    made.learn(0.02, None, waits=True)
+    made.measure_variation(0.02, None, waits=True)
     return made
 
 
 def test_what_ranks_compute_is_compared_and_their_launcher_computes_nothing(runner):
-    found = runner.prove(THREADS, ["exact"], BASELINE)
+    found = runner.check_equivalence(THREADS, ["exact"], BASELINE)
     assert {check.name for check in found} >= {"samples", "losses", "gradients", "parameters", "steps"}
     assert [check.text for check in found if not check.passed] == []
 
 
 def test_ranks_are_raced_together(runner):
-    race = runner.race(Contest(before=BASELINE, after=THREADS), Until(usual=0.0, promising=0.0, large=0.0))
+    race = runner.compare(ComparisonSpec(before=BASELINE, after=THREADS), Deadline(usual=0.0, promising=0.0, large=0.0))
     assert race.speedup.value > 1.3  # samples wait 2 ms each, 16 ms a batch; four threads wait side by side
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from paceline.core.recipe import BASELINE, Recipe
-from paceline.improve.comparison.model import GOALS, Contest, Until
+from paceline.improve.comparison.model import GOALS, ComparisonSpec, Deadline
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.runner import TrialRunner
 from paceline.improve.trials.blocks import ProgramFailed, ProgramOver, TrialFailed
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.process import TrialProcess
 from paceline.record.read import read_run
 
 # A fault is planted by the recipe itself, so that only the candidate has it, as if a remedy had brought it.
@@ -67,7 +67,7 @@ if __name__ == "__main__":
 """
 )
 
-SOON = Until(usual=0.0, promising=0.0, large=0.0)  # as little time as a race takes
+SOON = Deadline(usual=0.0, promising=0.0, large=0.0)  # as little time as a race takes
 SEEDED_BY_THE_CLOCK = TRAINS.replace("torch.manual_seed(7)", "import time; torch.manual_seed(time.time_ns() % 2**60)")
 
 
@@ -75,7 +75,7 @@ def workshop_of(folder: Path, source: str) -> TrialRunner:
     """A runner for a program whose steps take about 10 ms, twenty an epoch."""
     (folder / "train.py").write_text(textwrap.dedent(source))
     runner = TrialRunner([sys.executable, "train.py"], folder / "trials", folder, GOALS["time"], Budget(total_s=60.0))
-    runner.learn(0.01, 20, waits=False)
+    runner.measure_variation(0.01, 20, waits=False)
     return runner
 
 
@@ -85,7 +85,7 @@ def trains(tmp_path_factory):
 
 
 def failed(runner: TrialRunner, recipe: Recipe, safety: Any = "exact", reference: Recipe = BASELINE) -> set[str]:
-    return {check.name for check in runner.prove(recipe, [safety], reference) if not check.passed}
+    return {check.name for check in runner.check_equivalence(recipe, [safety], reference) if not check.passed}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def test_a_program_that_keeps_its_workers_shuffles_as_it_did(ran, recipe):
 
 def test_a_program_that_is_another_each_time_cannot_be_proven(tmp_path):
     runner = workshop_of(tmp_path, SEEDED_BY_THE_CLOCK)
-    (samples,) = [c for c in runner.prove({"loader": {"num_workers": 2}}, ["exact"], BASELINE) if c.name == "samples"]
+    (samples,) = [
+        c for c in runner.check_equivalence({"loader": {"num_workers": 2}}, ["exact"], BASELINE) if c.name == "samples"
+    ]
     assert not samples.passed
     assert "the inputs of the baseline differ from run to run" in samples.text
 
@@ -223,15 +225,15 @@ while True:
 """
 
 
-def player_of(folder: Path, source: str, recipe: Recipe = BASELINE) -> Player:
+def player_of(folder: Path, source: str, recipe: Recipe = BASELINE) -> TrialProcess:
     (folder / "train.py").write_text(textwrap.dedent(source))
-    return Player([sys.executable, "train.py"], recipe, folder / "trial", {}, folder)
+    return TrialProcess([sys.executable, "train.py"], recipe, folder / "trial", {}, folder)
 
 
 def test_a_program_that_catches_everything_ends_at_a_step_boundary(tmp_path):
     with player_of(tmp_path, CATCHES) as player:
         player.begin()
-        player.play(5, 60.0)
+        player.run_steps(5, 60.0)
         player.end()
         run = read_run(player.folder)
     assert len(run.ranks[0].steps) == 6
@@ -254,7 +256,7 @@ threading.Thread(target=train).start()
 """
     with player_of(tmp_path, source) as player:
         player.begin()
-        assert player.play(5, 60.0).steps == 5
+        assert player.run_steps(5, 60.0).steps == 5
         player.end()
         run = read_run(player.folder)
     assert len(run.ranks[0].steps) == 6
@@ -275,13 +277,13 @@ def test_a_spawned_worker_that_runs_the_whole_script_again(tmp_path):
         pytest.raises(ProgramFailed, match="exited unexpectedly"),
     ):
         player.begin(60.0)
-        player.play(5, 60.0)
+        player.run_steps(5, 60.0)
 
 
 def test_two_epochs_in_a_second_are_measured(tmp_path):
     runner = workshop_of(tmp_path, SOON_OVER)
     runner.watch(BASELINE)
-    race = runner.race(Contest(before=BASELINE, after={"compute": {"num_threads": 1}}), SOON)
+    race = runner.compare(ComparisonSpec(before=BASELINE, after={"compute": {"num_threads": 1}}), SOON)
     assert len(race.rounds[0].pairs) >= 4
     assert race.verdict != "win"
 
@@ -295,13 +297,13 @@ def test_a_program_that_fails_by_itself_now_and_then(tmp_path, fails, ends):
     runner = TrialRunner(
         [sys.executable, "train.py", str(counted)], tmp_path / "trials", tmp_path, GOALS["time"], Budget(total_s=60.0)
     )
-    contest = Contest(before=BASELINE, after={"compute": {"num_threads": 1}})
+    contest = ComparisonSpec(before=BASELINE, after={"compute": {"num_threads": 1}})
     try:
-        runner.learn(0.02, None, waits=False)
+        runner.measure_variation(0.02, None, waits=False)
         if ends is None:
-            assert runner.race(contest, SOON).rounds
+            assert runner.compare(contest, SOON).rounds
         else:
             with pytest.raises(TrialFailed, match=ends):
-                runner.race(contest, SOON)
+                runner.compare(contest, SOON)
     finally:
         counted.unlink(missing_ok=True)

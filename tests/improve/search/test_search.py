@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from paceline.core.recipe import in_words, merged
+from paceline.core.recipe import describe_recipe, merge_recipes
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import named_remedy
-from paceline.improve.comparison.model import Race
-from paceline.improve.comparison.paired_blocks import Round
+from paceline.improve.comparison.model import ComparisonResult
+from paceline.improve.comparison.paired_blocks import ComparisonRound
 from paceline.improve.search import search as tune
-from paceline.improve.search.history import Ledger
+from paceline.improve.search.history import TrialHistory
 from paceline.improve.search.runner import TrialRunner
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,20 +50,20 @@ if __name__ == "__main__":
 FUSED, BF16 = "optimizer.fused=true", "precision.autocast=bf16"
 
 
-def raced(gain: float, verdict: str, earlier: tuple[Round, ...] = ()) -> Race:
-    rounds = [*earlier, Round(warmup=[], pairs=[], over=False)]
+def raced(gain: float, verdict: str, earlier: tuple[ComparisonRound, ...] = ()) -> ComparisonResult:
+    rounds = [*earlier, ComparisonRound(warmup=[], pairs=[], over=False)]
     speedup = Interval(value=gain, low=gain / 1.1, high=gain * 1.1, count=20)
-    return Race(speedup=speedup, saving=None, cpu_ratio=None, rounds=rounds, verdict=verdict)
+    return ComparisonResult(speedup=speedup, saving=None, cpu_ratio=None, rounds=rounds, verdict=verdict)
 
 
 @pytest.fixture
 def search(tmp_path, monkeypatch):
     """Search for changes of a program with races that are played."""
 
-    def searched(program, race):
+    def searched(program, compare):
         (tmp_path / "train.py").write_text(program)
-        monkeypatch.setattr(TrialRunner, "race", race)
-        limits = tune.Limits(
+        monkeypatch.setattr(TrialRunner, "compare", compare)
+        limits = tune.SearchLimits(
             budget_s=60.0,
             trials=30,
             allowed=("exact", "numeric"),
@@ -72,7 +72,9 @@ def search(tmp_path, monkeypatch):
             price_per_hour=None,
         )
         command = [sys.executable, "train.py"]
-        return tune.Search(command, tmp_path / "tunes", tmp_path, limits, Ledger(None, print), lambda _: None).run()
+        return tune.Search(
+            command, tmp_path / "tunes", tmp_path, limits, TrialHistory(None, print), lambda _: None
+        ).run()
 
     return searched
 
@@ -84,14 +86,14 @@ def searched(search):
     def searched(gains: dict[str, float], rounds: int):
         seen = []
 
-        def race(self, contest, until, earlier=()):
-            key = in_words(contest.after)
+        def compare(self, contest, until, earlier=()):
+            key = describe_recipe(contest.after)
             seen.append((key, len(earlier)))
             gain = gains.get(key, 0.99)
             verdict = "no-win" if gain < 1 else "win" if len(earlier) + 1 >= rounds else "undecided"
             return raced(gain, verdict, tuple(earlier))
 
-        return search(PROGRAM, race), seen
+        return search(PROGRAM, compare), seen
 
     return searched
 
@@ -99,8 +101,8 @@ def searched(search):
 def test_the_race_of_a_single_change_goes_on_when_nothing_else_is_left(searched):
     tuned, seen = searched({FUSED: 1.06}, rounds=3)
     assert [earlier for key, earlier in seen if key == FUSED] == [0, 1, 2, 0]  # and once more at the end
-    assert in_words(tuned.best) == FUSED
-    assert [(t.status, t.rounds) for t in tuned.trials if in_words(t.recipe) == FUSED] == [("kept", 3)]
+    assert describe_recipe(tuned.best) == FUSED
+    assert [(t.status, t.rounds) for t in tuned.trials if describe_recipe(t.recipe) == FUSED] == [("kept", 3)]
     assert len({trial.id for trial in tuned.trials}) == len(tuned.trials)
 
 
@@ -108,7 +110,7 @@ def test_it_ends_where_more_rounds_say_nothing(searched):
     tuned, seen = searched({FUSED: 1.06}, rounds=99)
     assert len([key for key, _ in seen if key == FUSED]) == 9
     assert not tuned.best
-    assert [t.status for t in tuned.trials if in_words(t.recipe) == FUSED] == ["undecided"]
+    assert [t.status for t in tuned.trials if describe_recipe(t.recipe) == FUSED] == ["undecided"]
     assert tuned.stopped == "no untried change could give a speed-up of 2% or more"
 
 
@@ -127,14 +129,14 @@ def test_what_was_kept_is_compared_once_more_and_that_figure_is_shown(search):
     """The race that was won is the lucky one of many."""
     contests = []
 
-    def race(self, contest, until, earlier=()):
-        contests.append((in_words(contest.before), in_words(contest.after)))
+    def compare(self, contest, until, earlier=()):
+        contests.append((describe_recipe(contest.before), describe_recipe(contest.after)))
         if contest.after.get("optimizer") != {"fused": True} or contest.before.get("optimizer"):
             return raced(0.9, "no-win")
         return raced(1.5 if contests.count(contests[-1]) == 1 else 1.3, "win")
 
-    tuned = search(PROGRAM, race)
-    assert contests[-1] == (in_words({}), FUSED)
+    tuned = search(PROGRAM, compare)
+    assert contests[-1] == (describe_recipe({}), FUSED)
     assert tuned.speedup.value == 1.3
     assert [trial.speedup.value for trial in tuned.trials if trial.status == "kept"] == [1.5]
 
@@ -143,13 +145,13 @@ def test_what_was_kept_is_compared_once_more_and_that_figure_is_shown(search):
 def test_what_a_second_comparison_does_not_confirm_is_not_kept(search, again, verdict):
     seen = []
 
-    def race(self, contest, until, earlier=()):
+    def compare(self, contest, until, earlier=()):
         if contest.after != {"optimizer": {"fused": True}}:
             return raced(0.9, "no-win")
         seen.append(contest)
         return raced(1.5, "win") if len(seen) == 1 else raced(again, verdict)
 
-    tuned = search(PROGRAM, race)
+    tuned = search(PROGRAM, compare)
     assert (len(seen), tuned.best, tuned.speedup) == (2, {}, None)
     (trial,) = [trial for trial in tuned.trials if trial.recipe == {"optimizer": {"fused": True}}]
     assert trial.status == verdict
@@ -168,7 +170,7 @@ def test_two_that_are_undecided_are_tried_together_first(searched):
 def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(search):
     tried = []
 
-    def race(self, contest, until, earlier=()):
+    def compare(self, contest, until, earlier=()):
         before, after = (one.get("loader", {}).get("threads") for one in (contest.before, contest.after))
         if contest.before == {} and tried:
             return raced(2.0, "win")  # what was kept, once more
@@ -177,7 +179,7 @@ def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(se
         tried.append(after)
         return raced(2.0, "win") if len(tried) == 1 else raced(1.08 if len(tried) == 2 else 0.97, "undecided")
 
-    tuned = search(WAITS, race)
+    tuned = search(WAITS, compare)
     assert len(tried) >= 2
     assert tuned.best["loader"]["threads"] == tried[1]
     first, second = [trial for trial in tuned.trials if trial.status == "kept"]
@@ -190,22 +192,22 @@ def test_of_the_values_of_a_proven_setting_the_one_that_measured_best_is_kept(se
 
 def test_what_was_skipped_is_predicted_for_what_is_kept_by_then(search):
     """Workers take the wait away that threads were expected to take away."""
-    race = lambda self, contest, until, earlier=(): raced(2.0, "win") if not contest.before else raced(0.9, "no-win")  # noqa: E731
-    tuned = search(WAITS, race)
-    assert in_words(tuned.best)
+    compare = lambda self, contest, until, earlier=(): raced(2.0, "win") if not contest.before else raced(0.9, "no-win")  # noqa: E731
+    tuned = search(WAITS, compare)
+    assert describe_recipe(tuned.best)
     skipped = [trial for trial in tuned.trials if trial.status == "skipped"]
-    assert all(trial.predicted is None or merged(tuned.best, trial.recipe) == trial.recipe for trial in skipped)
+    assert all(trial.predicted is None or merge_recipes(tuned.best, trial.recipe) == trial.recipe for trial in skipped)
     assert len({trial.id for trial in tuned.trials}) == len(tuned.trials)
 
 
 def test_the_change_that_a_run_proposes_is_tried_first(search):
     tried = []
 
-    def race(self, contest, until, earlier=()):
+    def compare(self, contest, until, earlier=()):
         tried.append(contest.after.get("loader", {}))
         return raced(0.9, "no-win")
 
-    tuned = search(WAITS, race)
+    tuned = search(WAITS, compare)
     proposed = named_remedy(tuned.before)
     assert proposed == "loader.workers"
     assert "num_workers" in tried[0]

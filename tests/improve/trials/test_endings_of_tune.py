@@ -16,7 +16,7 @@ import pytest
 from paceline.cli.tune import _claimed_name, _write_recipe
 from paceline.core.errors import EnvironmentFault
 from paceline.improve.trials.blocks import ProgramFailed, TrialFailed
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.process import TrialProcess
 
 TRAINS = """
 import os, signal, subprocess, sys, time
@@ -47,19 +47,20 @@ while True:
     optimizer.step()
 """
 
-# Two players, as in a race: the one is stopped while the other goes on.
+# Two trial processes, as in a comparison: one is stopped while the other goes on.
 CONDUCTS = """
 import sys
 from pathlib import Path
-from paceline.improve.trials.processes import as_ctrl_c
-from paceline.improve.trials.process import Player
-with as_ctrl_c():
+from paceline.improve.trials.processes import signals_as_interrupt
+from paceline.improve.trials.process import TrialProcess
+with signals_as_interrupt():
     command, here = [sys.executable, "train.py"], Path.cwd()
-    with Player(command, {}, here / "one", {}, here) as first, Player(command, {}, here / "two", {}, here) as second:
+    with TrialProcess(command, {}, here / "one", {}, here) as first, \\
+            TrialProcess(command, {}, here / "two", {}, here) as second:
         first.begin()
         second.begin()
         print("begun", flush=True)
-        second.play(10**6, 600.0)
+        second.run_steps(10**6, 600.0)
 """
 
 
@@ -190,31 +191,31 @@ def test_no_process_is_left_of_a_race(folder, signals):
     ],
 )
 def test_a_trial_that_does_not_come_back(folder, how, kind, words):
-    with Player([sys.executable, "train.py", how], {}, folder / "trial", {}, folder) as player:
+    with TrialProcess([sys.executable, "train.py", how], {}, folder / "trial", {}, folder) as player:
         player.begin()
         with pytest.raises(kind, match=words):
-            player.play(20, 3.0)
+            player.run_steps(20, 3.0)
     assert gone(folder)
 
 
 def test_what_a_program_starts_and_writes_goes_with_its_trial(folder):
-    with Player([sys.executable, "train.py", "starts"], {}, folder / "trial", {}, folder) as player:
+    with TrialProcess([sys.executable, "train.py", "starts"], {}, folder / "trial", {}, folder) as player:
         player.begin()
         started = player._processes()
         assert len(started) >= 4
         assert comes_true(lambda: all_stand_still(started))  # they take no time from the other either
         assert [state_of(pid) for pid in started].count("T") >= 3  # the shell may end meanwhile
     assert {state_of(pid) for pid in started} <= {"", "Z"}  # whose parent has only not asked yet
-    with Player([sys.executable, "train.py", "writes"], {}, folder / "trial", {}, folder) as player:
+    with TrialProcess([sys.executable, "train.py", "writes"], {}, folder / "trial", {}, folder) as player:
         player.begin()
-        player.play(5, 60.0)
+        player.run_steps(5, 60.0)
         assert list((folder / "trial" / "scratch").rglob("checkpoint"))
     assert not list((folder / "trial").rglob("checkpoint"))
     assert not (folder / "checkpoint").exists()
 
 
 def test_what_is_started_while_it_is_stopped_is_stopped_too(folder):
-    with Player([sys.executable, "train.py", "goes on starting"], {}, folder / "trial", {}, folder) as player:
+    with TrialProcess([sys.executable, "train.py", "goes on starting"], {}, folder / "trial", {}, folder) as player:
         player.begin()
         for _ in range(20):
             player.resume()
@@ -249,7 +250,7 @@ def test_a_command_that_is_not_there(folder):
 def test_a_trial_that_cannot_begin_is_a_failed_trial(folder):
     (folder / "trial").write_text("a file")
     with pytest.raises(TrialFailed, match="a trial cannot start in .*trial"):
-        Player([sys.executable, "train.py"], {}, folder / "trial", {}, folder)
+        TrialProcess([sys.executable, "train.py"], {}, folder / "trial", {}, folder)
 
 
 def test_two_searches_that_end_at_once_do_not_take_each_others_name(folder, monkeypatch):

@@ -7,11 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from paceline.improve.comparison.paired_blocks import Pair, undisturbed
+from paceline.improve.comparison.paired_blocks import BlockPair, fair_pairs
 from paceline.improve.comparison.statistics import speed_up
 from paceline.improve.trials import gpus as gpu_blocks
-from paceline.improve.trials.blocks import Block
-from paceline.improve.trials.gpus import GpuMemory, GpuSampler, GpuState, NvmlReader, fit_together, summarize, unsteady
+from paceline.improve.trials.blocks import StepBlock
+from paceline.improve.trials.gpus import (
+    GpuMemory,
+    GpuSampler,
+    GpuState,
+    NvmlReader,
+    pairs_with_changed_clocks,
+    processes_that_fit,
+    summarize,
+)
 from paceline.monitor.gauges.nvml import NvmlFault
 
 GIB = float(1 << 30)
@@ -30,44 +38,46 @@ def pairs_of(*clocks: tuple[float | None, float | None]) -> list[tuple[GpuState,
 
 def test_as_many_pairs_are_left_out_on_each_side():
     alike = [(1900.0, 1900.0)] * 5
-    assert unsteady(pairs_of(*alike, (1900.0, 1500.0), (1500.0, 1900.0))) == {5, 6}
-    assert unsteady(pairs_of(*alike, (1900.0, 1500.0), (1900.0, 1400.0), (1500.0, 1900.0))) == {6, 7}
+    assert pairs_with_changed_clocks(pairs_of(*alike, (1900.0, 1500.0), (1500.0, 1900.0))) == {5, 6}
+    assert pairs_with_changed_clocks(pairs_of(*alike, (1900.0, 1500.0), (1900.0, 1400.0), (1500.0, 1900.0))) == {6, 7}
 
 
 def test_clocks_that_the_candidate_lowers_belong_to_its_result():
-    assert unsteady(pairs_of(*[(1900.0, 1900.0)] * 5, (1900.0, 1500.0), (1900.0, 1400.0))) == set()
-    assert unsteady(pairs_of(*[(1900.0, 1600.0)] * 7)) == set()
+    assert pairs_with_changed_clocks(pairs_of(*[(1900.0, 1900.0)] * 5, (1900.0, 1500.0), (1900.0, 1400.0))) == set()
+    assert pairs_with_changed_clocks(pairs_of(*[(1900.0, 1600.0)] * 7)) == set()
 
 
 def test_a_drift_that_both_blocks_share_leaves_no_pair_out():
-    assert unsteady(pairs_of(*[(1900.0 - 50 * i, 1895.0 - 50 * i) for i in range(8)])) == set()
+    assert pairs_with_changed_clocks(pairs_of(*[(1900.0 - 50 * i, 1895.0 - 50 * i) for i in range(8)])) == set()
 
 
 def test_unknown_clocks_leave_no_pair_out():
-    assert unsteady([(None, None)] * 5) == set()
-    assert unsteady(pairs_of(*[(None, 1900.0)] * 5)) == set()
-    assert unsteady(pairs_of((1900.0, 1500.0), (1500.0, 1900.0))) == set()  # too few to know what is usual
+    assert pairs_with_changed_clocks([(None, None)] * 5) == set()
+    assert pairs_with_changed_clocks(pairs_of(*[(None, 1900.0)] * 5)) == set()
+    assert (
+        pairs_with_changed_clocks(pairs_of((1900.0, 1500.0), (1500.0, 1900.0))) == set()
+    )  # too few to know what is usual
 
 
-def block(seconds: float, clock: float | None) -> Block:
+def block(seconds: float, clock: float | None) -> StepBlock:
     gpu = None if clock is None else state(clock)
-    return Block(steps=10, seconds=seconds, cpu_s=0.1, other_cores=0.0, gpu=gpu)
+    return StepBlock(steps=10, seconds=seconds, cpu_s=0.1, other_cores=0.0, gpu=gpu)
 
 
 def test_pairs_under_changed_clocks_are_set_aside():
     clocks = [*[(1900.0, 1900.0)] * 5, (1900.0, 1500.0), (1500.0, 1900.0)]
-    pairs = [Pair(baseline=block(1.0, a), candidate=block(0.5, b)) for a, b in clocks]
-    assert undisturbed(pairs) == pairs[:5]
+    pairs = [BlockPair(baseline=block(1.0, a), candidate=block(0.5, b)) for a, b in clocks]
+    assert fair_pairs(pairs) == pairs[:5]
 
 
 # -- simulated comparisons ------------------------------------------------------------------------------
 
 
-def simulated(kind: str, rng: np.random.Generator, pairs: int = 24) -> list[Pair]:
+def simulated(kind: str, rng: np.random.Generator, pairs: int = 24) -> list[BlockPair]:
     """A candidate that needs 1/1.1 of the cycles; blocks of 0.6 s in the order ABBA, on a GPU whose clock drifts."""
     found, clock, at_s = [], 1.0, 0.0
     for number in range(pairs):
-        blocks: dict[bool, Block] = {}
+        blocks: dict[bool, StepBlock] = {}
         for candidate in (False, True) if number % 2 == 0 else (True, False):
             if kind == "warms up":
                 clock = 0.8 + 0.2 * math.exp(-at_s / 6)
@@ -78,7 +88,7 @@ def simulated(kind: str, rng: np.random.Generator, pairs: int = 24) -> list[Pair
             seconds = 0.6 / clock * (1 / 1.1 if candidate else 1.0) * math.exp(rng.normal(0, 0.01))
             blocks[candidate] = block(seconds, 1900.0 * clock * math.exp(rng.normal(0, 0.003)))
             at_s += seconds
-        found.append(Pair(baseline=blocks[False], candidate=blocks[True]))
+        found.append(BlockPair(baseline=blocks[False], candidate=blocks[True]))
     return found
 
 
@@ -95,7 +105,7 @@ def test_the_interval_seldom_misses_the_truth_under_drifting_clocks(kind):
     rng, truth, missed = np.random.default_rng(1), truth_of(kind), 0
     for _ in range(200):
         pairs = simulated(kind, rng)
-        looks = [interval(undisturbed(pairs[:n])) for n in range(4, len(pairs) + 1, 2)]
+        looks = [interval(fair_pairs(pairs[:n])) for n in range(4, len(pairs) + 1, 2)]
         missed += any(not look.low <= truth <= look.high for look in looks)
     assert missed <= 10
 
@@ -104,7 +114,7 @@ def test_setting_pairs_aside_makes_the_interval_narrower_where_clocks_jump():
     rng, widths = np.random.default_rng(2), ([], [])
     for _ in range(60):
         pairs = simulated("jumps", rng)
-        for each, chosen in zip(widths, (undisturbed(pairs), pairs)):
+        for each, chosen in zip(widths, (fair_pairs(pairs), pairs)):
             found = interval(chosen)
             each.append(math.log(found.high / found.low))
     assert np.median(widths[0]) < 0.8 * np.median(widths[1])
@@ -112,7 +122,7 @@ def test_setting_pairs_aside_makes_the_interval_narrower_where_clocks_jump():
 
 def test_a_gain_is_not_larger_because_the_candidate_throttles():
     rng = np.random.default_rng(3)
-    gains = [interval(undisturbed(simulated("caused", rng))).value for _ in range(100)]
+    gains = [interval(fair_pairs(simulated("caused", rng))).value for _ in range(100)]
     assert abs(np.mean(gains) / truth_of("caused") - 1) < 0.01
 
 
@@ -168,9 +178,9 @@ def test_an_idle_gpu_says_nothing_about_clocks():
 
 
 def test_several_blocks_have_a_range():
-    found = gpu_blocks.over_blocks([None, state(1500.0), state(None), state(1900.0)])
+    found = gpu_blocks.range_over_blocks([None, state(1500.0), state(None), state(1900.0)])
     assert (found.sm_clock_low_mhz, found.sm_clock_high_mhz, found.temperature_c) == (1500.0, 1900.0, 60.0)
-    assert gpu_blocks.over_blocks([None]) is None
+    assert gpu_blocks.range_over_blocks([None]) is None
 
 
 # -- memory ---------------------------------------------------------------------------------------------
@@ -180,8 +190,8 @@ def test_several_blocks_have_a_range():
 def test_a_second_process_needs_room(used_gib, fitting):
     gpu = GpuMemory(uuid="a", free_bytes=(80 - used_gib) * GIB, total_bytes=80 * GIB)
     roomy = GpuMemory(uuid="b", free_bytes=79 * GIB, total_bytes=80 * GIB)
-    assert fit_together([roomy, gpu]) == fitting
+    assert processes_that_fit([roomy, gpu]) == fitting
 
 
 def test_a_program_without_gpus_has_no_limit():
-    assert fit_together([]) > 100
+    assert processes_that_fit([]) > 100

@@ -17,8 +17,8 @@ from paceline.improve.comparison.model import GOALS
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.runner import TrialRunner, watch_baseline
 from paceline.improve.trials.blocks import TrialFailed
-from paceline.improve.trials.isolation import Isolation, isolation_for, peers_of
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.isolation import Isolation, isolation_for, network_peers
+from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess.sandbox.namespaces import own_addresses
 
 PROGRAM = """
@@ -98,8 +98,8 @@ def kernel_isolation(folder: Path) -> Isolation:
     return found
 
 
-def player(folder: Path, isolation: Isolation, name: str = "one") -> Player:
-    return Player([sys.executable, "train.py"], BASELINE, folder / "trials" / name, {}, folder, isolation)
+def player(folder: Path, isolation: Isolation, name: str = "one") -> TrialProcess:
+    return TrialProcess([sys.executable, "train.py"], BASELINE, folder / "trials" / name, {}, folder, isolation)
 
 
 def untouched(folder: Path) -> bool:
@@ -117,10 +117,10 @@ def test_the_kernel_holds_what_subprocesses_and_c_code_do(folder, service):
     with player(folder, isolation) as one, player(folder, isolation, "two") as two:  # the same port twice
         one.begin()
         two.begin()
-        one.play(3, 30.0)
+        one.run_steps(3, 30.0)
         assert not left_in_shared_memory()
         said = (one.folder / "output.txt").read_text()
-        peers = peers_of(one.folder)
+        peers = network_peers(one.folder)
     assert "connected" not in said
     assert "False bad" in said  # what it did is there for itself
     assert untouched(folder) and service.visits == visits
@@ -143,7 +143,7 @@ def test_without_the_kernel_connections_of_python_are_refused_and_shared_memory_
     assert "os.system" in in_python.in_words()
     with player(folder, in_python) as one:
         one.begin()
-        peers = peers_of(one.folder)
+        peers = network_peers(one.folder)
         assert left_in_shared_memory()
     assert not left_in_shared_memory()
     assert service.visits == visits

@@ -8,7 +8,7 @@ import textwrap
 from types import SimpleNamespace
 
 from paceline.core.recipe import BASELINE
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess.settings.trial import step_control
 
 LAGS = """
@@ -38,10 +38,10 @@ while True:
 
 def test_the_seconds_of_a_block_are_those_of_the_device(tmp_path):
     (tmp_path / "train.py").write_text(textwrap.dedent(LAGS))
-    with Player([sys.executable, "train.py"], BASELINE, tmp_path / "trial", dict(os.environ), tmp_path) as player:
+    with TrialProcess([sys.executable, "train.py"], BASELINE, tmp_path / "trial", dict(os.environ), tmp_path) as player:
         player.begin()
-        player.play(1, 60.0)
-        blocks = [player.play(10, 60.0) for _ in range(2)]
+        player.run_steps(1, 60.0)
+        blocks = [player.run_steps(10, 60.0) for _ in range(2)]
     assert all(block.seconds >= 9 * 0.05 for block in blocks)
 
 

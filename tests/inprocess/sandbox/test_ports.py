@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess.sandbox.ports import free_port, is_here, own_port, stands_for
 
 TRAINS = """
@@ -46,7 +46,7 @@ def test_two_trials_of_a_program_that_names_its_port(launcher, tmp_path):
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINS))
     port = str(free_port())
     command = [sys.executable, *(word.replace("PORT", port) for word in launcher), "train.py", port]
-    one, other = (Player(command, {}, tmp_path / name, {}, tmp_path) for name in ("one", "other"))
+    one, other = (TrialProcess(command, {}, tmp_path / name, {}, tmp_path) for name in ("one", "other"))
     with one, other:
         one.begin()
         other.begin()

@@ -2,7 +2,7 @@
 
 Copies need memory on the host (on GPUs: `trials.gpus`), and a program that can run twice: no fixed port, no card for
 one process alone. Where that is not so, both sides make the same steps, after the same warm-up steps, each in a process
-that has the machine for itself (`RestartedPlayer`). A pair of blocks then is a pair of processes, so the scatter
+that has the machine for itself (`RestartedProcess`). A pair of blocks then is a pair of processes, so the scatter
 between processes is part of the noise of a pair.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 from paceline.core.recipe import Recipe
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
-from paceline.improve.comparison.model import Contest, Until
+from paceline.improve.comparison.model import ComparisonSpec, Deadline
 from paceline.improve.comparison.paired_blocks import RoundLimits
-from paceline.improve.trials.blocks import BaselineFailed, Block, ProgramFailed, ProgramOver, TrialFailed
-from paceline.improve.trials.process import READY_S, Player
+from paceline.improve.trials.blocks import BaselineFailed, ProgramFailed, ProgramOver, StepBlock, TrialFailed
+from paceline.improve.trials.process import READY_S, TrialProcess
 
 LEAST_ROUND_S, _ROUND_S = 5.0, 25.0
 _PATIENCE_S = 60.0  # with what does not begin
@@ -33,25 +33,27 @@ _WARMUP_STEPS = 5  # before each block, at least
 _LEAST_PAIRS = 4  # for which there is time in a round, whatever the budget
 
 
-def limits_of(contest: Contest, until: Until, *, step_s: float, block_s: float, total: int) -> RoundLimits:
+def side_by_side_limits(
+    spec: ComparisonSpec, deadline: Deadline, *, step_s: float, block_s: float, total: int
+) -> RoundLimits:
     """Return how a round is cut in which both sides live at the same time.
 
     Args:
-        contest: The two recipes.
-        until: When the comparison has to end.
+        spec: The two recipes.
+        deadline: When the comparison has to end.
         step_s: Seconds of a step of the baseline, about.
         block_s: Seconds of a block, about.
         total: Steps of the whole program; 0 if that is not known.
     """
-    now, warmup_s = time.monotonic(), 2 * contest.warmup_steps * step_s
+    now, warmup_s = time.monotonic(), 2 * spec.warmup_steps * step_s
     return RoundLimits(
         step_s=step_s,
         block_s=block_s,
         most_steps=max(1, total // _BLOCKS) if total else _ANY,
-        warmup_steps=contest.warmup_steps,
-        budget_s=max(LEAST_ROUND_S, min(_ROUND_S, until.usual - now)) + warmup_s,
-        most_s=max(LEAST_ROUND_S, until.promising - now) + warmup_s,
-        large_s=max(LEAST_ROUND_S, until.large - now) + warmup_s,
+        warmup_steps=spec.warmup_steps,
+        budget_s=max(LEAST_ROUND_S, min(_ROUND_S, deadline.usual - now)) + warmup_s,
+        most_s=max(LEAST_ROUND_S, deadline.promising - now) + warmup_s,
+        large_s=max(LEAST_ROUND_S, deadline.large - now) + warmup_s,
     )
 
 
@@ -72,29 +74,29 @@ def free_bytes() -> float | None:
     return available_bytes(LocalFiles())
 
 
-def begin_under(player: Player, recipe: Recipe, until: Until, start_s: float) -> None:
+def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadline, start_s: float) -> None:
     """Wait for the first step: compiling may take all the time there is, all else what it took before.
 
     Args:
-        player: The program under a recipe.
+        process: The program under a recipe.
         recipe: The recipe.
-        until: When the comparison has to end.
+        deadline: When the comparison has to end.
         start_s: Seconds until the first step of the baseline.
     """
     if "compile" not in recipe.get("compute", {}):
-        player.begin(min(READY_S, _PATIENCE_S + 20 * start_s))
+        process.begin(min(READY_S, _PATIENCE_S + 20 * start_s))
         return
-    left_s = until.promising + until.begins_s - time.monotonic()
+    left_s = deadline.promising + deadline.startup_s - time.monotonic()
     patience_s = max(LEAST_ROUND_S + 2 * start_s, min(READY_S, left_s))
     try:
-        player.begin(patience_s)
+        process.begin(patience_s)
     except (ProgramFailed, ProgramOver):
         raise
     except TrialFailed as error:
         raise TrialFailed(f"compiling the model took longer than the available {patience_s:.0f} s") from error
 
 
-def fails_beside_itself(started: Callable[[], Player]) -> bool:
+def cannot_run_twice(started: Callable[[], TrialProcess]) -> bool:
     """Say whether a second copy of the unchanged program fails to begin while a first one lives.
 
     Args:
@@ -102,27 +104,27 @@ def fails_beside_itself(started: Callable[[], Player]) -> bool:
     """
     with started() as first:
         first.begin()
-        return not any(_begins(started) for _ in range(_ATTEMPTS))
+        return not any(_starts(started) for _ in range(_ATTEMPTS))
 
 
-def _begins(started: Callable[[], Player]) -> bool:
-    with started() as player:
+def _starts(started: Callable[[], TrialProcess]) -> bool:
+    with started() as process:
         try:
-            player.begin()
+            process.begin()
         except ProgramFailed:
             return False
     return True
 
 
-def blamed(error: ProgramFailed, baseline: Player, timeout_s: float) -> ProgramFailed:
+def attribute_failure(error: ProgramFailed, baseline: TrialProcess, timeout_s: float) -> ProgramFailed:
     """Return an error as one of the unchanged program, if that has failed too or does so in its next steps."""
-    failed = error if baseline.has_failed else _fault_of(baseline, timeout_s)
+    failed = error if baseline.has_failed else _baseline_failure(baseline, timeout_s)
     return error if failed is None else BaselineFailed(f"the unchanged program fails too: {failed}")
 
 
-def _fault_of(baseline: Player, timeout_s: float) -> ProgramFailed | None:
+def _baseline_failure(baseline: TrialProcess, timeout_s: float) -> ProgramFailed | None:
     try:
-        baseline.play(baseline.last_steps, timeout_s)
+        baseline.run_steps(baseline.last_steps, timeout_s)
     except ProgramFailed as error:
         return error
     except ProgramOver:
@@ -130,34 +132,38 @@ def _fault_of(baseline: Player, timeout_s: float) -> ProgramFailed | None:
     return None
 
 
-def restarted_limits(contest: Contest, until: Until, *, step_s: float, start_s: float, total: int) -> RoundLimits:
+def restarted_limits(
+    spec: ComparisonSpec, deadline: Deadline, *, step_s: float, start_s: float, total: int
+) -> RoundLimits:
     """Return how a round is cut in which each block has a process of its own.
 
     Args:
-        contest: The two recipes.
-        until: When the comparison has to end.
+        spec: The two recipes.
+        deadline: When the comparison has to end.
         step_s: Seconds of a step of the baseline, about.
         start_s: Seconds until its first step.
         total: Steps of the whole program; 0 if that is not known.
     """
-    warmup = max(_WARMUP_STEPS, contest.warmup_steps)
+    warmup = max(_WARMUP_STEPS, spec.warmup_steps)
     least_s = _LEAST_PAIRS * 2 * (start_s + warmup * step_s + _BLOCK_S)
     return RoundLimits(
         step_s=step_s,
         block_s=_BLOCK_S,
         most_steps=max(1, total - warmup - 1) if total else _ANY,
         warmup_steps=0,
-        budget_s=max(least_s, until.usual - time.monotonic()),
-        most_s=max(least_s, until.promising - time.monotonic()),
-        large_s=max(least_s, until.large - time.monotonic()),
+        budget_s=max(least_s, deadline.usual - time.monotonic()),
+        most_s=max(least_s, deadline.promising - time.monotonic()),
+        large_s=max(least_s, deadline.large - time.monotonic()),
         warm=True,
     )
 
 
-class RestartedPlayer:
+class RestartedProcess:
     """Plays each block in a new process, which ends with it."""
 
-    def __init__(self, made: Callable[[], Player], begin: Callable[[Player], Any], warmup_steps: int) -> None:
+    def __init__(
+        self, made: Callable[[], TrialProcess], begin: Callable[[TrialProcess], Any], warmup_steps: int
+    ) -> None:
         """Prepare; nothing is started yet.
 
         Args:
@@ -170,15 +176,15 @@ class RestartedPlayer:
         self._warmup_steps = max(_WARMUP_STEPS, warmup_steps)
         self.folder = Path()  # of the process that was started last
 
-    def play(self, steps: int, timeout_s: float, *, pause: bool = True) -> Block:
+    def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
         """Start the program, let it warm up and make so many steps, and end it.
 
         Raises:
             ProgramOver: It came to its end before.
             TrialFailed: It hung, or failed.
         """
-        with self._made() as player:
-            self.folder = player.folder
-            self._begin(player)
-            player.play(self._warmup_steps, timeout_s)
-            return player.play(steps, timeout_s, pause=pause)
+        with self._made() as process:
+            self.folder = process.folder
+            self._begin(process)
+            process.run_steps(self._warmup_steps, timeout_s)
+            return process.run_steps(steps, timeout_s, pause=pause)

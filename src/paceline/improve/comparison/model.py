@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline.core.recipe import Recipe
 from paceline.core.statistics import Interval
-from paceline.improve.comparison.paired_blocks import Pair, Round
+from paceline.improve.comparison.paired_blocks import BlockPair, ComparisonRound
 from paceline.improve.comparison.statistics import Values
 
 Aim = Literal["time", "memory"]
@@ -25,7 +25,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class ComparisonSpec:
     """Which recipe is held against which."""
 
     before: Recipe
@@ -35,28 +35,28 @@ class Contest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Until:
+class Deadline:
     """When a race has to end, on the monotonic clock."""
 
     usual: float
     promising: float  # where it looks like a win, but is not certain yet
     large: float  # where it looks like a large win
-    begins_s: float = 0.0  # later than that, where the second takes so long to begin
+    startup_s: float = 0.0  # later than that, where the second takes so long to begin
 
-    def later(self, begun: float, start_s: float) -> Until:
+    def later(self, begun: float, start_s: float) -> Deadline:
         """Return the same for what began before now, and would have taken so long without what is tried."""
-        late_s = min(self.begins_s, max(0.0, time.monotonic() - begun - start_s))
+        late_s = min(self.startup_s, max(0.0, time.monotonic() - begun - start_s))
         return replace(self, usual=self.usual + late_s, promising=self.promising + late_s, large=self.large + late_s)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Race:
+class ComparisonResult:
     """A recipe against another, over some rounds."""
 
     speedup: Interval
     saving: Interval | None  # of memory, as a factor; None: not measured
     cpu_ratio: float | None
-    rounds: Sequence[Round]
+    rounds: Sequence[ComparisonRound]
     verdict: str  # win, no-win, slow (less memory for far more time), undecided
 
     @property
@@ -78,21 +78,21 @@ class Goal:
 
     aim: Aim
     worth: float  # factor below which a gain is not worth having
-    values: Callable[[Pair], Values | None]  # what is to become less, of both; None: not measured
+    values: Callable[[BlockPair], Values | None]  # what is to become less, of both; None: not measured
     scatter: float | None  # of it between processes, standard deviation of the log; None: as found for time
 
 
-def seconds(pair: Pair) -> Values:
+def block_seconds(pair: BlockPair) -> Values:
     """Return the wall time of the baseline and of the candidate."""
     return pair.baseline.seconds, pair.candidate.seconds
 
 
-def peaks(pair: Pair) -> Values | None:
+def peak_bytes_of(pair: BlockPair) -> Values | None:
     """Return the most memory that both needed at once, in bytes."""
     before, after = pair.baseline.peak_bytes, pair.candidate.peak_bytes
     return (before, after) if before and after else None
 
 
-TIME = Goal(aim="time", worth=1.02, values=seconds, scatter=None)
-MEMORY = Goal(aim="memory", worth=1.05, values=peaks, scatter=0.01)
+TIME = Goal(aim="time", worth=1.02, values=block_seconds, scatter=None)
+MEMORY = Goal(aim="memory", worth=1.05, values=peak_bytes_of, scatter=0.01)
 GOALS: Mapping[str, Goal] = {"time": TIME, "memory": MEMORY, "cost": TIME}  # the same machine for less time costs less

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from paceline.core.statistics import Interval
-from paceline.improve.comparison.statistics import LARGE, decided, wants_processes
-from paceline.improve.trials.blocks import Block, ProgramOver
-from paceline.improve.trials.gpus import unsteady
-from paceline.improve.trials.process import Player
+from paceline.improve.comparison.statistics import LARGE, needs_new_processes, verdict_so_far
+from paceline.improve.trials.blocks import ProgramOver, StepBlock
+from paceline.improve.trials.gpus import pairs_with_changed_clocks
+from paceline.improve.trials.process import TrialProcess
 
 SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
 MOST_BLOCK_S = 3.0  # of the slower
@@ -43,21 +43,21 @@ _ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs ar
 _FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 
 
-class Playing(Protocol):
+class BlockRunner(Protocol):
     """One side of a comparison: the program under a recipe, in one process for all blocks or in a new one for each."""
 
     folder: Path
 
-    def play(self, steps: int, timeout_s: float, *, pause: bool = True) -> Block:
+    def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
         """Let the program make so many optimizer steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class BlockPair:
     """The same steps under both."""
 
-    baseline: Block
-    candidate: Block
+    baseline: StepBlock
+    candidate: StepBlock
 
     @property
     def other_cores(self) -> float:
@@ -66,11 +66,11 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class ComparisonRound:
     """One process of each, played in turn."""
 
-    warmup: Sequence[Pair]
-    pairs: Sequence[Pair]
+    warmup: Sequence[BlockPair]
+    pairs: Sequence[BlockPair]
     over: bool  # the program came to its end
 
     @property
@@ -79,9 +79,9 @@ class Round:
         return sum(p.baseline.steps for p in [*self.warmup, *self.pairs])
 
     @property
-    def fair(self) -> Sequence[Pair]:
+    def fair(self) -> Sequence[BlockPair]:
         """The pairs that count."""
-        return undisturbed(self.pairs)
+        return fair_pairs(self.pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class RoundLimits:
     warm: bool = False  # whether each block begins warm, because its process made other steps before
 
 
-def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
+def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
     """Return the pairs that nobody disturbed, or all where most were; their seconds are those of steps in the long run.
 
     Pairs under changed clocks of a GPU are left out too (`trials.gpus`).
@@ -106,19 +106,21 @@ def undisturbed(pairs: Sequence[Pair]) -> list[Pair]:
     Returns:
         None of the pairs, if the batches of one of both were all made before.
     """
-    factors = long_run([p.baseline for p in pairs]), long_run([p.candidate for p in pairs])
+    factors = queue_factor([p.baseline for p in pairs]), queue_factor([p.candidate for p in pairs])
     if math.inf in factors:
         return []
-    changed = unsteady([(p.baseline.gpu, p.candidate.gpu) for p in pairs])
+    changed = pairs_with_changed_clocks([(p.baseline.gpu, p.candidate.gpu) for p in pairs])
     quiet = [p for i, p in enumerate(pairs) if p.other_cores <= _BUSY_CORES and i not in changed]
     some = quiet if 2 * len(quiet) >= len(pairs) else pairs
     return [
-        Pair(baseline=_longer(pair.baseline, factors[0]), candidate=_longer(pair.candidate, factors[1]))
+        BlockPair(
+            baseline=_scale_seconds(pair.baseline, factors[0]), candidate=_scale_seconds(pair.candidate, factors[1])
+        )
         for pair in some
     ]
 
 
-def long_run(blocks: Sequence[Block]) -> float:
+def queue_factor(blocks: Sequence[StepBlock]) -> float:
     """Return how many times longer steps take when no batch was made before; infinite if all were.
 
     A queue that became longer says nothing: training was the slower of the two.
@@ -128,7 +130,7 @@ def long_run(blocks: Sequence[Block]) -> float:
     return steps / (steps - queued) if queued < steps else math.inf if steps else 1.0
 
 
-def _longer(block: Block, factor: float) -> Block:
+def _scale_seconds(block: StepBlock, factor: float) -> StepBlock:
     return replace(block, seconds=block.seconds * factor)
 
 
@@ -136,89 +138,93 @@ Outlook = Literal["open", "promising", "large"]  # what a comparison that is not
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judges:
+class StoppingRule:
     """What decides that a round has gone on for long enough, by the pairs that count so far."""
 
-    enough: Callable[[Sequence[Pair]], bool]
-    outlook: Callable[[Sequence[Pair]], Outlook]
+    enough: Callable[[Sequence[BlockPair]], bool]
+    outlook: Callable[[Sequence[BlockPair]], Outlook]
 
 
-def play_round(baseline: Playing, candidate: Playing, limits: RoundLimits, judges: Judges) -> Round:
+def run_round(
+    baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits, rule: StoppingRule
+) -> ComparisonRound:
     """Let both play in turn until that is enough, the program is over, or time is up.
 
     Args:
         baseline: The program as it is.
         candidate: The same under a recipe.
         limits: How long blocks and the round are.
-        judges: Say when that is enough, and what more time may show.
+        rule: Say when that is enough, and what more time may show.
     """
     begun = time.monotonic()
     patience_s = {"open": limits.budget_s, "promising": limits.most_s, "large": max(limits.most_s, limits.large_s)}
-    warm: list[Pair] = []
-    pairs: list[Pair] = []
-    for pair in _played(baseline, candidate, limits):
+    warm: list[BlockPair] = []
+    pairs: list[BlockPair] = []
+    for pair in _run_pairs(baseline, candidate, limits):
         if pair is None:
-            return Round(warmup=warm, pairs=pairs, over=True)
+            return ComparisonRound(warmup=warm, pairs=pairs, over=True)
         early = sum(p.baseline.steps for p in [*warm, pair]) <= limits.warmup_steps
-        unsettled = not limits.warm and len(warm) < _MOST_WARMUP and not _settled([*warm, pair])
-        if early or (not pairs and (unsettled or _lives_on_queue(pair))):
+        unsettled = not limits.warm and len(warm) < _MOST_WARMUP and not _warmed_up([*warm, pair])
+        if early or (not pairs and (unsettled or _fed_from_queue(pair))):
             warm.append(pair)
         else:
             pairs.append(pair)
-        if pairs and judges.enough(undisturbed(pairs)):
+        if pairs and rule.enough(fair_pairs(pairs)):
             break
-        if time.monotonic() - begun > patience_s[judges.outlook(undisturbed(pairs))]:
+        if time.monotonic() - begun > patience_s[rule.outlook(fair_pairs(pairs))]:
             break
-    return Round(warmup=warm, pairs=pairs, over=False)
+    return ComparisonRound(warmup=warm, pairs=pairs, over=False)
 
 
-def play_alone(
-    players: Sequence[Player], ends: float, *, step_s: float, block_s: float, blocks: int
+def measure_copies(
+    processes: Sequence[TrialProcess], ends: float, *, step_s: float, block_s: float, blocks: int
 ) -> list[list[float]]:
     """Let processes of the same program play the same steps in turn, until then; return the seconds of their blocks."""
-    steps = steps_of(step_s, step_s, block_s)
-    found: list[list[float]] = [[] for _ in players]
+    steps = steps_per_block(step_s, step_s, block_s)
+    found: list[list[float]] = [[] for _ in processes]
     for block in range(blocks + 1):
         if time.monotonic() > ends:
             break
-        turn = players if block % 2 else players[::-1]
+        turn = processes if block % 2 else processes[::-1]
         try:
-            seconds = {id(player): player.play(steps, 60.0 + _SLACK * steps * step_s).seconds for player in turn}
+            seconds = {
+                id(process): process.run_steps(steps, 60.0 + _SLACK * steps * step_s).seconds for process in turn
+            }
         except ProgramOver:
             break
         if block:  # the first warms up
-            for times, player in zip(found, players, strict=True):
-                times.append(seconds[id(player)])
+            for times, process in zip(found, processes, strict=True):
+                times.append(seconds[id(process)])
     return found
 
 
-def _played(baseline: Playing, candidate: Playing, limits: RoundLimits) -> Iterator[Pair | None]:
+def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits) -> Iterator[BlockPair | None]:
     """Play pair after pair, the order changing; None once the program has come to its end."""
     step_s, most_steps = limits.step_s, limits.most_steps
-    steps, first_is_baseline = min(most_steps, steps_of(step_s, step_s, limits.block_s)), True
+    steps, first_is_baseline = min(most_steps, steps_per_block(step_s, step_s, limits.block_s)), True
     while True:
         order = (baseline, candidate) if first_is_baseline else (candidate, baseline)
         try:
-            blocks = [player.play(steps, 60.0 + _SLACK * steps * step_s) for player in order]
+            blocks = [process.run_steps(steps, 60.0 + _SLACK * steps * step_s) for process in order]
         except ProgramOver:
             yield None
             return
         if not first_is_baseline:
             blocks.reverse()
-        yield Pair(baseline=blocks[0], candidate=blocks[1])
+        yield BlockPair(baseline=blocks[0], candidate=blocks[1])
         faster, slower = sorted(block.step_s for block in blocks)
-        steps = min(most_steps, 2 * steps, max(steps, steps_of(faster, slower, limits.block_s)))
+        steps = min(most_steps, 2 * steps, max(steps, steps_per_block(faster, slower, limits.block_s)))
         first_is_baseline = not first_is_baseline
 
 
-def steps_of(faster_s: float, slower_s: float, block_s: float) -> int:
+def steps_per_block(faster_s: float, slower_s: float, block_s: float) -> int:
     """Return how many steps make a block, by the seconds of a step in the faster and in the slower of two."""
     wanted, most = math.ceil(block_s / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
     least = min(LEAST_STEPS, math.ceil(LONG_S / max(faster_s, 1e-6)))
     return max(least, min(wanted, most))
 
 
-def _lives_on_queue(pair: Pair) -> bool:
+def _fed_from_queue(pair: BlockPair) -> bool:
     """Say whether one of both took many of its batches from those that lay ready, and some are left."""
     return any(
         (block.from_queue or 0.0) > _FROM_QUEUE * block.steps and bool(block.queued)
@@ -226,7 +232,7 @@ def _lives_on_queue(pair: Pair) -> bool:
     )
 
 
-def _settled(pairs: Sequence[Pair]) -> bool:
+def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
     """Say whether both have warmed up: the last block is about as fast as any before, and is not the first."""
     if len(pairs) < 2:
         return False
@@ -235,7 +241,7 @@ def _settled(pairs: Sequence[Pair]) -> bool:
 
 
 @dataclass(frozen=True)
-class Rules:
+class StoppingLimits:
     """What a gain is judged by.
 
     Attributes:
@@ -251,7 +257,7 @@ class Rules:
     rounds: int
 
 
-def judges_of(gained: Callable[[Sequence[Pair]], Interval], rules: Rules) -> Judges:
+def stopping_rule(gained: Callable[[Sequence[BlockPair]], Interval], rules: StoppingLimits) -> StoppingRule:
     """Return what decides that a round has gone on for long enough.
 
     Args:
@@ -259,7 +265,7 @@ def judges_of(gained: Callable[[Sequence[Pair]], Interval], rules: Rules) -> Jud
         rules: What it is judged by.
     """
 
-    def enough(pairs: Sequence[Pair]) -> bool:
+    def enough(pairs: Sequence[BlockPair]) -> bool:
         found = gained(pairs)
         if found.low >= LARGE or found.high <= 1 / LARGE:
             most = _ENOUGH_LARGE if math.isfinite(found.high) else max(_ENOUGH_PAIRS, rules.fewest)
@@ -268,17 +274,17 @@ def judges_of(gained: Callable[[Sequence[Pair]], Interval], rules: Rules) -> Jud
             return False
         if found.high < rules.worth or (found.value < _FUTILE[0] and found.high < _FUTILE[1]):
             return True
-        if decided(found, rules.worth, rules.fewest) is None:
+        if verdict_so_far(found, rules.worth, rules.fewest) is None:
             many = len(pairs) >= max(_ENOUGH_PAIRS, rules.fewest)
-            return many and wants_processes(found, rules.scatter, rules.rounds)
+            return many and needs_new_processes(found, rules.scatter, rules.rounds)
         return found.high <= _SHARP * found.low or len(pairs) >= _ENOUGH_PAIRS
 
-    def outlook(pairs: Sequence[Pair]) -> Outlook:
+    def outlook(pairs: Sequence[BlockPair]) -> Outlook:
         found = gained(pairs)
-        if decided(found, rules.worth, rules.fewest) is not None:
+        if verdict_so_far(found, rules.worth, rules.fewest) is not None:
             return "open"
         if found.value >= LARGE and (found.low >= _PROMISING[1] or found.count < rules.fewest):
             return "large"
         return "promising" if found.value >= _PROMISING[0] and found.low >= _PROMISING[1] else "open"
 
-    return Judges(enough=enough, outlook=outlook)
+    return StoppingRule(enough=enough, outlook=outlook)

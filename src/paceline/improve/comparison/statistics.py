@@ -106,7 +106,7 @@ def speed_up(
         reach = _reach_by_prior(rounds, alpha, prior)
         below, above = value * math.exp(-reach), value * math.exp(reach)
         low, high = max(low, below), min(high, above)
-    between = math.exp(_between(scatter, _whole_rounds(rounds)))
+    between = math.exp(_process_half_width(scatter, _whole_rounds(rounds)))
     low, high = low / between, high * between
     if low < 1 and high > _SAYS_NOTHING * low:
         low, high = 0.0, math.inf
@@ -152,7 +152,7 @@ def _whole_rounds(rounds: Sequence[Sequence[Values]]) -> float:
     return float(sum(sizes) ** 2 / sum(size * size for size in sizes))
 
 
-def _between(scatter: float, rounds: float) -> float:
+def _process_half_width(scatter: float, rounds: float) -> float:
     """Return the part of an interval's half width, as a log, that is between processes."""
     return _Z * scatter * math.sqrt(2 / rounds)
 
@@ -162,11 +162,11 @@ def fewest_pairs(block_s: float) -> int:
     return max(_FEWEST_LONG, min(_FEWEST_SHORT, math.ceil(_SEEN_S / block_s)))
 
 
-def wants_processes(interval: Interval, scatter: float, rounds: int) -> bool:
+def needs_new_processes(interval: Interval, scatter: float, rounds: int) -> bool:
     """Say whether more pairs of the same processes would hardly make an interval narrower, but another round would."""
     if not 0 < interval.low <= interval.high < math.inf:
         return False
-    between = _between(scatter, rounds)
+    between = _process_half_width(scatter, rounds)
     return math.log(interval.high / interval.low) / 2 - between <= _SMALL * between
 
 
@@ -203,7 +203,7 @@ def _residuals(processes: Sequence[Sequence[float]]) -> np.ndarray | None:
     return left
 
 
-def far_off(values: Sequence[Values]) -> int:
+def count_outliers(values: Sequence[Values]) -> int:
     """Return in how many pairs the gain is far from the median; they count like all others.
 
     Args:
@@ -234,7 +234,7 @@ def half_width(n: int, alpha: float = ALPHA, g: float = _G, known: float = 0.0) 
     return math.sqrt(nu * (odds - 1) / (1 - odds / grown) / n)
 
 
-def product(factors: Sequence[Interval | None]) -> Interval | None:
+def multiply_intervals(factors: Sequence[Interval | None]) -> Interval | None:
     """Return what factors that were measured independently make: their errors add up as squares, on the log scale.
 
     Returns:
@@ -250,7 +250,7 @@ def product(factors: Sequence[Interval | None]) -> Interval | None:
     return Interval(value=value, low=low, high=high, count=min(one.count for one in known))
 
 
-def decided(interval: Interval, worth: float, fewest: int = 0) -> str | None:
+def verdict_so_far(interval: Interval, worth: float, fewest: int = 0) -> str | None:
     """Say what a trial has shown so far.
 
     Args:

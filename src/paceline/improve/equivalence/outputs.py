@@ -39,7 +39,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RankOutputs:
     """What one rank computed in the steps that were compared."""
 
     rank: int
@@ -70,7 +70,7 @@ def read_worker_states(folder: Path) -> list[WorkerStates]:
     return [WorkerStates(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
 
 
-def read_seen(folder: Path) -> list[Seen]:
+def read_outputs(folder: Path) -> list[RankOutputs]:
     """Return what the ranks of a trial computed, by rank."""
     found = []
     for path in folder.glob("*.json"):
@@ -78,15 +78,15 @@ def read_seen(folder: Path) -> list[Seen]:
         values["losses"] = [float.fromhex(loss) for loss in values["losses"]]
         steps = values.get("first_gradients", ())
         values["first_gradients"] = [[float.fromhex(one) for one in step] for step in steps]
-        found.append(Seen(**values))
+        found.append(RankOutputs(**values))
     return sorted(found, key=lambda seen: seen.rank)
 
 
-def checks(
+def compare_outputs(
     safety: Safety,
-    baseline: Sequence[Sequence[Seen]],
-    again: Sequence[Seen],
-    candidate: Sequence[Seen],
+    baseline: Sequence[Sequence[RankOutputs]],
+    again: Sequence[RankOutputs],
+    candidate: Sequence[RankOutputs],
     rounding: float = ROUNDING,
 ) -> list[Check]:
     """Compare a candidate with the baseline.
@@ -102,7 +102,7 @@ def checks(
     if len(candidate) != len(first) or not candidate:
         text = f"{len(candidate)} ranks reported their results, {len(first)} in the baseline"
         return [Check(name="ranks", passed=False, text=text, vetoes=True)]
-    found = [_steps(first, candidate), _fed(first, again, candidate)]
+    found = [_steps(first, candidate), _inputs(first, again, candidate)]
     if safety in ("exact", "resampled"):  # a resampled change is compared with the random draws fixed
         return [*found, *_exact(first, again, candidate)]
     algorithm = [_rates(first, candidate), *_options(first, candidate), *_draws(first, candidate)]
@@ -110,14 +110,14 @@ def checks(
     return [*found, *algorithm, *computed, _losses(baseline, candidate)]
 
 
-def rounding_of(recipe: Recipe) -> float:
+def gradient_tolerance(recipe: Recipe) -> float:
     """Return by how much the gradients of a first step may differ under a recipe, relative to their norm."""
     if recipe.get("precision", {}).get("autocast") or recipe.get("ddp", {}).get("comm_hook"):
         return _HALF
     return _TF32 if recipe.get("precision", {}).get("tf32") else ROUNDING
 
 
-def worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
+def check_worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
     """Check that no two workers start from equal random states; no check where no worker recorded any.
 
     Equal states would give different samples the same random numbers, which is another distribution.
@@ -138,7 +138,7 @@ def _any_equal(one: WorkerStates, other: WorkerStates) -> bool:
     return any(a == b for a, b in zip(one.states, other.states, strict=False))
 
 
-def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+def _steps(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> Check:
     counts = [one.steps for one in first], [one.steps for one in candidate]
     skipped = max(one.skipped for one in candidate)
     text = f"{counts[1][0] - skipped} optimizer steps applied, {counts[0][0]} in the baseline"
@@ -148,7 +148,7 @@ def _steps(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
     return Check(name="steps", passed=counts[0] == counts[1] and not too_many, text=text, vetoes=too_many)
 
 
-def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+def _inputs(first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> Check:
     wanted, got = [list(one.fed) for one in first], [list(one.fed) for one in candidate]
     if wanted == got:
         return Check(
@@ -164,12 +164,10 @@ def _fed(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]
     return Check(name="samples", passed=False, text=f"the inputs differ from forward pass {place + 1} on")
 
 
-def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+def _exact(first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> list[Check]:
     found = []
     for name in ("losses", "gradients", "parameters", "buffers"):
-        wanted, got, repeated = (
-            [_to_the_bit(getattr(one, name)) for one in seen] for seen in (first, candidate, again)
-        )
+        wanted, got, repeated = ([_as_bits(getattr(one, name)) for one in seen] for seen in (first, candidate, again))
         repeats = wanted == repeated
         if wanted == got:
             text = f"the same {name}, bitwise identical" if any(wanted) else f"no {name} to compare"
@@ -185,17 +183,17 @@ def _exact(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[See
     return found
 
 
-def _to_the_bit(values: int | Sequence[float]) -> int | list[str]:
+def _as_bits(values: int | Sequence[float]) -> int | list[str]:
     """Return what can be compared: NaN, too, is the same as itself."""
     return values if isinstance(values, int) else [float(value).hex() for value in values]
 
 
-def _rates(first: Sequence[Seen], candidate: Sequence[Seen]) -> Check:
+def _rates(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> Check:
     same = [one.rates for one in first] == [one.rates for one in candidate]
     return Check(name="schedule", passed=same, text="the same learning rates" if same else "different learning rates")
 
 
-def _options(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+def _options(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> list[Check]:
     if not any(one.options for one in first):
         return []
     same = [list(one.options) for one in first] == [list(one.options) for one in candidate]
@@ -204,7 +202,7 @@ def _options(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
     return [Check(name="optimizer", passed=same, text=f"{text}")]
 
 
-def _draws(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> list[Check]:
     """Check that a model which draws random numbers in training, as dropout does, still draws some."""
     if not any(one.draws for one in first):
         return []
@@ -214,17 +212,17 @@ def _draws(first: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
 
 
 def _first_gradients(
-    first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen], rounding: float
+    first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs], rounding: float
 ) -> list[Check]:
     """Hold the gradients of the first step against those of the baseline: from the same weights and the same inputs."""
     if not any(step for one in first for step in one.first_gradients):
         return []
-    found = [_apart(a, b) for a, b in zip(first, candidate, strict=True)]
+    found = [_relative_distance(a, b) for a, b in zip(first, candidate, strict=True)]
     if any(apart is None for apart in found):
         text = "the gradients of the first step are of other parameters, or none of the first steps has finite ones"
         return [Check(name="gradients", passed=False, text=text)]
     apart = max(value for value in found if value is not None)
-    repeats = max(_apart(a, b) or 0.0 for a, b in zip(first, again, strict=True))
+    repeats = max(_relative_distance(a, b) or 0.0 for a, b in zip(first, again, strict=True))
     allowed = max(rounding, 2 * repeats)
     text = (
         f"the gradients of the first step differ by {_shown(apart)} of their norm; at most {_shown(allowed)} is allowed"
@@ -232,7 +230,7 @@ def _first_gradients(
     return [Check(name="gradients", passed=apart <= allowed, text=text)]
 
 
-def _apart(wanted: Seen, got: Seen) -> float | None:
+def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
     """Return the norm of the difference of two gradients, relative to that of the first; None if none can be compared.
 
     A step is left out where a gradient is not finite: a loss scale was too large for it.
@@ -248,7 +246,9 @@ def _apart(wanted: Seen, got: Seen) -> float | None:
     return None
 
 
-def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Seen]) -> list[Check]:
+def _counts(
+    first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]
+) -> list[Check]:
     """Compare what buffers count: a BatchNorm that is updated twice a step has counted twice as many batches."""
     wanted, got, repeated = ([list(one.counts) for one in seen] for seen in (first, candidate, again))
     if not any(wanted) and not any(got):
@@ -271,7 +271,7 @@ def _counts(first: Sequence[Seen], again: Sequence[Seen], candidate: Sequence[Se
     ]
 
 
-def _losses(baseline: Sequence[Sequence[Seen]], candidate: Sequence[Seen]) -> Check:
+def _losses(baseline: Sequence[Sequence[RankOutputs]], candidate: Sequence[RankOutputs]) -> Check:
     """Hold the candidate's losses against the scatter of the baseline's from seed to seed."""
     curves = [np.array(seeded[0].losses) for seeded in baseline]
     own = np.array(candidate[0].losses)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.core.recipe import BASELINE, Recipe, keys_of
+from paceline.core.recipe import BASELINE, Recipe, setting_keys
 from paceline.core.remedies import Safety
 from paceline.explain.analysis.loader import training_loaders
-from paceline.improve.equivalence.outputs import Seen, checks, read_seen, rounding_of
-from paceline.improve.equivalence.runs import play_to
-from paceline.improve.patches.model import Patch, Stays
+from paceline.improve.equivalence.outputs import RankOutputs, compare_outputs, gradient_tolerance, read_outputs
+from paceline.improve.equivalence.runs import run_and_end
+from paceline.improve.patches.model import Patch, UnpatchedSetting
 from paceline.improve.trials.blocks import TrialFailed
 from paceline.improve.trials.isolation import Isolation, isolation_for
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess import settings
 from paceline.inprocess.settings.seeds import SEED
 from paceline.inprocess.settings.trial.checksums import FOLDER as WITNESSED
@@ -51,14 +51,14 @@ class PatchCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ran:
+class _PatchedRun:
     """What a run computed, and how its training loader was set."""
 
-    seen: Sequence[Seen]
+    seen: Sequence[RankOutputs]
     loader: Mapping[str, Any]
 
 
-def checked_patch(
+def largest_equivalent_patch(
     command: Sequence[str], make: Callable[[Recipe], Patch], recipe: Recipe, folder: Path, cwd: Path
 ) -> tuple[Patch, PatchCheck]:
     """Return the largest patch that trains as the recipe does: settings that make it train otherwise are left out.
@@ -73,13 +73,13 @@ def checked_patch(
     patch = make(recipe)
     check = first = check_patch(command, patch, recipe, folder / "whole", cwd)
     staying = {one.setting for one in patch.stays}
-    suspects = [key for key in _SUSPECTS if key in keys_of(recipe) and key not in staying]
-    for key in suspects[:_MOST_LEFT_OUT] if check.differs and len(keys_of(recipe)) > 1 else ():
+    suspects = [key for key in _SUSPECTS if key in setting_keys(recipe) and key not in staying]
+    for key in suspects[:_MOST_LEFT_OUT] if check.differs and len(setting_keys(recipe)) > 1 else ():
         smaller = make(without(recipe, [key]))
         if smaller.changed:
             check = check_patch(command, smaller, without(recipe, [key]), folder / key, cwd)
             if not check.differs:
-                left = Stays(setting=key, why=f"with it in the patch, {first.text}")
+                left = UnpatchedSetting(setting=key, why=f"with it in the patch, {first.text}")
                 return replace(smaller, stays=[*smaller.stays, left]), check
     return patch, first
 
@@ -98,7 +98,7 @@ def check_patch(command: Sequence[str], patch: Patch, recipe: Recipe, folder: Pa
     if not isolation.by_kernel:
         return PatchCheck(text=f"the patched program was not run, because {isolation.why_not}")
     applied = without(recipe, [one.setting for one in patch.stays])
-    runs = _Runs(command, folder, cwd, isolation, _replaced(patch, folder, cwd))
+    runs = _PatchRuns(command, folder, cwd, isolation, _replaced(patch, folder, cwd))
     try:
         under_recipe = again = runs.under(applied)
     except TrialFailed as error:
@@ -137,7 +137,7 @@ def _replaced(patch: Patch, folder: Path, cwd: Path) -> dict[str, str]:
     return found
 
 
-class _Runs:
+class _PatchRuns:
     """Runs the program with and without the patch."""
 
     def __init__(
@@ -147,24 +147,24 @@ class _Runs:
         self._sides = isolation, replace(isolation, replaced=replaced)
         self._made = 0
 
-    def under(self, recipe: Recipe) -> _Ran:
+    def under(self, recipe: Recipe) -> _PatchedRun:
         """Return what is computed under the recipe."""
         return self._run(recipe, recipe, self._sides[0])
 
-    def patched(self, recipe: Recipe) -> _Ran:
+    def patched(self, recipe: Recipe) -> _PatchedRun:
         """Return what the patched program computes. The recipe decides how random numbers of dropout are fixed."""
         return self._run(recipe, BASELINE, self._sides[1])
 
-    def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _Ran:
+    def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _PatchedRun:
         self._made += 1
         variables = {settings.WITNESS: "1", SEED: "0", BATCHES: str(_EPOCH_BATCHES), "PACELINE_PROFILE": "0"}
         if _safety(recipe) == "numeric":
             variables[FIXED_DROPOUT] = "1"
         folder = self._folder / f"patch-{self._made:03d}"
         with ExitStack() as stack:
-            player = stack.enter_context(Player(self._command, own, folder, variables, self._cwd, isolation))
-            play_to([player], _STEPS, _TIMEOUT_S)
-            return _Ran(seen=read_seen(player.folder / WITNESSED), loader=_loader_of(player.folder))
+            process = stack.enter_context(TrialProcess(self._command, own, folder, variables, self._cwd, isolation))
+            run_and_end([process], _STEPS, _TIMEOUT_S)
+            return _PatchedRun(seen=read_outputs(process.folder / WITNESSED), loader=_loader_of(process.folder))
 
 
 def _loader_of(folder: Path) -> Mapping[str, Any]:
@@ -174,8 +174,8 @@ def _loader_of(folder: Path) -> Mapping[str, Any]:
     return run.ranks[0].summary["loaders"][numbers[0]] if numbers else {}
 
 
-def _differences(recipe: Recipe, wanted: _Ran, again: _Ran, got: _Ran) -> list[str]:
-    found = checks(_safety(recipe), [wanted.seen], again.seen, got.seen, rounding_of(recipe))
+def _differences(recipe: Recipe, wanted: _PatchedRun, again: _PatchedRun, got: _PatchedRun) -> list[str]:
+    found = compare_outputs(_safety(recipe), [wanted.seen], again.seen, got.seen, gradient_tolerance(recipe))
     return [check.text for check in found if not check.passed] + _without_effect(recipe, wanted.loader, got.loader)
 
 

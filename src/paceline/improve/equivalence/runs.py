@@ -17,17 +17,17 @@ from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.remedies import Safety
 from paceline.improve.equivalence.outputs import (
     Check,
-    Seen,
+    RankOutputs,
     WorkerStates,
-    checks,
-    read_seen,
+    check_worker_draws,
+    compare_outputs,
+    gradient_tolerance,
+    read_outputs,
     read_worker_states,
-    rounding_of,
-    worker_draws,
 )
-from paceline.improve.trials.applied_settings import given_up
-from paceline.improve.trials.blocks import ProgramFailed, ProgramOver, unless_it_fails_twice
-from paceline.improve.trials.process import Player
+from paceline.improve.trials.applied_settings import revoked_settings
+from paceline.improve.trials.blocks import ProgramFailed, ProgramOver, retry_once
+from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess import settings
 from paceline.inprocess.settings.sample_check import STRESS
 from paceline.inprocess.settings.seeds import SEED
@@ -44,20 +44,20 @@ _ENDS = 2  # of epochs, that are crossed
 _STEPS_S = 20.0  # of steps to compare, at most about
 _AT_A_TIME = 2
 
-Made = Callable[[Recipe, Mapping[str, str]], Player]  # from a recipe and more environment variables
+Made = Callable[[Recipe, Mapping[str, str]], TrialProcess]  # from a recipe and more environment variables
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Computed:
+class _RunOutputs:
     """What a trial computed."""
 
-    seen: Sequence[Seen]  # by its ranks
+    seen: Sequence[RankOutputs]  # by its ranks
     workers: Sequence[WorkerStates]  # of their loaders
     lost: Mapping[str, str]  # settings that were given up, with the reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class CheckedSteps:
     """How many steps are compared, and how long they take at the most."""
 
     steps: int
@@ -65,7 +65,7 @@ class Span:
     epoch_batches: int | None = None  # after which an epoch ends; None: where the program's own epochs end
 
 
-def span_of(step_s: float, epoch_steps: int | None, total: int | None) -> Span:
+def steps_to_check(step_s: float, epoch_steps: int | None, total: int | None) -> CheckedSteps:
     """Return what to compare: into the third epoch. Where that takes too long, epochs are shortened.
 
     Args:
@@ -81,21 +81,25 @@ def span_of(step_s: float, epoch_steps: int | None, total: int | None) -> Span:
         wanted = max(4, min(_STEPS, affordable))
         batches = max(1, wanted // (_ENDS + 1))
     steps = min(wanted, total or wanted)
-    return Span(steps=steps, timeout_s=60.0 + 60 * steps * step_s, epoch_batches=batches)
+    return CheckedSteps(steps=steps, timeout_s=60.0 + 60 * steps * step_s, epoch_batches=batches)
 
 
-class Proofs:
+class EquivalenceChecker:
     """What the program computes under one recipe, with which others are compared."""
 
     def __init__(self, made: Made) -> None:
-        self._made = made
+        self._start = made
         self.at_a_time = _AT_A_TIME  # programs that run side by side
-        self._settled: tuple[Recipe, Span | None, Mapping[str, str]] = (BASELINE, None, {})  # for what follows
-        self._seen: dict[int, Sequence[Seen]] = {}  # what was computed under it, by seed
-        self._again: Sequence[Seen] | None = None  # and once more with the first seed
+        self._reference: tuple[Recipe, CheckedSteps | None, Mapping[str, str]] = (
+            BASELINE,
+            None,
+            {},
+        )  # for what follows
+        self._reference_outputs: dict[int, Sequence[RankOutputs]] = {}  # what was computed under it, by seed
+        self._repeated_outputs: Sequence[RankOutputs] | None = None  # and once more with the first seed
 
-    def prove(
-        self, recipe: Recipe, safety: Safety, reference: Recipe, span: Span, *, fixed_draws: bool = False
+    def check_equivalence(
+        self, recipe: Recipe, safety: Safety, reference: Recipe, span: CheckedSteps, *, fixed_draws: bool = False
     ) -> list[Check]:
         """Compare what the program computes in its first steps under a recipe and under another.
 
@@ -113,80 +117,84 @@ class Proofs:
         if safety in ("numeric", "semantic"):
             variables[FIXED_DROPOUT] = "1"
         try:
-            return self._proven(recipe, safety, (reference, span, variables))
+            return self._check(recipe, safety, (reference, span, variables))
         except ProgramFailed:
             if span.epoch_batches is None:
                 raise
             whole = replace(span, epoch_batches=None)  # a program may count on the length of its epochs
-            return self._proven(recipe, safety, (reference, whole, variables))
+            return self._check(recipe, safety, (reference, whole, variables))
 
-    def _proven(self, recipe: Recipe, safety: Safety, against: tuple[Recipe, Span, Mapping[str, str]]) -> list[Check]:
-        if against != self._settled:
-            self._settled, self._seen, self._again = against, {}, None
-        candidate = self._candidate(recipe)
-        found = self._compared(recipe, safety, candidate.seen)
-        return [*found, *worker_draws(candidate.workers), *_given_up(candidate.lost)]
+    def _check(
+        self, recipe: Recipe, safety: Safety, against: tuple[Recipe, CheckedSteps, Mapping[str, str]]
+    ) -> list[Check]:
+        if against != self._reference:
+            self._reference, self._reference_outputs, self._repeated_outputs = against, {}, None
+        candidate = self._candidate_outputs(recipe)
+        found = self._compare(recipe, safety, candidate.seen)
+        return [*found, *check_worker_draws(candidate.workers), *_revoked_checks(candidate.lost)]
 
-    def _compared(self, recipe: Recipe, safety: Safety, candidate: Sequence[Seen]) -> list[Check]:
-        reference = self._settled[0]
-        rounding = rounding_of(recipe)
-        found = self._judged(safety, candidate, rounding)
-        if safety in ("numeric", "semantic") and not _passed(found) and len(self._seen) < len(_SEEDS):
-            others = [(reference, seed) for seed in _SEEDS if seed not in self._seen]
-            self._seen |= {job[1]: one.seen for job, one in zip(others, self._computed(others), strict=True)}
-            found = self._judged(safety, candidate, rounding)
-        if not _passed(found) and self._again is None:
-            self._again = self._computed([(reference, _FIRST)])[0].seen
-            found = self._judged(safety, candidate, rounding)
+    def _compare(self, recipe: Recipe, safety: Safety, candidate: Sequence[RankOutputs]) -> list[Check]:
+        reference = self._reference[0]
+        rounding = gradient_tolerance(recipe)
+        found = self._judge(safety, candidate, rounding)
+        if safety in ("numeric", "semantic") and not _all_passed(found) and len(self._reference_outputs) < len(_SEEDS):
+            others = [(reference, seed) for seed in _SEEDS if seed not in self._reference_outputs]
+            self._reference_outputs |= {
+                job[1]: one.seen for job, one in zip(others, self._run_all(others), strict=True)
+            }
+            found = self._judge(safety, candidate, rounding)
+        if not _all_passed(found) and self._repeated_outputs is None:
+            self._repeated_outputs = self._run_all([(reference, _FIRST)])[0].seen
+            found = self._judge(safety, candidate, rounding)
         return found
 
-    def _candidate(self, recipe: Recipe) -> _Computed:
+    def _candidate_outputs(self, recipe: Recipe) -> _RunOutputs:
         """Return what is computed under a recipe; under the reference too, where that is not known yet."""
-        if _FIRST in self._seen:
-            return self._computed([(recipe, _FIRST)])[0]
-        candidate, reference = self._computed([(recipe, _FIRST), (self._settled[0], _FIRST)])
-        self._seen[_FIRST] = reference.seen
+        if _FIRST in self._reference_outputs:
+            return self._run_all([(recipe, _FIRST)])[0]
+        candidate, reference = self._run_all([(recipe, _FIRST), (self._reference[0], _FIRST)])
+        self._reference_outputs[_FIRST] = reference.seen
         return candidate
 
-    def _judged(self, safety: Safety, candidate: Sequence[Seen], rounding: float) -> list[Check]:
+    def _judge(self, safety: Safety, candidate: Sequence[RankOutputs], rounding: float) -> list[Check]:
         """Compare; as long as the reference has not run twice, it is taken to repeat itself."""
-        baseline = [self._seen[seed] for seed in sorted(self._seen)]
-        return checks(safety, baseline, self._again or baseline[0], candidate, rounding)
+        baseline = [self._reference_outputs[seed] for seed in sorted(self._reference_outputs)]
+        return compare_outputs(safety, baseline, self._repeated_outputs or baseline[0], candidate, rounding)
 
-    def _computed(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
+    def _run_all(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_RunOutputs]:
         return [
             computed
             for begin in range(0, len(jobs), self.at_a_time)
-            for computed in self._some(jobs[begin : begin + self.at_a_time])
+            for computed in self._run_some(jobs[begin : begin + self.at_a_time])
         ]
 
-    def _some(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
+    def _run_some(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_RunOutputs]:
         try:
-            return self._together(jobs)
+            return self._run_side_by_side(jobs)
         except ProgramFailed:  # a fault that comes now and then, or too little memory for both
-            return [unless_it_fails_twice(partial(self._together, [job]))[0] for job in jobs]
+            return [retry_once(partial(self._run_side_by_side, [job]))[0] for job in jobs]
 
-    def _together(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_Computed]:
-        _, span, variables = self._settled
+    def _run_side_by_side(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_RunOutputs]:
+        _, span, variables = self._reference
         assert span is not None  # set before anything is computed
         more = {settings.WITNESS: "1", STRESS: "1", **variables}
         if span.epoch_batches is not None:
             more[BATCHES] = str(span.epoch_batches)
         with ExitStack() as stack:
-            players = [stack.enter_context(self._made(recipe, {**more, SEED: str(seed)})) for recipe, seed in jobs]
-            play_to(players, span.steps, span.timeout_s)
-        return [_read(player, recipe) for player, (recipe, _) in zip(players, jobs, strict=True)]
+            processes = [stack.enter_context(self._start(recipe, {**more, SEED: str(seed)})) for recipe, seed in jobs]
+            run_and_end(processes, span.steps, span.timeout_s)
+        return [_read(process, recipe) for process, (recipe, _) in zip(processes, jobs, strict=True)]
 
 
-def _read(player: Player, recipe: Recipe) -> _Computed:
-    return _Computed(
-        seen=read_seen(player.folder / WITNESSED),
-        workers=read_worker_states(player.folder / DRAWS),
-        lost=given_up(recipe, player.folder),
+def _read(process: TrialProcess, recipe: Recipe) -> _RunOutputs:
+    return _RunOutputs(
+        seen=read_outputs(process.folder / WITNESSED),
+        workers=read_worker_states(process.folder / DRAWS),
+        lost=revoked_settings(recipe, process.folder),
     )
 
 
-def _given_up(lost: Mapping[str, str]) -> list[Check]:
+def _revoked_checks(lost: Mapping[str, str]) -> list[Check]:
     """Return a failed check for each setting that was given up while the program ran."""
     return [
         Check(name="settings", passed=False, text=f"{key} was switched off: {why}", vetoes=True)
@@ -194,17 +202,17 @@ def _given_up(lost: Mapping[str, str]) -> list[Check]:
     ]
 
 
-def _passed(found: Sequence[Check]) -> bool:
+def _all_passed(found: Sequence[Check]) -> bool:
     return all(check.passed for check in found)
 
 
-def play_to(players: Sequence[Player], steps: int, timeout_s: float) -> None:
+def run_and_end(processes: Sequence[TrialProcess], steps: int, timeout_s: float) -> None:
     """Let programs make so many more steps side by side and end them there, unless they come to their end before."""
-    for player in players:
-        player.begin()
-    for player in players:
-        player.go(steps)
-    for player in players:
+    for process in processes:
+        process.begin()
+    for process in processes:
+        process.go(steps)
+    for process in processes:
         with suppress(ProgramOver):
-            player.arrive(timeout_s, pause=False)
-            player.end()
+            process.arrive(timeout_s, pause=False)
+            process.end()

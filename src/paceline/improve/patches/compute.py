@@ -9,7 +9,7 @@ import libcst as cst
 from paceline.improve.patches.arguments import code_of
 from paceline.improve.patches.calls import add_call, set_unless_own, with_value
 from paceline.improve.patches.edit import Edit
-from paceline.improve.patches.models import Place
+from paceline.improve.patches.models import ModelBinding
 from paceline.improve.patches.snippets import CHANNELS_LAST, COMPILE_WHOLE
 
 KEYS = ("num_threads", "cudnn_benchmark", "channels_last", "compile")
@@ -36,12 +36,12 @@ class ComputeEdit(Edit):
             return call
         return with_value(self, _THREADS, repr(self.settings["num_threads"]), original, call)
 
-    def statements(self, place: Place) -> list[str]:
+    def statements(self, place: ModelBinding) -> list[str]:
         """Return what keeps a model channels-last, and what compiles it."""
         found = self.call_of("channels_last", CHANNELS_LAST, place.model) if self.settings.get("channels_last") else []
         return [*found, *self._compile(place)] if "compile" in self.settings else found
 
-    def _compile(self, place: Place) -> list[str]:
+    def _compile(self, place: ModelBinding) -> list[str]:
         mode = "" if self.settings["compile"] == "default" else f'mode="{self.settings["compile"]}"'
         whole = any(name.startswith("torch.nn.") for name in place.made_by)
         wanted = f"{COMPILE_WHOLE.name}({', '.join(filter(None, [place.model, mode]))})"

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _QUOTED = re.compile(r"""["']([^"'\n{}]+)["']""")
@@ -50,7 +50,7 @@ class Section:
 class ConfigFile:
     """A configuration file of the program."""
 
-    source: Source
+    source: SourceFile
     group: tuple[str, ...] = ()  # Hydra's, put before all keys
     is_chosen: bool = False  # whether the command names it, not the source
 
@@ -63,7 +63,7 @@ class ConfigFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ConfigChange:
     """A part of a text and what takes its place."""
 
     start: int
@@ -71,7 +71,7 @@ class Change:
     text: str
 
 
-def configs_of(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> list[ConfigFile]:
+def configs_of(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> list[ConfigFile]:
     """Read the configuration files that a program names.
 
     Args:
@@ -86,7 +86,7 @@ def configs_of(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> 
     return list(found.values())
 
 
-def with_changes(source: Source, changes: Iterable[Change]) -> Source:
+def with_changes(source: SourceFile, changes: Iterable[ConfigChange]) -> SourceFile:
     """Return a file with some parts of it replaced."""
     text = source.text
     for one in sorted({(c.start, c.end, c.text) for c in changes}, reverse=True):
@@ -99,7 +99,7 @@ def in_yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _named(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
+def _named(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
     """Yield the files whose paths are words of the command or strings in the sources."""
     given = {part for word in command for part in (word, word.partition("=")[2])}
     words = [(cwd, part) for part in sorted(given)]
@@ -112,7 +112,7 @@ def _named(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> Iter
                     yield ConfigFile(found, is_chosen=word in given)
 
 
-def _of_hydra(sources: Sequence[Source], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
+def _of_hydra(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
     """Yield the files that Hydra puts together for the program."""
     for source in sources:
         for given in _HYDRA.findall(source.text):
@@ -156,7 +156,7 @@ def _chosen(command: Sequence[str], name: str) -> str | None:
     return None
 
 
-def _read(path: Path, cwd: Path) -> Source | None:
+def _read(path: Path, cwd: Path) -> SourceFile | None:
     """Read a file of the user's; None if there is none such, or it is large."""
     try:
         inside = path.resolve().is_relative_to(cwd.resolve())
@@ -165,7 +165,7 @@ def _read(path: Path, cwd: Path) -> Source | None:
         text = path.read_bytes().decode()
     except (OSError, ValueError):
         return None
-    return Source(path=Path(os.path.relpath(path.resolve(), cwd.resolve())), text=text)
+    return SourceFile(path=Path(os.path.relpath(path.resolve(), cwd.resolve())), text=text)
 
 
 def _composed(text: str) -> Any:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from paceline.improve.patches.arguments import argument, code_of
 from paceline.improve.patches.configs import Scalar, Section
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.program import Located, Program, destination, options_of, text_of
 from paceline.improve.patches.variables import assigned
 
@@ -19,14 +19,14 @@ _CONTAINERS = ("field", "Field", "Option", "Argument", "typer.Option", "dataclas
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class ValueOrigin:
     """One place that says what a value is."""
 
     where: str  # such as train.py:12
     what: str  # as a user calls it, such as --workers; nothing of a plain constant
     text: str  # the value as source text
     node: cst.CSTNode | None = None  # that can be replaced; None: it cannot
-    config: tuple[Source, Scalar] | None = None
+    config: tuple[SourceFile, Scalar] | None = None
     flags: tuple[str, ...] = ()  # of an option: its names on a command line
 
     @property
@@ -54,7 +54,7 @@ def contained(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def declarations(program: Program, key: str, keys: tuple[str, ...] = ()) -> list[Origin]:
+def declarations(program: Program, key: str, keys: tuple[str, ...] = ()) -> list[ValueOrigin]:
     """Return the places that declare a name, of the kind that wins over the others.
 
     Args:
@@ -68,13 +68,13 @@ def declarations(program: Program, key: str, keys: tuple[str, ...] = ()) -> list
     return []
 
 
-def sections(program: Program, keys: tuple[str, ...]) -> list[tuple[Source, Section]]:
+def sections(program: Program, keys: tuple[str, ...]) -> list[tuple[SourceFile, Section]]:
     """Return the sections of configuration files to which a path of keys leads."""
     found = [(config.source, section) for config in program.configs for section in config.content[1]]
     return [(source, one) for source, one in found if keys and one.keys[-len(keys) :] == keys]
 
 
-def _in_configs(program: Program, key: str, keys: tuple[str, ...]) -> list[Origin]:
+def _in_configs(program: Program, key: str, keys: tuple[str, ...]) -> list[ValueOrigin]:
     """Return the values with a key whose path is most like the one that is read, of files that the command names."""
     found = [
         ((_equal_at_end(scalar.keys[:-1], keys), config.is_chosen), _of_scalar(config.source, scalar))
@@ -86,9 +86,9 @@ def _in_configs(program: Program, key: str, keys: tuple[str, ...]) -> list[Origi
     return [one for like, one in found if like == most]
 
 
-def _of_scalar(source: Source, scalar: Scalar) -> Origin:
+def _of_scalar(source: SourceFile, scalar: Scalar) -> ValueOrigin:
     where = f"{source.path}:{scalar.line}"
-    return Origin(where=where, what=".".join(scalar.keys), text=scalar.text, config=(source, scalar))
+    return ValueOrigin(where=where, what=".".join(scalar.keys), text=scalar.text, config=(source, scalar))
 
 
 def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
@@ -99,7 +99,7 @@ def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     return count
 
 
-def _options(program: Program, key: str) -> Iterator[Origin]:
+def _options(program: Program, key: str) -> Iterator[ValueOrigin]:
     for one in (call for name in _ABSL for call in program.calls.get(name, ())):
         words = [arg.value for arg in one.node.args] if isinstance(one.node, cst.Call) else []
         if len(words) > 1 and text_of(words[0]) == key:
@@ -113,7 +113,7 @@ def _options(program: Program, key: str) -> Iterator[Origin]:
                 yield replace(found, flags=tuple(flags))
 
 
-def _fields(program: Program, key: str) -> Iterator[Origin]:
+def _fields(program: Program, key: str) -> Iterator[ValueOrigin]:
     """Yield attributes of classes, such as fields of dataclasses."""
     for name, ones in program.classes.items():
         for one in ones:
@@ -121,7 +121,7 @@ def _fields(program: Program, key: str) -> Iterator[Origin]:
                 yield _origin(Located(one.source, one.tree, value), contained(value), f"{name}.{key}")
 
 
-def _set(program: Program, key: str) -> Iterator[Origin]:
+def _set(program: Program, key: str) -> Iterator[ValueOrigin]:
     """Yield entries of dictionaries, and assignments to attributes such as ``config.workers = 4``."""
     for one in program.each(cst.DictElement):
         if isinstance(one.node, cst.DictElement) and code_of(one.node.key).strip("\"'") == key:
@@ -133,6 +133,6 @@ def _set(program: Program, key: str) -> Iterator[Origin]:
             yield _origin(one, one.node.value, code_of(target))
 
 
-def _origin(one: Located, value: cst.BaseExpression | None, what: str) -> Origin:
+def _origin(one: Located, value: cst.BaseExpression | None, what: str) -> ValueOrigin:
     node = value if value is not None and is_literal(value) else None
-    return Origin(where=one.where, what=what, text=code_of(value) if value is not None else "None", node=node)
+    return ValueOrigin(where=one.where, what=what, text=code_of(value) if value is not None else "None", node=node)

@@ -8,8 +8,8 @@ from typing import Any
 import libcst as cst
 
 from paceline.improve.patches.above import Snippet, taken, with_snippets
-from paceline.improve.patches.model import Edited, Source, Stays
-from paceline.improve.patches.models import Place, places
+from paceline.improve.patches.model import Edited, SourceFile, UnpatchedSetting
+from paceline.improve.patches.models import ModelBinding, places
 from paceline.improve.patches.program import Program
 from paceline.improve.patches.tree import Tree
 
@@ -19,13 +19,13 @@ class Edit:
 
     table = ""
 
-    def __init__(self, source: Source, tree: Tree, settings: Mapping[str, Any], program: Program) -> None:
+    def __init__(self, source: SourceFile, tree: Tree, settings: Mapping[str, Any], program: Program) -> None:
         self.source = source
         self.tree = tree
         self.settings = settings
         self.program = program
         self.placed: set[str] = set()
-        self.stays: list[Stays] = []
+        self.stays: list[UnpatchedSetting] = []
         self.snippets: list[Snippet] = []
 
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class Edit:
         """
         return call
 
-    def statements(self, place: Place) -> list[str]:
+    def statements(self, place: ModelBinding) -> list[str]:
         """Return what is to be said of a model where it is whole."""
         return []
 
@@ -50,7 +50,7 @@ class Edit:
 
     def stay(self, key: str, why: str) -> None:
         """Say that a setting stays in the recipe."""
-        self.stays.append(Stays(setting=f"{self.table}.{key}", why=why))
+        self.stays.append(UnpatchedSetting(setting=f"{self.table}.{key}", why=why))
 
     def place(self, key: str) -> None:
         """Say that the source has a setting now."""
@@ -79,7 +79,7 @@ class _Editor(cst.CSTTransformer):
         super().__init__()
         self._edits = edits
         self._values = values
-        self._beside: dict[cst.CSTNode, tuple[Place, list[str]]] = {}
+        self._beside: dict[cst.CSTNode, tuple[ModelBinding, list[str]]] = {}
         for place in places(tree):
             said = [text for edit in edits for text in edit.statements(place) if text not in place.beside]
             self._beside.setdefault(place.anchor, (place, []))[1].extend(said)
@@ -106,7 +106,9 @@ class _Editor(cst.CSTTransformer):
         return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
 
 
-def begun(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program) -> Sequence[Edit]:
+def begun(
+    source: SourceFile, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program
+) -> Sequence[Edit]:
     """Return the edits of a source, after they have looked at it and said what is to change in other files."""
     edits = [table(source, program.tree(source), settings, program) for table, settings in tables]
     for edit in edits:
@@ -114,7 +116,7 @@ def begun(source: Source, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]]
     return edits
 
 
-def edited(source: Source, edits: Sequence[Edit], program: Program) -> Edited:
+def edited(source: SourceFile, edits: Sequence[Edit], program: Program) -> Edited:
     """Return a source of a program as some edits make it."""
     tree = program.tree(source)
     text = tree.module.visit(_Editor(tree, edits, program.values)).code

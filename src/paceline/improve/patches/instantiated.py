@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.improve.patches.configs import Change, ConfigFile, Scalar, Section, in_yaml
+from paceline.improve.patches.configs import ConfigChange, ConfigFile, Scalar, Section, in_yaml
 from paceline.improve.patches.edit import Edit
 from paceline.improve.patches.evaluation import is_name_of_evaluation
 
@@ -51,4 +51,4 @@ def _set(edit: Edit, config: ConfigFile, section: Section, now: Scalar | None, k
     edit.place(key)
     place = (now.start, now.end, value) if now is not None else (section.at, section.at, "")
     text = place[2] or section.form.format(key=key, value=value)
-    edit.program.changes[config.source.path].append(Change(start=place[0], end=place[1], text=text))
+    edit.program.changes[config.source.path].append(ConfigChange(start=place[0], end=place[1], text=text))

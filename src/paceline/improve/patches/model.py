@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourceFile:
     """One file of the program."""
 
     path: Path  # relative to the working directory
@@ -18,7 +18,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stays:
+class UnpatchedSetting:
     """A setting that stays in the recipe, and why."""
 
     setting: str  # such as loader.threads
@@ -31,18 +31,18 @@ class Edited:
 
     text: str
     placed: frozenset[str]  # settings that the source now has
-    stays: Sequence[Stays]
+    stays: Sequence[UnpatchedSetting]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
     """A recipe as a change to sources."""
 
-    before: Sequence[Source]
-    after: Sequence[Source]  # the same files in the same order
-    stays: Sequence[Stays]
+    before: Sequence[SourceFile]
+    after: Sequence[SourceFile]  # the same files in the same order
+    stays: Sequence[UnpatchedSetting]
 
     @property
-    def changed(self) -> list[tuple[Source, Source]]:
+    def changed(self) -> list[tuple[SourceFile, SourceFile]]:
         """The files that become others, before and after."""
         return [pair for pair in zip(self.before, self.after, strict=True) if pair[0].text != pair[1].text]

@@ -24,7 +24,7 @@ _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelBinding:
     """Where statements about a model go."""
 
     model: str  # as the file names it there
@@ -34,9 +34,9 @@ class Place:
     made_by: frozenset[str]  # the whole names of what is called where it is bound
 
 
-def places(tree: Tree) -> list[Place]:
+def places(tree: Tree) -> list[ModelBinding]:
     """Return where the models of a file are whole."""
-    found: dict[tuple[str, cst.CSTNode], Place] = {}
+    found: dict[tuple[str, cst.CSTNode], ModelBinding] = {}
     for statement in tree.within(tree.module, _Line):
         if _makes_optimizer(tree, statement):
             for model in _models_of(tree, statement):
@@ -125,11 +125,11 @@ def _bindings(tree: Tree, model: str, scope: cst.CSTNode) -> list[_Line]:
     return next((found for f in methods if (found := [s for s in _statements(tree, f) if model in _bound(s)])), [])
 
 
-def _place(tree: Tree, model: str, optimizer: _Line) -> Place:
+def _place(tree: Tree, model: str, optimizer: _Line) -> ModelBinding:
     bindings = _bindings(tree, model, _scope(tree, optimizer))
     if not bindings:
         suite, statement = _blocks(tree, optimizer)[0]
-        return Place(model, statement, True, _beside(suite), frozenset())
+        return ModelBinding(model, statement, True, _beside(suite), frozenset())
     here = _scope(tree, bindings[0]) is _scope(tree, optimizer)
     chains = [_blocks(tree, s) for s in ([*bindings, optimizer] if here else bindings)]
     suite = next(s for s, _ in chains[0] if all(any(s is other for other, _ in chain) for chain in chains))
@@ -139,7 +139,7 @@ def _place(tree: Tree, model: str, optimizer: _Line) -> Place:
     use = next((i for i in range(made + 1, len(body)) if _uses(tree, body[i], model)), len(body))
     anchor = body[max((i for i in holders if i < use), default=holders[0])]
     made_by = {name for s in bindings for call in tree.within(s, cst.Call) for name in tree.names(call.func)}
-    return Place(model, anchor, False, _beside(suite), frozenset(made_by))
+    return ModelBinding(model, anchor, False, _beside(suite), frozenset(made_by))
 
 
 def _uses(tree: Tree, statement: cst.CSTNode, model: str) -> bool:

@@ -14,8 +14,8 @@ import libcst as cst
 
 from paceline.improve.patches.arguments import argument, code_of
 from paceline.improve.patches.configs import Section
-from paceline.improve.patches.declarations import Origin, contained, declarations, is_literal, sections
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.declarations import ValueOrigin, contained, declarations, is_literal, sections
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.program import (
     Located,
     Program,
@@ -28,7 +28,7 @@ from paceline.improve.patches.program import (
     positions,
 )
 from paceline.improve.patches.tree import Tree
-from paceline.improve.patches.variables import Entries, assigned, assigned_to_self, entries
+from paceline.improve.patches.variables import DictEntries, assigned, assigned_to_self, entries
 
 _DEPTH = 16
 _ENVIRONMENT = ("os.environ", "environ")
@@ -48,10 +48,12 @@ class Alias:
 class Trace:
     """What is known of where a value comes from."""
 
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[ValueOrigin, ...] = ()
     is_exact: bool = False  # whether the value is that of its origin, not computed from it
     aliases: frozenset[Alias] = frozenset()
-    lacking: tuple[tuple[Source, Section], ...] = ()  # sections of configuration files that are read, without the key
+    lacking: tuple[
+        tuple[SourceFile, Section], ...
+    ] = ()  # sections of configuration files that are read, without the key
     is_absent: bool = False  # whether it is known that nothing gives the value
     is_unknown: bool = False  # whether the sources do not say where the value comes from
 
@@ -105,9 +107,9 @@ class Tracer:
         """Say whether a value is being followed, and what it comes from leads back to it."""
         return any(value is one for one in self._open)
 
-    def _literal(self, tree: Tree, value: cst.CSTNode) -> Origin:
+    def _literal(self, tree: Tree, value: cst.CSTNode) -> ValueOrigin:
         source = next(one for one in self.program.sources if self.program.tree(one) is tree)
-        return Origin(where=Located(source, tree, value).where, what="", text=code_of(value), node=value)
+        return ValueOrigin(where=Located(source, tree, value).where, what="", text=code_of(value), node=value)
 
     def _of_parts(self, tree: Tree, value: cst.BaseExpression) -> Trace:
         """Return the origins of what a value is computed from, as far as users set them."""
@@ -176,7 +178,7 @@ class Tracer:
         node = call.node
         assert isinstance(node, cst.Call)  # a caller is a call
         if any(arg.star == "*" for arg in node.args):
-            return Trace(origins=(Origin(where=call.where, what=f"{name} of {code_of(node.func)}()", text=""),))
+            return Trace(origins=(ValueOrigin(where=call.where, what=f"{name} of {code_of(node.func)}()", text=""),))
         given = argument(node, name, positions(function))
         if given is not None and not given.star:
             return self.trace(call.tree, given.value)
@@ -220,7 +222,7 @@ class Tracer:
             return self._in_entries(tree, known, key)
         return self._in_unknown(tree, mapping, key).by_way_of(Alias(key))
 
-    def _in_entries(self, tree: Tree, known: Entries, key: str) -> Trace:
+    def _in_entries(self, tree: Tree, known: DictEntries, key: str) -> Trace:
         later = [self.in_mapping(tree, one, key) for one in known.perhaps]
         later += [self.trace(tree, known.perhaps_values[key])] if key in known.perhaps_values else []
         inner = [self.trace(tree, known.values[key])] if key in known.values else []
@@ -234,7 +236,7 @@ class Tracer:
     def _in_unknown(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
         """Look for a key of a mapping that the sources do not write out."""
         if code_of(mapping) in _ENVIRONMENT:
-            return Trace(origins=(Origin(where="the environment", what=key, text=""),), is_exact=True)
+            return Trace(origins=(ValueOrigin(where="the environment", what=key, text=""),), is_exact=True)
         own = self._variadic(tree, mapping)
         if own is not None:
             traces = [self._from_call(call, own, key, Trace(is_absent=True)) for call in self._callers(tree, own)]

@@ -10,7 +10,7 @@ from paceline.core.recipe import Recipe
 from paceline.improve.patches import compute, ddp, debug, loader, optimizer, precision
 from paceline.improve.patches.configs import ConfigFile, with_changes
 from paceline.improve.patches.edit import Edit, begun, edited
-from paceline.improve.patches.model import Edited, Patch, Source, Stays
+from paceline.improve.patches.model import Edited, Patch, SourceFile, UnpatchedSetting
 from paceline.improve.patches.program import Program
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
@@ -56,7 +56,7 @@ _NONE = "Paceline cannot write this setting into the source"
 
 
 def patched(
-    sources: Sequence[Source], recipe: Recipe, command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
+    sources: Sequence[SourceFile], recipe: Recipe, command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
 ) -> Patch:
     """Return sources as a recipe makes them.
 
@@ -85,21 +85,23 @@ def _expressible(table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in keys and value != "fp16"}
 
 
-def _speaks(source: Source) -> bool:
+def _speaks(source: SourceFile) -> bool:
     return source.is_script or any(word in source.text for word in _SPEAKS)
 
 
-def _edited(source: Source, edits: Sequence[Edit], program: Program) -> Edited:
+def _edited(source: SourceFile, edits: Sequence[Edit], program: Program) -> Edited:
     if edits or program.has_values(source):
         return edited(source, edits, program)
     return Edited(text=source.text, placed=frozenset(), stays=())
 
 
-def _staying(table: str, settings: Mapping[str, Any], can: Mapping[str, Any], found: Sequence[Edited]) -> list[Stays]:
+def _staying(
+    table: str, settings: Mapping[str, Any], can: Mapping[str, Any], found: Sequence[Edited]
+) -> list[UnpatchedSetting]:
     """Return what of a table no edit can express, what files say stays, and what none of them has a place for."""
     names = {f"{table}.{key}": key for key in settings}
     told = [one for edit in found for one in edit.stays if one.setting in names]
     known = {one.setting for one in told} | {name for edit in found for name in edit.placed}
     other = _WITH_THREADS if "threads" in settings else _NONE
     why = {name: _TABLES[table][2] if key in can else _WHY.get(name, other) for name, key in names.items()}
-    return [*told, *(Stays(setting=name, why=why[name]) for name in names if name not in known)]
+    return [*told, *(UnpatchedSetting(setting=name, why=why[name]) for name in names if name not in known)]

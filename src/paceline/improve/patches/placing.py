@@ -9,9 +9,9 @@ from typing import Literal
 import libcst as cst
 
 from paceline.improve.patches.arguments import argument, code_of
-from paceline.improve.patches.configs import Change, Section, in_yaml
-from paceline.improve.patches.declarations import Origin
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.configs import ConfigChange, Section, in_yaml
+from paceline.improve.patches.declarations import ValueOrigin
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.origins import Trace, Tracer
 from paceline.improve.patches.program import Program
 from paceline.improve.patches.tree import Tree
@@ -34,8 +34,8 @@ class Placing:
     where: Literal["here", "over", "origin", "nowhere"]
     now: str | None = None
     why_not: str = ""
-    origin: Origin | None = None
-    section: tuple[Source, Section] | None = None
+    origin: ValueOrigin | None = None
+    section: tuple[SourceFile, Section] | None = None
 
 
 def find_place(
@@ -93,22 +93,22 @@ def change_origin(program: Program, placing: Placing, name: str, value: object) 
     if placing.section is not None:
         source, section = placing.section
         new = section.form.format(key=name, value=in_yaml(value))
-        program.changes[source.path].append(Change(start=section.at, end=section.at, text=new))
+        program.changes[source.path].append(ConfigChange(start=section.at, end=section.at, text=new))
     elif origin is not None and origin.config is not None:
         source, scalar = origin.config
-        program.changes[source.path].append(Change(start=scalar.start, end=scalar.end, text=in_yaml(value)))
+        program.changes[source.path].append(ConfigChange(start=scalar.start, end=scalar.end, text=in_yaml(value)))
     elif origin is not None and origin.node is not None:
         program.values[origin.node] = repr(value)
 
 
-def _is_referred_to(program: Program, origin: Origin) -> bool:
+def _is_referred_to(program: Program, origin: ValueOrigin) -> bool:
     """Say whether a value of a configuration file refers to another, as ``${workers}``, or is itself referred to."""
     if origin.config is None:
         return False
     return "${" in origin.text or any(f"${{{origin.what}}}" in config.source.text for config in program.configs)
 
 
-def _is_set_by_command(program: Program, origin: Origin) -> bool:
+def _is_set_by_command(program: Program, origin: ValueOrigin) -> bool:
     """Say whether the command that starts the program sets a value, so that its default does not count."""
     flags = {*origin.flags, f"--{origin.what}", origin.what, f"+{origin.what}", f"++{origin.what}"}
     last = origin.what.rpartition(".")[2]
@@ -117,7 +117,7 @@ def _is_set_by_command(program: Program, origin: Origin) -> bool:
     return any(word in flags or (word.startswith("--") and word.endswith(f".{last}")) for word in words)
 
 
-def _advice(origins: Sequence[Origin], name: str, value: object) -> str:
+def _advice(origins: Sequence[ValueOrigin], name: str, value: object) -> str:
     """Return what a user has to set."""
     declared = [one for one in origins if one.is_declared]
     if all(one.flags for one in declared):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from paceline.improve.patches.calls import set_unless_own
 from paceline.improve.patches.edit import Edit
-from paceline.improve.patches.models import Place
+from paceline.improve.patches.models import ModelBinding
 from paceline.improve.patches.snippets import IN_BF16
 
 KEYS = ("autocast", "tf32")
@@ -28,7 +28,7 @@ class PrecisionEdit(Edit):
             level = "high" if self.settings["tf32"] else "highest"
             set_unless_own(self, "tf32", f'torch.set_float32_matmul_precision("{level}")', _TF32)
 
-    def statements(self, place: Place) -> list[str]:
+    def statements(self, place: ModelBinding) -> list[str]:
         """Return the call that has a model compute in bf16."""
         if "autocast" not in self.settings:
             return []

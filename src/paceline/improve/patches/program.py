@@ -12,8 +12,8 @@ from pathlib import Path
 import libcst as cst
 
 from paceline.improve.patches.arguments import argument, code_of
-from paceline.improve.patches.configs import Change, ConfigFile
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.configs import ConfigChange, ConfigFile
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.tree import Tree
 
 LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -26,7 +26,7 @@ Function = cst.FunctionDef
 class Located:
     """A node of a file."""
 
-    source: Source
+    source: SourceFile
     tree: Tree
     node: cst.CSTNode
 
@@ -45,22 +45,22 @@ class Program:
     """
 
     def __init__(
-        self, sources: Sequence[Source], command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
+        self, sources: Sequence[SourceFile], command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
     ) -> None:
         self.sources = sources
         self.command = command
         self.configs = configs
         self.values: dict[cst.CSTNode, str] = {}
-        self.changes: dict[Path, list[Change]] = defaultdict(list)
+        self.changes: dict[Path, list[ConfigChange]] = defaultdict(list)
         self._trees: dict[Path, Tree] = {}
 
-    def tree(self, source: Source) -> Tree:
+    def tree(self, source: SourceFile) -> Tree:
         """Return the syntax tree of a source."""
         if source.path not in self._trees:
             self._trees[source.path] = Tree(source.text)
         return self._trees[source.path]
 
-    def has_values(self, source: Source) -> bool:
+    def has_values(self, source: SourceFile) -> bool:
         """Say whether some expressions of a source become others."""
         tree = self._trees.get(source.path)
         return tree is not None and any(tree.has(node) for node in self.values)

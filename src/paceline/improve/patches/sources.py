@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 
 _MODULE = ("-m", "--module")
 _INSTALLED = ("site-packages", "dist-packages")
 _MOST = 300  # files
 
 
-def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> list[Source]:
+def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> list[SourceFile]:
     """Read the sources of a program, the script first.
 
     Args:
@@ -31,7 +31,7 @@ def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]
         UsageError: The command names no Python file of the user's, or one that is not Python.
     """
     script, roots = _script(command, cwd, environment)
-    found: dict[Path, Source] = {}
+    found: dict[Path, SourceFile] = {}
     left = [script]
     while left and len(found) < _MOST:
         path = left.pop(0)
@@ -92,7 +92,7 @@ def _installed(path: Path) -> bool:
     return any((folder / "pyvenv.cfg").exists() for folder in path.parents)
 
 
-def _read(path: Path, cwd: Path, *, is_script: bool) -> Source | None:
+def _read(path: Path, cwd: Path, *, is_script: bool) -> SourceFile | None:
     """Read a file; None where it is no Python that can be read, and is not the script."""
     try:
         content = path.read_bytes()
@@ -103,7 +103,7 @@ def _read(path: Path, cwd: Path, *, is_script: bool) -> Source | None:
         if is_script:
             raise UsageError(f"{path} cannot be read as Python: {error}") from error
         return None
-    return Source(path=Path(os.path.relpath(path, cwd)), text=text, encoding=encoding, is_script=is_script)
+    return SourceFile(path=Path(os.path.relpath(path, cwd)), text=text, encoding=encoding, is_script=is_script)
 
 
 def _imported(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[Path]:

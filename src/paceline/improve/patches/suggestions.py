@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.explain.model import Finding, Remedy
-from paceline.improve.patches.model import Patch, Source
+from paceline.improve.patches.model import Patch, SourceFile
 from paceline.improve.patches.written import diff_of
 
 EVERY = 50  # steps
@@ -35,7 +35,7 @@ class Suggestion:
     diff: str | None  # None if no edit is plainly safe
 
 
-def suggestions(findings: Sequence[Finding], sources: Sequence[Source]) -> list[Suggestion]:
+def suggestions(findings: Sequence[Finding], sources: Sequence[SourceFile]) -> list[Suggestion]:
     """Return what the findings suggest for lines of these sources, one suggestion per line."""
     by_line: dict[str, Suggestion] = {}
     for finding in findings:
@@ -53,7 +53,7 @@ def _remedy(finding: Finding) -> Remedy | None:
     return next((remedy for remedy in finding.remedies if remedy.id == wanted), None)
 
 
-def _places(finding: Finding, sources: Sequence[Source]) -> Iterator[tuple[Source, int]]:
+def _places(finding: Finding, sources: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, int]]:
     if finding.code in _AT_NAMED_LINES:
         named = [place for evidence in finding.evidence for place in _LINE.findall(evidence.text)]
         for name, line in named:
@@ -66,20 +66,20 @@ def _places(finding: Finding, sources: Sequence[Source]) -> Iterator[tuple[Sourc
         yield from ((source, line) for line in find_lines(source))
 
 
-def _saves_in_loops(source: Source) -> list[int]:
+def _saves_in_loops(source: SourceFile) -> list[int]:
     """Return the lines inside loops that save a checkpoint."""
     loops = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.For)]
     calls = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)]
     return sorted({call.lineno for call in calls if ast.unparse(call.func).endswith(_SAVERS)})
 
 
-def _loaders(source: Source) -> list[int]:
+def _loaders(source: SourceFile) -> list[int]:
     """Return the lines that create a DataLoader."""
     calls = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.Call)]
     return sorted({call.lineno for call in calls if ast.unparse(call.func).split(".")[-1] == "DataLoader"})
 
 
-def _suggest(finding: Finding, remedy: Remedy, source: Source, line: int) -> Suggestion:
+def _suggest(finding: Finding, remedy: Remedy, source: SourceFile, line: int) -> Suggestion:
     changed = _changed(source, line)
     diff = diff_of(Patch(before=[source], after=[changed], stays=())) if changed is not None else None
     return Suggestion(
@@ -87,7 +87,7 @@ def _suggest(finding: Finding, remedy: Remedy, source: Source, line: int) -> Sug
     )
 
 
-def _changed(source: Source, line: int) -> Source | None:
+def _changed(source: SourceFile, line: int) -> SourceFile | None:
     """Return the source with a line that runs less often or reads no number; None if that is not plainly safe."""
     tree = ast.parse(source.text)
     statement = next((s for s in ast.walk(tree) if isinstance(s, ast.stmt) and s.lineno == s.end_lineno == line), None)

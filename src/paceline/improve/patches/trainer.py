@@ -8,7 +8,7 @@ from paceline.improve.patches.arguments import value_of, with_argument, with_ent
 from paceline.improve.patches.configs import Section
 from paceline.improve.patches.declarations import declarations
 from paceline.improve.patches.edit import Edit
-from paceline.improve.patches.model import Source
+from paceline.improve.patches.model import SourceFile
 from paceline.improve.patches.placing import Placing, change_origin, find_place
 from paceline.improve.patches.uses import ARGUMENTS
 
@@ -82,7 +82,7 @@ def _parsed(edit: Edit, key: str, parser: cst.Call) -> None:
     change_origin(edit.program, found, name, value)
 
 
-def _files(edit: Edit) -> list[tuple[Source, Section]]:
+def _files(edit: Edit) -> list[tuple[SourceFile, Section]]:
     """Return the configuration files that the command names, as the sections that hold all."""
     words = set(edit.program.command)
     named = [one for one in edit.program.configs if words & {str(one.source.path), f"./{one.source.path}"}]

@@ -16,7 +16,7 @@ _MAKES = ("dict", "Namespace", "argparse.Namespace", "SimpleNamespace", "EasyDic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entries:
+class DictEntries:
     """What a dictionary contains, as far as the source says."""
 
     values: Mapping[str, cst.BaseExpression]
@@ -48,7 +48,7 @@ def assigned_to_self(tree: Tree, owner: cst.ClassDef, name: str) -> list[cst.Bas
     return found or assigned(tree, name, owner)
 
 
-def entries(tree: Tree, mapping: cst.BaseExpression) -> Entries | None:
+def entries(tree: Tree, mapping: cst.BaseExpression) -> DictEntries | None:
     """Return what a dictionary contains: one that is written out, or a variable of one; None of any other."""
     written = _written(mapping)
     if written is not None or not isinstance(mapping, cst.Name | cst.Attribute):
@@ -63,22 +63,22 @@ def entries(tree: Tree, mapping: cst.BaseExpression) -> Entries | None:
     return _with_later(tree, name, known) if known is not None else None
 
 
-def _written(node: cst.BaseExpression) -> Entries | None:
+def _written(node: cst.BaseExpression) -> DictEntries | None:
     if isinstance(node, cst.Dict):
         pairs = [one for one in node.elements if isinstance(one, cst.DictElement)]
         values = {key: one.value for one in pairs if (key := text_of(one.key)) is not None}
         unpacked = [one.value for one in node.elements if isinstance(one, cst.StarredDictElement)]
-        return Entries(values=values, unpacked=unpacked, is_complete=len(values) == len(pairs))
+        return DictEntries(values=values, unpacked=unpacked, is_complete=len(values) == len(pairs))
     if isinstance(node, cst.IfExp):
-        return Entries(values={}, perhaps=[node.body, node.orelse])
+        return DictEntries(values={}, perhaps=[node.body, node.orelse])
     if isinstance(node, cst.Call) and code_of(node.func) in _MAKES:
         values = {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
         unpacked = [arg.value for arg in node.args if arg.keyword is None]
-        return Entries(values=values, unpacked=unpacked)
+        return DictEntries(values=values, unpacked=unpacked)
     return None
 
 
-def _with_later(tree: Tree, name: str, known: Entries) -> Entries:
+def _with_later(tree: Tree, name: str, known: DictEntries) -> DictEntries:
     """Add what may be put into a dictionary after the line that creates it."""
     later: dict[str, cst.BaseExpression] = {}
     for target, value in _everywhere(tree):

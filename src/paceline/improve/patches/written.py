@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.core.errors import EnvironmentFault
-from paceline.improve.patches.model import Patch, Source
+from paceline.improve.patches.model import Patch, SourceFile
 
 
 def diff_of(patch: Patch) -> str:
@@ -19,14 +19,14 @@ def diff_of(patch: Patch) -> str:
     return "".join(line for before, after in patch.changed for line in _diff(before, after))
 
 
-def _diff(before: Source, after: Source) -> Iterator[str]:
+def _diff(before: SourceFile, after: SourceFile) -> Iterator[str]:
     path = before.path.as_posix() + ("\t" if " " in str(before.path) else "")  # where the name ends, to patch and git
     names = (path, path) if path.startswith("..") else (f"a/{path}", f"b/{path}")
     for line in difflib.unified_diff(_lines(before), _lines(after), *names):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
-def _lines(source: Source) -> list[str]:
+def _lines(source: SourceFile) -> list[str]:
     """Part a text at line feeds alone: `str.splitlines` knows more ends than a diff does."""
     mark = "\ufeff" if source.encoding == "utf-8-sig" else ""
     lines = [f"{line}\n" for line in f"{mark}{source.text}".split("\n")]
@@ -55,7 +55,7 @@ def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
     return [(Path(os.path.relpath(t, cwd)), Path(os.path.relpath(kept, cwd))) for t, _, kept in ready]
 
 
-def _prepared(before: Source, after: Source, cwd: Path, made: list[Path]) -> tuple[Path, Path, Path]:
+def _prepared(before: SourceFile, after: SourceFile, cwd: Path, made: list[Path]) -> tuple[Path, Path, Path]:
     """Lay down a file's copy and, beside it, what is to take its place; ``made`` names both."""
     target = (cwd / before.path).resolve()
     if target.read_bytes() != before.text.encode(before.encoding):

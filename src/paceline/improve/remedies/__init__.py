@@ -10,14 +10,14 @@ from importlib import import_module
 
 from paceline.core.remedies import RemedyInfo, Safety, remedy_info
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.candidates import Candidate, Situation
+from paceline.improve.candidates import Candidate, DiagnosisContext
 
 _UNKNOWN = 1.1  # rank of a candidate without a predicted gain
-_Propose = Callable[[Situation], Sequence[Candidate]]
+_Propose = Callable[[DiagnosisContext], Sequence[Candidate]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy:
+class TunableRemedy:
     """A remedy that ``tune`` can try: the candidates that it proposes, and its page.
 
     Attributes:
@@ -51,7 +51,7 @@ def switch(
     *,
     why: str,
     safety: Safety = "numeric",
-    when: Callable[[Situation], bool] = lambda _: True,
+    when: Callable[[DiagnosisContext], bool] = lambda _: True,
 ) -> _Propose:
     """Return a function that proposes one setting unless the recipe has set it already.
 
@@ -65,10 +65,10 @@ def switch(
     """
     table, _, key = setting.partition(".")
 
-    def propose(situation: Situation) -> list[Candidate]:
-        if situation.setting(table, key) is not None or not when(situation):
+    def propose(context: DiagnosisContext) -> list[Candidate]:
+        if context.setting(table, key) is not None or not when(context):
             return []
-        predicted = situation.gain_of(remedy)
+        predicted = context.gain_of(remedy)
         recipe = {table: {key: value}}
         return [Candidate(remedy=remedy, recipe=recipe, safety=safety, predicted=predicted, why=why)]
 
@@ -80,7 +80,7 @@ def without_workers(loader: LoaderBreakdown) -> dict[str, int]:
     return {"num_workers": 0} if loader.workers else {}
 
 
-def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _Propose:
+def at_most(propose: _Propose, bound: Callable[[DiagnosisContext], float | None]) -> _Propose:
     """Return a function that adds an upper bound to candidates without a predicted gain.
 
     Args:
@@ -88,8 +88,8 @@ def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _P
         bound: Returns the largest possible speed-up as a factor; None if it is unknown.
     """
 
-    def bounded(situation: Situation) -> list[Candidate]:
-        found, most = propose(situation), bound(situation)
+    def bounded(context: DiagnosisContext) -> list[Candidate]:
+        found, most = propose(context), bound(context)
         if most is None:
             return list(found)
         return [one if one.predicted else replace(one, predicted=Gain(low=1.0, high=most)) for one in found]
@@ -98,19 +98,19 @@ def at_most(propose: _Propose, bound: Callable[[Situation], float | None]) -> _P
 
 
 @cache
-def all_remedies() -> tuple[Remedy, ...]:
+def all_remedies() -> tuple[TunableRemedy, ...]:
     """Return all remedies that ``tune`` can try, sorted by module name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return tuple(import_module(f"{__name__}.{name}").REMEDY for name in names)
 
 
-def candidates(situation: Situation) -> list[Candidate]:
+def candidates(context: DiagnosisContext) -> list[Candidate]:
     """Return the candidates of all remedies, the largest expected gain first.
 
     Of equal gains, the remedy that a finding names first comes first.
     """
-    found = [one for remedy in all_remedies() for one in remedy.candidates(situation)]
-    named = [remedy.id for finding in situation.findings for remedy in finding.remedies]
+    found = [one for remedy in all_remedies() for one in remedy.candidates(context)]
+    named = [remedy.id for finding in context.findings for remedy in finding.remedies]
     places = {remedy: place for place, remedy in reversed(list(enumerate(named)))}
     return sorted(found, key=lambda one: (-expected(one), places.get(one.remedy, len(named))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.improve.remedies import Remedy
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 `tune --allow semantic` measures larger batch sizes after it has tried all other remedies. `tune` doubles the batch size
@@ -41,4 +41,4 @@ Write `DataLoader(..., batch_size=...)`, and multiply `lr` by the factor `optimi
 """
 
 # The module `batch_study` measures batch sizes and proposes one.
-REMEDY = Remedy(id="batch.size", page=PAGE, candidates=lambda _: [])
+REMEDY = TunableRemedy(id="batch.size", page=PAGE, candidates=lambda _: [])

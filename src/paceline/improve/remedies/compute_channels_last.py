@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.improve.candidates import Situation
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.candidates import DiagnosisContext
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 Images and the weights of convolutions are stored in the channels-last memory format, in which convolution kernels are
@@ -28,13 +28,13 @@ Call `.to(memory_format=torch.channels_last)` on the model and on its input.
 """
 
 
-def _convolves(situation: Situation) -> bool:
+def _convolves(context: DiagnosisContext) -> bool:
     """Return whether a step has convolutions; True if no step was profiled."""
-    window = situation.facts.first.window
+    window = context.facts.first.window
     return window is None or any("conv" in operator.name for operator in window.operators)
 
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="compute.channels_last",
     page=PAGE,
     candidates=switch(

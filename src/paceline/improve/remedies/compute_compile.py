@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 `torch.compile` compiles the model in place. Compilation fuses operators and removes the Python code between them. The
@@ -42,27 +42,27 @@ instance of a torch class such as `nn.Sequential`, `model.compile()` has no effe
 _COMPILES_S = 45.0  # seconds to compile a small model on two cores
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
     return [
         Candidate(
             remedy="compute.compile",
             recipe={"compute": {"compile": mode}},
             safety="numeric",
-            predicted=situation.gain_of("compute.compile"),
+            predicted=context.gain_of("compute.compile"),
             why=why,
-            begins_s=_COMPILES_S,
+            startup_s=_COMPILES_S,
         )
-        for mode, why in _modes(situation)
+        for mode, why in _modes(context)
     ]
 
 
-def _modes(situation: Situation) -> Sequence[tuple[str, str]]:
-    now, waits = situation.setting("compute", "compile"), situation.finding("COMP002")
+def _modes(context: DiagnosisContext) -> Sequence[tuple[str, str]]:
+    now, waits = context.setting("compute", "compile"), context.finding("COMP002")
     if now is None:
         return [("default", "torch.compile fuses operators and removes Python code between them")]
-    if now == "default" and situation.on_cuda and waits is not None:
+    if now == "default" and context.on_cuda and waits is not None:
         return [("reduce-overhead", waits.summary), ("max-autotune", waits.summary)]
     return []
 
 
-REMEDY = Remedy(id="compute.compile", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="compute.compile", page=PAGE, candidates=_candidates)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain.analysis.run_analysis import gain_of_removing
-from paceline.improve.candidates import Candidate, Situation, operator_share
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, operator_share
+from paceline.improve.remedies import TunableRemedy
 
 _LEAST_SHARE = 0.1  # of step time in convolutions
 
@@ -35,10 +35,10 @@ Write `torch.backends.cudnn.benchmark = True` once, at the start of the program.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    share = operator_share(situation, "convolution") if situation.on_cuda else None
-    scattered = situation.finding("RUN004")
-    if share is None or share < _LEAST_SHARE or scattered or situation.setting("compute", "cudnn_benchmark"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    share = operator_share(context, "convolution") if context.on_cuda else None
+    scattered = context.finding("RUN004")
+    if share is None or share < _LEAST_SHARE or scattered or context.setting("compute", "cudnn_benchmark"):
         return []
     return [
         Candidate(
@@ -51,4 +51,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="compute.cudnn_benchmark", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="compute.cudnn_benchmark", page=PAGE, candidates=_candidates)

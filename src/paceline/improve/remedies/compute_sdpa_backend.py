@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.mfu import number_format
 from paceline.explain.analysis.run_analysis import gain_of_removing
-from paceline.improve.candidates import Candidate, Situation, operator_share
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, operator_share
+from paceline.improve.remedies import TunableRemedy
 
 _LEAST_SHARE = 0.05  # of step time in attention
 _IN_HALF = ("flash", "cudnn", "efficient")
@@ -40,13 +40,13 @@ loop or around the call that computes attention. List the preferred kernel first
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    share = operator_share(situation, "attention") if situation.on_cuda else None
-    if share is None or share < _LEAST_SHARE or situation.setting("compute", "sdpa_backend"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    share = operator_share(context, "attention") if context.on_cuda else None
+    if share is None or share < _LEAST_SHARE or context.setting("compute", "sdpa_backend"):
         return []
-    first = situation.facts.first
+    first = context.facts.first
     half = number_format(first.record, first.window) in ("bf16", "fp16")
-    running = _running(situation)
+    running = _running(context)
     return [
         Candidate(
             remedy="compute.sdpa_backend",
@@ -60,11 +60,11 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-def _running(situation: Situation) -> set[str]:
+def _running(context: DiagnosisContext) -> set[str]:
     """Return the attention kernels in the profile."""
-    window = situation.facts.first.window
+    window = context.facts.first.window
     names = " ".join(o.name for o in window.operators) if window is not None else ""
     return {backend for backend in _IN_HALF if f"_{backend}_attention" in names}
 
 
-REMEDY = Remedy(id="compute.sdpa_backend", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="compute.sdpa_backend", page=PAGE, candidates=_candidates)

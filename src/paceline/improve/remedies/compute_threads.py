@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.explain.model import Gain
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 If there are more threads than CPU cores, the threads have to share the cores. With many threads, small operators spend
@@ -34,11 +34,11 @@ Call `torch.set_num_threads(n)` after `import torch`, or set `OMP_NUM_THREADS=n`
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if not situation.facts.on_cpu or situation.setting("compute", "num_threads"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    if not context.facts.on_cpu or context.setting("compute", "num_threads"):
         return []
-    now = int(situation.facts.first.record.meta.get("threads") or 0)
-    wanted, predicted, why = _wanted(situation, now)
+    now = int(context.facts.first.record.meta.get("threads") or 0)
+    wanted, predicted, why = _wanted(context, now)
     if wanted == now:
         return []
     return [
@@ -52,14 +52,14 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-def _wanted(situation: Situation, now: int) -> tuple[int, Gain | None, str]:
+def _wanted(context: DiagnosisContext, now: int) -> tuple[int, Gain | None, str]:
     """Return the number of threads to try, its predicted gain and the reason; the current number for no change."""
-    cores = situation.cores
-    if crowded := situation.finding("HOST001"):
+    cores = context.cores
+    if crowded := context.finding("HOST001"):
         return cores, _relieved(crowded.gain, now / cores), crowded.summary
-    if small := situation.finding("COMP002"):
+    if small := context.finding("COMP002"):
         return 1, None, small.summary
-    if situation.finding("COMP001") and 0 < now < cores:
+    if context.finding("COMP001") and 0 < now < cores:
         return cores, Gain(low=1.0, high=cores / now), f"{now} of {cores} CPU cores compute"
     return now, None, ""
 
@@ -73,4 +73,4 @@ def _relieved(gain: Gain | None, crowding: float) -> Gain | None:
     return None if gain is None else Gain(low=gain.low, high=max(gain.high, 2 * crowding))
 
 
-REMEDY = Remedy(id="compute.threads", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="compute.threads", page=PAGE, candidates=_candidates)

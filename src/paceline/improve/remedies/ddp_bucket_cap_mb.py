@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation, reduces_gradients
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, reduces_gradients
+from paceline.improve.remedies import TunableRemedy
 
 _USUAL_MB = 25
 _MOST_MB = 1600
@@ -35,19 +35,19 @@ Write `DistributedDataParallel(..., bucket_cap_mb=100)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    slow = situation.finding("COMM001")
-    if slow is None or not reduces_gradients(situation):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    slow = context.finding("COMM001")
+    if slow is None or not reduces_gradients(context):
         return []
     return [
         Candidate(
             remedy="ddp.bucket_cap_mb",
             recipe={"ddp": {"bucket_cap_mb": size}},
             safety="numeric",
-            predicted=situation.gain_of("ddp.bucket_cap_mb"),
+            predicted=context.gain_of("ddp.bucket_cap_mb"),
             why=slow.summary,
         )
-        for size in _sizes(int(str(situation.setting("ddp", "bucket_cap_mb") or _USUAL_MB)))
+        for size in _sizes(int(str(context.setting("ddp", "bucket_cap_mb") or _USUAL_MB)))
     ]
 
 
@@ -58,4 +58,4 @@ def _sizes(now: int) -> list[int]:
     return larger + smaller
 
 
-REMEDY = Remedy(id="ddp.bucket_cap_mb", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.bucket_cap_mb", page=PAGE, candidates=_candidates)

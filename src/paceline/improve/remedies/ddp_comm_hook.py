@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.explain.model import Finding
-from paceline.improve.candidates import Candidate, Situation, capability, communication, reduces_gradients
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, capability, communication, reduces_gradients
+from paceline.improve.remedies import TunableRemedy
 from paceline.inprocess.settings.comm_hook import POWERSGD_FROM
 
 _BF16_FROM = 8.0  # compute capability
@@ -41,32 +41,32 @@ start_powerSGD_iter=10)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    slow = situation.finding("COMM001")
-    if slow is None or not reduces_gradients(situation) or situation.setting("ddp", "comm_hook"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    slow = context.finding("COMM001")
+    if slow is None or not reduces_gradients(context) or context.setting("ddp", "comm_hook"):
         return []
-    return [_half(situation, slow), *([_low_rank(situation, slow)] if situation.on_cuda else [])]
+    return [_half(context, slow), *([_low_rank(context, slow)] if context.on_cuda else [])]
 
 
-def _half(situation: Situation, slow: Finding) -> Candidate:
+def _half(context: DiagnosisContext, slow: Finding) -> Candidate:
     return Candidate(
         remedy="ddp.comm_hook",
-        recipe={"ddp": {"comm_hook": "bf16" if capability(situation) >= _BF16_FROM else "fp16"}},
+        recipe={"ddp": {"comm_hook": "bf16" if capability(context) >= _BF16_FROM else "fp16"}},
         safety="numeric",
-        predicted=situation.gain_of("ddp.comm_hook"),
+        predicted=context.gain_of("ddp.comm_hook"),
         why=slow.summary,
     )
 
 
-def _low_rank(situation: Situation, slow: Finding) -> Candidate:
+def _low_rank(context: DiagnosisContext, slow: Finding) -> Candidate:
     return Candidate(
         remedy="ddp.comm_hook",
         recipe={"ddp": {"comm_hook": "powersgd"}},
         safety="semantic",
-        predicted=gain_of_removing(communication(situation), 0.1, 0.95),
+        predicted=gain_of_removing(communication(context), 0.1, 0.95),
         why=slow.summary,
         warmup_steps=POWERSGD_FROM,
     )
 
 
-REMEDY = Remedy(id="ddp.comm_hook", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.comm_hook", page=PAGE, candidates=_candidates)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation, reduces_gradients
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, reduces_gradients
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 With `find_unused_parameters=True`, DistributedDataParallel walks through the autograd graph after each forward pass, to
@@ -37,9 +37,9 @@ Hugging Face Trainer, pass `ddp_find_unused_parameters=False`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    known = situation.setting("ddp", "find_unused_parameters") is not None or situation.setting("ddp", "static_graph")
-    if known or not reduces_gradients(situation) or not _searches_in_vain(situation):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    known = context.setting("ddp", "find_unused_parameters") is not None or context.setting("ddp", "static_graph")
+    if known or not reduces_gradients(context) or not _searches_in_vain(context):
         return []
     return [
         Candidate(
@@ -52,11 +52,11 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-def _searches_in_vain(situation: Situation) -> bool:
+def _searches_in_vain(context: DiagnosisContext) -> bool:
     """Say whether DDP searches for unused parameters, and no rank has had one."""
-    timed = [one for rank in situation.facts.ranks for one in rank.record.summary.get("exchange_times", ())]
+    timed = [one for rank in context.facts.ranks for one in rank.record.summary.get("exchange_times", ())]
     searching = [one for one in timed if one.get("searches_unused")]
     return bool(searching) and not any(one.get("unused_count") for one in searching)
 
 
-REMEDY = Remedy(id="ddp.find_unused_parameters", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.find_unused_parameters", page=PAGE, candidates=_candidates)

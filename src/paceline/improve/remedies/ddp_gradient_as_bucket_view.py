@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation, reduces_gradients
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, reduces_gradients
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 With `ddp.gradient_as_bucket_view`, the gradients are views of the communication buckets that the ranks exchange. With
@@ -32,8 +32,8 @@ Write `DistributedDataParallel(..., gradient_as_bucket_view=True)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if not reduces_gradients(situation) or situation.setting("ddp", "gradient_as_bucket_view"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    if not reduces_gradients(context) or context.setting("ddp", "gradient_as_bucket_view"):
         return []
     return [
         Candidate(
@@ -47,4 +47,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="ddp.gradient_as_bucket_view", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.gradient_as_bucket_view", page=PAGE, candidates=_candidates)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 If a program accumulates gradients over micro-steps (one forward and one backward pass each), the ranks need to exchange
@@ -35,19 +35,19 @@ Put `with model.no_sync():` around the forward and backward pass of all micro-st
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    often = situation.finding("COMM004")
-    if often is None or situation.setting("ddp", "no_sync"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    often = context.finding("COMM004")
+    if often is None or context.setting("ddp", "no_sync"):
         return []
     return [
         Candidate(
             remedy="ddp.no_sync",
             recipe={"ddp": {"no_sync": True}},
             safety="numeric",
-            predicted=situation.gain_of("ddp.no_sync"),
+            predicted=context.gain_of("ddp.no_sync"),
             why=often.summary,
         )
     ]
 
 
-REMEDY = Remedy(id="ddp.no_sync", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.no_sync", page=PAGE, candidates=_candidates)

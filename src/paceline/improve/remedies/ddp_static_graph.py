@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation, communication, reduces_gradients
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext, communication, reduces_gradients
+from paceline.improve.remedies import TunableRemedy
 
 _LEAST_SHARE = 0.05  # of step time in communication
 
@@ -35,9 +35,9 @@ Write `DistributedDataParallel(..., static_graph=True)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    waits = reduces_gradients(situation) and communication(situation) >= _LEAST_SHARE
-    if not waits or situation.setting("ddp", "static_graph"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    waits = reduces_gradients(context) and communication(context) >= _LEAST_SHARE
+    if not waits or context.setting("ddp", "static_graph"):
         return []
     return [
         Candidate(
@@ -45,9 +45,9 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"ddp": {"static_graph": True}},
             safety="numeric",
             predicted=None,
-            why=f"exchanging gradients takes {communication(situation):.0%} of the time",
+            why=f"exchanging gradients takes {communication(context):.0%} of the time",
         )
     ]
 
 
-REMEDY = Remedy(id="ddp.static_graph", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="ddp.static_graph", page=PAGE, candidates=_candidates)

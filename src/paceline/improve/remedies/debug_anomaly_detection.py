@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.improve.candidates import debug_is_on
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 Anomaly detection stores a stack trace for each forward operation, and looks for NaN after each backward operation. On
@@ -31,7 +31,7 @@ Remove `torch.autograd.set_detect_anomaly(True)` and `torch.autograd.detect_anom
 remove `detect_anomaly=True`.
 """
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="debug.anomaly_detection",
     page=PAGE,
     candidates=switch(
@@ -40,6 +40,6 @@ REMEDY = Remedy(
         False,
         safety="exact",
         why="anomaly detection is on while the program trains",
-        when=lambda situation: debug_is_on(situation, "anomaly_detection"),
+        when=lambda context: debug_is_on(context, "anomaly_detection"),
     ),
 )

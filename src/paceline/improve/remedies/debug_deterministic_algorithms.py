@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.improve.candidates import debug_is_on
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 With `torch.use_deterministic_algorithms(True)`, torch replaces kernels whose results are rounded differently from run
@@ -29,7 +29,7 @@ they stay off.
 Remove `torch.use_deterministic_algorithms(True)`. In Lightning, remove `deterministic=True`.
 """
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="debug.deterministic_algorithms",
     page=PAGE,
     candidates=switch(
@@ -37,6 +37,6 @@ REMEDY = Remedy(
         "debug.deterministic_algorithms",
         False,
         why="deterministic algorithms are on",
-        when=lambda situation: debug_is_on(situation, "deterministic_algorithms"),
+        when=lambda context: debug_is_on(context, "deterministic_algorithms"),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.improve.candidates import debug_is_on
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, torch compares the arguments of each collective between the ranks before it runs.
@@ -28,7 +28,7 @@ then `INFO`.
 Unset `TORCH_DISTRIBUTED_DEBUG` in the shell, or set it to `INFO`.
 """
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="debug.distributed_debug",
     page=PAGE,
     candidates=switch(
@@ -37,6 +37,6 @@ REMEDY = Remedy(
         False,
         safety="exact",
         why="TORCH_DISTRIBUTED_DEBUG is DETAIL",
-        when=lambda situation: debug_is_on(situation, "distributed_debug"),
+        when=lambda context: debug_is_on(context, "distributed_debug"),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.improve.candidates import debug_is_on
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 With `CUDA_LAUNCH_BLOCKING=1`, the CPU waits for the end of each GPU kernel before it issues the next one. The variable
@@ -28,7 +28,7 @@ runs on a CUDA device, and the program has not set the variable again.
 Unset `CUDA_LAUNCH_BLOCKING` in the shell, or remove the line that sets it.
 """
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="debug.launch_blocking",
     page=PAGE,
     candidates=switch(
@@ -37,6 +37,6 @@ REMEDY = Remedy(
         False,
         safety="exact",
         why="CUDA_LAUNCH_BLOCKING is set",
-        when=lambda situation: debug_is_on(situation, "launch_blocking"),
+        when=lambda context: debug_is_on(context, "launch_blocking"),
     ),
 )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.loader import evaluation_loaders
 from paceline.explain.model import Gain
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 _MOST_STEPS = 30  # between evaluations: a trial, which makes few steps, would not reach one
 _LEAST = 0.02  # of the time, that training waits for batches of evaluation
@@ -45,18 +45,18 @@ Write `DataLoader(validation_set, num_workers=2)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if situation.setting("loader", "evaluation_workers") is not None:
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    if context.setting("loader", "evaluation_workers") is not None:
         return []
-    first = situation.facts.first
+    first = context.facts.first
     found = evaluation_loaders(first.record)
     waited = sum(one.wait_s for one in found) / first.total_s if first.total_s > 0 else 0.0
-    share = min(waited, situation.facts.shares["evaluation"])
+    share = min(waited, context.facts.shares["evaluation"])
     evaluations = int((first.phases["evaluation"] > 0).sum())
     if not found or share < _LEAST or evaluations * _MOST_STEPS < len(first.rows):
         return []
     slowest = found[0]
-    workers = situation.cores * (_MORE if slowest.blocked >= _WAITS else 1)
+    workers = context.cores * (_MORE if slowest.blocked >= _WAITS else 1)
     return [
         Candidate(
             remedy="evaluation.workers",
@@ -68,4 +68,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="evaluation.workers", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="evaluation.workers", page=PAGE, candidates=_candidates)

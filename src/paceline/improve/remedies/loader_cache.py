@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain.analysis.loader_model import LoaderModel
 from paceline.explain.model import Gain
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy, without_workers
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy, without_workers
 
 _ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """
@@ -45,20 +45,20 @@ samples change later.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    loader = situation.loader
-    if situation.waiting is None or loader is None or situation.streams or loader.draws_random:
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    loader = context.loader
+    if context.waiting is None or loader is None or context.streams or loader.draws_random:
         return []
-    if situation.setting("loader", "cache") or situation.epoch_steps is None:
+    if context.setting("loader", "cache") or context.epoch_steps is None:
         return []
     return [
         Candidate(
             remedy="loader.cache",
             recipe={"loader": {**without_workers(loader), "cache": True}},
             safety="exact",
-            predicted=_predicted(situation.supply),
+            predicted=_predicted(context.supply),
             why="loading a sample draws no random numbers, so samples can be kept in memory",
-            warmup_steps=situation.epoch_steps,
+            warmup_steps=context.epoch_steps,
         )
     ]
 
@@ -75,4 +75,4 @@ def _predicted(supply: LoaderModel) -> Gain:
     return Gain(low=1 + 0.3 * (min(high, 1 / max(1 - supply.wait_share, 0.01)) - 1), high=high)
 
 
-REMEDY = Remedy(id="loader.cache", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.cache", page=PAGE, candidates=_candidates)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 Tensors of the next batch are copied from pinned memory to the GPU on a separate CUDA stream, while the model computes
@@ -43,9 +43,9 @@ torch.cuda.stream(side):`. Before the program uses the batch, the iterator must 
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    predicted, loader = situation.gain_of("loader.device_prefetch"), situation.loader
-    if predicted is None or loader is None or situation.setting("loader", "device_prefetch"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    predicted, loader = context.gain_of("loader.device_prefetch"), context.loader
+    if predicted is None or loader is None or context.setting("loader", "device_prefetch"):
         return []
     return [
         Candidate(
@@ -53,9 +53,9 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True, "device_prefetch": True}},
             safety="resampled" if loader.draws_random and not loader.workers else "exact",
             predicted=predicted,
-            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {context.facts.shares['transfer']:.0%} of the time",
         )
     ]
 
 
-REMEDY = Remedy(id="loader.device_prefetch", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.device_prefetch", page=PAGE, candidates=_candidates)

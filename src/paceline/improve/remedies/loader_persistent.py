@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain import words
 from paceline.explain.model import Gain
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 _LEAST = 0.005  # of the time of a step, that starting workers takes on average
 
@@ -43,28 +43,28 @@ shuffled order, because the patched code draws the random number that torch woul
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    loader = situation.loader
-    if loader is None or not loader.workers or loader.settings.get("persistent_workers") or situation.streams:
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    loader = context.loader
+    if loader is None or not loader.workers or loader.settings.get("persistent_workers") or context.streams:
         return []
-    restart = situation.finding("DATA006")
-    if restart is None and situation.supply.restart_s < _LEAST * situation.supply.step_s:
+    restart = context.finding("DATA006")
+    if restart is None and context.supply.restart_s < _LEAST * context.supply.step_s:
         return []
     return [
         Candidate(
             remedy="loader.persistent",
             recipe={"loader": {"persistent_workers": True}},
             safety=words.safety_of_worker_draws(loader),
-            predicted=restart.gain if restart is not None else _predicted(situation),
+            predicted=restart.gain if restart is not None else _predicted(context),
             why=restart.summary if restart is not None else "workers are started anew in each epoch",
         )
     ]
 
 
-def _predicted(situation: Situation) -> Gain:
+def _predicted(context: DiagnosisContext) -> Gain:
     """Return the predicted gain if starting workers takes a small part of the time."""
-    supply = situation.supply
+    supply = context.supply
     return Gain(low=1.0, high=supply.step_s / max(supply.step_s - supply.restart_s, 1e-9))
 
 
-REMEDY = Remedy(id="loader.persistent", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.persistent", page=PAGE, candidates=_candidates)

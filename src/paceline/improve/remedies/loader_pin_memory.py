@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 The loader puts batches into pinned memory, from which a CUDA device copies directly. In copies to the GPU,
@@ -32,9 +32,9 @@ Write `DataLoader(..., pin_memory=True)` and `batch.to(device, non_blocking=True
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    predicted = situation.gain_of("loader.pin_memory")
-    if predicted is None or situation.setting("loader", "pin_memory"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    predicted = context.gain_of("loader.pin_memory")
+    if predicted is None or context.setting("loader", "pin_memory"):
         return []
     return [
         Candidate(
@@ -42,9 +42,9 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
             recipe={"loader": {"pin_memory": True}},
             safety="exact",
             predicted=predicted,
-            why=f"copies to the GPU take {situation.facts.shares['transfer']:.0%} of the time",
+            why=f"copies to the GPU take {context.facts.shares['transfer']:.0%} of the time",
         )
     ]
 
 
-REMEDY = Remedy(id="loader.pin_memory", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.pin_memory", page=PAGE, candidates=_candidates)

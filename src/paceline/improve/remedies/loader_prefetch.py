@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain import words
 from paceline.explain.analysis.queueing import Queue, QueueSimulation
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 Each worker loads more batches ahead of time, so the queue of finished batches is longer. With a longer queue, training
@@ -39,11 +39,11 @@ Write `DataLoader(..., num_workers=4, prefetch_factor=16)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    jitter, loader = situation.finding("DATA008"), situation.loader
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    jitter, loader = context.finding("DATA008"), context.loader
     if jitter is None or loader is None or not loader.workers:
         return []
-    played = QueueSimulation(loader_model=situation.supply, loader=loader)
+    played = QueueSimulation(loader_model=context.supply, loader=loader)
     return [
         Candidate(
             remedy="loader.prefetch",
@@ -63,4 +63,4 @@ def _settings(queue: Queue, now: Queue) -> dict[str, int | bool]:
     return {"num_workers": queue.workers, "persistent_workers": True, **factor}
 
 
-REMEDY = Remedy(id="loader.prefetch", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.prefetch", page=PAGE, candidates=_candidates)

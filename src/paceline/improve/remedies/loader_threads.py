@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy, without_workers
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy, without_workers
 
 _SPARE = 2.5  # threads per worker of the predicted best number
 _KEEPS_UP = 0.1  # of a thread: batches take less CPU time without the hand-over
@@ -58,32 +58,32 @@ The `DataLoader` of torch has no option for loader threads, so the setting can o
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    loader = situation.loader
-    if loader is None or situation.streams or (situation.waiting is None and not loader.threads):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    loader = context.loader
+    if loader is None or context.streams or (context.waiting is None and not loader.threads):
         return []
-    wanted = _beside(loader, situation.cores) if loader.threads else [_first(situation, loader)]
+    wanted = _beside(loader, context.cores) if loader.threads else [_first(context, loader)]
     return [
         Candidate(
             remedy="loader.threads",
             recipe={"loader": {**without_workers(loader), "threads": threads}},
             safety="semantic" if loader.draws_random else "exact",
-            predicted=_predicted(situation, loader, threads),
+            predicted=_predicted(context, loader, threads),
             why="with threads, batches are not copied between processes",
         )
         for threads in wanted
     ]
 
 
-def _first(situation: Situation, loader: LoaderBreakdown) -> int:
+def _first(context: DiagnosisContext, loader: LoaderBreakdown) -> int:
     """Return the first number of threads to try. Later trials halve and double it.
 
     Threads that wait take no core, so a power of 2 above the predicted best is safe. Threads that compute take cores
     from training, so the number is the smallest that keeps up with training, by the CPU time of a batch.
     """
-    supply = situation.supply
+    supply = context.supply
     if not _waits(loader):
-        return min(situation.cores, max(1, math.ceil(supply.make_cpu_s / max(supply.compute_s, 1e-9) - _KEEPS_UP)))
+        return min(context.cores, max(1, math.ceil(supply.make_cpu_s / max(supply.compute_s, 1e-9) - _KEEPS_UP)))
     return 2 ** math.ceil(math.log2(max(2.0, _SPARE * supply.best_workers())))
 
 
@@ -98,18 +98,18 @@ def _waits(loader: LoaderBreakdown) -> bool:
     return loader.blocked >= 0.5
 
 
-def _predicted(situation: Situation, loader: LoaderBreakdown, threads: int) -> Gain:
+def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, threads: int) -> Gain:
     """Return the predicted gain of a number of threads.
 
     Threads that wait are as fast as workers and save the hand-over of batches. For threads that compute, it is unknown
     whether they release the interpreter lock, so the low end is 1. If threads make the batches already, fewer threads
     gain only from less competition for the cores.
     """
-    supply = situation.supply
+    supply = context.supply
     if loader.threads:
         return Gain(
             low=1.0,
-            high=max(1.05, supply.gain_with(threads).high * supply.warmer, _relieved(situation, loader, threads)),
+            high=max(1.05, supply.gain_with(threads).high * supply.warmer, _relieved(context, loader, threads)),
         )
     makers = max(threads, loader.makers)
     gain, unburdened = supply.gain_with(makers), replace(supply, hand_over_s=0.0).gain_with(makers)
@@ -117,12 +117,12 @@ def _predicted(situation: Situation, loader: LoaderBreakdown, threads: int) -> G
     return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * high * supply.warmer))
 
 
-def _relieved(situation: Situation, loader: LoaderBreakdown, threads: int) -> float:
+def _relieved(context: DiagnosisContext, loader: LoaderBreakdown, threads: int) -> float:
     """Return the largest gain of fewer threads, if loader and training threads together exceed the cores."""
-    own = int(situation.facts.first.record.meta.get("threads") or 0)
-    if _waits(loader) or loader.threads + own <= situation.cores:
+    own = int(context.facts.first.record.meta.get("threads") or 0)
+    if _waits(loader) or loader.threads + own <= context.cores:
         return 1.0
-    return (loader.threads + own) / max(threads + own, situation.cores)
+    return (loader.threads + own) / max(threads + own, context.cores)
 
 
-REMEDY = Remedy(id="loader.threads", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.threads", page=PAGE, candidates=_candidates)

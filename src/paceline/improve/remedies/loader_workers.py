@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from paceline.explain import words
 from paceline.explain.model import Gain, LoaderBreakdown
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 _WORTH = 1.02
 _MOST_CROWD = 1.5
@@ -61,32 +61,32 @@ Write `DataLoader(..., num_workers=8, persistent_workers=True)`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    loader = situation.loader
-    if loader is None or loader.threads or situation.setting("loader", "cache"):  # the cache is in the training process
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    loader = context.loader
+    if loader is None or loader.threads or context.setting("loader", "cache"):  # the cache is in the training process
         return []
-    crowd = _crowd(situation, loader)
-    if situation.waiting is None and crowd <= 1:
+    crowd = _crowd(context, loader)
+    if context.waiting is None and crowd <= 1:
         return []
     return [
         Candidate(
             remedy="loader.workers",
-            recipe={"loader": {"num_workers": workers} | ({} if situation.streams else {"persistent_workers": True})},
+            recipe={"loader": {"num_workers": workers} | ({} if context.streams else {"persistent_workers": True})},
             safety=words.safety_of_workers(loader, workers),
-            predicted=_predicted(situation, loader, workers, crowd if workers < loader.workers else 1.0),
-            why=_why(situation, loader),
+            predicted=_predicted(context, loader, workers, crowd if workers < loader.workers else 1.0),
+            why=_why(context, loader),
         )
-        for workers in _numbers(situation, loader, crowd)
+        for workers in _numbers(context, loader, crowd)
     ]
 
 
-def _numbers(situation: Situation, loader: LoaderBreakdown, crowd: float) -> list[int]:
+def _numbers(context: DiagnosisContext, loader: LoaderBreakdown, crowd: float) -> list[int]:
     """Return the numbers of workers to try, the most promising first."""
-    supply, now, cores = situation.supply, loader.workers, situation.cores
-    if situation.streams:
+    supply, now, cores = context.supply, loader.workers, context.cores
+    if context.streams:
         return [] if now else [1]
     fewer = list(dict.fromkeys(w for w in (cores, cores - 1, now // 2) if 0 < w < now))
-    if situation.finding("DATA002") is not None or situation.waiting is None:
+    if context.finding("DATA002") is not None or context.waiting is None:
         return fewer
     best = supply.best_workers()
     wanted = {best, 2 * now or 2 * best, max(1, now // 2)} - {now, 0}
@@ -96,32 +96,32 @@ def _numbers(situation: Situation, loader: LoaderBreakdown, crowd: float) -> lis
     return list(dict.fromkeys([*ordered, *(fewer if crowd > 1 else ())]))
 
 
-def _crowd(situation: Situation, loader: LoaderBreakdown) -> float:
+def _crowd(context: DiagnosisContext, loader: LoaderBreakdown) -> float:
     """Return by what factor steps may become faster because fewer workers compete with training for the cores.
 
     Workers that mostly wait do not compete. Of those that compute, more than the cores switch places with each other
     and with training; a step cannot become faster than without that part of them.
     """
-    if loader.blocked >= _WAITS or loader.workers <= situation.cores:
+    if loader.blocked >= _WAITS or loader.workers <= context.cores:
         return 1.0
     busy = loader.workers * (loader.on_cpu + loader.runnable) + 1
-    return min(_MOST_CROWD, 1.0 + 0.5 * max(0.0, 1.0 - situation.cores / busy))
+    return min(_MOST_CROWD, 1.0 + 0.5 * max(0.0, 1.0 - context.cores / busy))
 
 
-def _why(situation: Situation, loader: LoaderBreakdown) -> str:
-    if situation.waiting is not None:
-        return f"training waits {situation.supply.wait_share:.0%} of its time for data"
-    return f"{loader.workers} workers and training share {situation.cores} cores"
+def _why(context: DiagnosisContext, loader: LoaderBreakdown) -> str:
+    if context.waiting is not None:
+        return f"training waits {context.supply.wait_share:.0%} of its time for data"
+    return f"{loader.workers} workers and training share {context.cores} cores"
 
 
-def _predicted(situation: Situation, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
+def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
     """Return the gain to expect: what a finding states for this number of workers, as `paceline run` prints it.
 
     More workers than that gain no less where they mostly wait: on a busy machine the model proposes too few.
     """
-    supply = situation.supply
-    stated = situation.gain_of("loader.workers")
-    best = 1 if situation.streams else supply.best_workers()
+    supply = context.supply
+    stated = context.gain_of("loader.workers")
+    best = 1 if context.streams else supply.best_workers()
     at_least = workers > best and loader.blocked >= _WAITS
     if stated is not None and crowd <= 1 and (workers == best or at_least):
         return stated
@@ -129,4 +129,4 @@ def _predicted(situation: Situation, loader: LoaderBreakdown, workers: int, crow
     return Gain(low=gain.low if crowd <= 1 else 1.0, high=max(gain.high, crowd))
 
 
-REMEDY = Remedy(id="loader.workers", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="loader.workers", page=PAGE, candidates=_candidates)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 Repeated blocks of the model, such as the layers of a transformer, store only their input. The backward pass recomputes
@@ -38,10 +38,10 @@ statistics twice per batch.
 _TRIED: Sequence[dict[str, object]] = ({"checkpoint_every": 1}, {"checkpoint_every": 2}, {"activation_budget": 0.5})
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    if any(situation.setting("memory", key) for settings in _TRIED for key in settings):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    if any(context.setting("memory", key) for settings in _TRIED for key in settings):
         return []
-    if situation.setting("compute", "compile"):
+    if context.setting("compute", "compile"):
         return []
     return [
         Candidate(
@@ -56,4 +56,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="memory.checkpoint", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="memory.checkpoint", page=PAGE, candidates=_candidates)

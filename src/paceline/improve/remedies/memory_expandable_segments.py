@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 Torch's memory allocator reserves GPU memory in segments that can grow, so tensors of changing sizes reuse the same
@@ -33,9 +33,9 @@ environment variable for the allocator is named `PYTORCH_CUDA_ALLOC_CONF`.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    torn = situation.finding("MEM003")
-    if torn is None or situation.setting("allocator", "expandable_segments"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    torn = context.finding("MEM003")
+    if torn is None or context.setting("allocator", "expandable_segments"):
         return []
     return [
         Candidate(
@@ -48,4 +48,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="memory.expandable_segments", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="memory.expandable_segments", page=PAGE, candidates=_candidates)

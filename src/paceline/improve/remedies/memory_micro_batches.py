@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 A batch goes through the model in several parts, so only the activations of one part are in memory at a time. The loss
@@ -38,10 +38,10 @@ source, use gradient accumulation over parts of a batch instead.
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    now = int(str(situation.setting("memory", "micro_batches") or 1))
-    batch = situation.diagnosis.batch_size
-    if batch is None or batch < 4 * now or situation.distributed:
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    now = int(str(context.setting("memory", "micro_batches") or 1))
+    batch = context.diagnosis.batch_size
+    if batch is None or batch < 4 * now or context.distributed:
         return []
     return [
         Candidate(
@@ -56,4 +56,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="memory.micro_batches", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="memory.micro_batches", page=PAGE, candidates=_candidates)

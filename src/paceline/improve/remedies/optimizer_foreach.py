@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.improve.candidates import Situation
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.candidates import DiagnosisContext
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 With `foreach=True`, an optimizer of torch runs each operation on many tensors at a time. `tune` proposes
@@ -29,11 +29,11 @@ Pass `foreach=True` to the call that creates the optimizer.
 """
 
 
-def _worth_it(situation: Situation) -> bool:
-    return situation.gain_of("optimizer.foreach") is not None and not situation.setting("optimizer", "fused")
+def _worth_it(context: DiagnosisContext) -> bool:
+    return context.gain_of("optimizer.foreach") is not None and not context.setting("optimizer", "fused")
 
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="optimizer.foreach",
     page=PAGE,
     candidates=switch(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.improve.candidates import Situation
-from paceline.improve.remedies import Remedy, at_most, switch
+from paceline.improve.candidates import DiagnosisContext
+from paceline.improve.remedies import TunableRemedy, at_most, switch
 
 PAGE = """
 With `fused=True`, an optimizer of torch updates all parameters in one kernel. `tune` proposes this change if the
@@ -28,19 +28,19 @@ Pass `fused=True` to the call that creates the optimizer.
 """
 
 
-def _open(situation: Situation) -> bool:
+def _open(context: DiagnosisContext) -> bool:
     """Return whether an optimizer was created without ``fused`` and ``foreach``, or no optimizer is known."""
-    known = situation.facts.first.record.summary.get("optimizers", ())
+    known = context.facts.first.record.summary.get("optimizers", ())
     chosen = known and all(one.get("fused") is not None or one.get("foreach") is not None for one in known)
-    return not chosen and not situation.setting("optimizer", "foreach")
+    return not chosen and not context.setting("optimizer", "foreach")
 
 
-def _most(situation: Situation) -> float:
+def _most(context: DiagnosisContext) -> float:
     """Return the speed-up if the optimizer took no time."""
-    return 1 / max(0.1, 1 - situation.facts.shares["optimizer"])
+    return 1 / max(0.1, 1 - context.facts.shares["optimizer"])
 
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="optimizer.fused",
     page=PAGE,
     candidates=at_most(

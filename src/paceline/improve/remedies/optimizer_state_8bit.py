@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 _KINDS = ("Adam", "AdamW")
 
@@ -36,10 +36,10 @@ Write `bitsandbytes.optim.AdamW8bit(...)` or `torchao.optim.AdamW8bit(...)` inst
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    made = situation.facts.first.record.summary.get("optimizers") or ()
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    made = context.facts.first.record.summary.get("optimizers") or ()
     adam = any(one.get("class") in _KINDS for one in made)
-    if not situation.on_cuda or not adam or situation.setting("optimizer", "state_8bit"):
+    if not context.on_cuda or not adam or context.setting("optimizer", "state_8bit"):
         return []
     return [
         Candidate(
@@ -53,4 +53,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="optimizer.state_8bit", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="optimizer.state_8bit", page=PAGE, candidates=_candidates)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.improve.candidates import Situation, capability, operator_share
-from paceline.improve.remedies import Remedy, at_most, switch
+from paceline.improve.candidates import DiagnosisContext, capability, operator_share
+from paceline.improve.remedies import TunableRemedy, at_most, switch
 
 PAGE = """
 Under autocast, matrix operations run in bfloat16. In bfloat16, matrix operations need half as many bytes, and run
@@ -38,15 +38,15 @@ _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "l
 _TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction, half the bytes
 
 
-def _most(situation: Situation) -> float | None:
+def _most(context: DiagnosisContext) -> float | None:
     """Return the largest speed-up, from the share of matrix operations; None if the CPU has no bf16 instructions."""
-    share = operator_share(situation, *_MATRIX_WORK)
-    if situation.on_cuda or share is None or not situation.cpu_flags & _MULTIPLY:
+    share = operator_share(context, *_MATRIX_WORK)
+    if context.on_cuda or share is None or not context.cpu_flags & _MULTIPLY:
         return None
     return 1 / (1 - share * (1 - 1 / _TIMES))
 
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="precision.autocast",
     page=PAGE,
     candidates=at_most(
@@ -55,7 +55,7 @@ REMEDY = Remedy(
             "precision.autocast",
             "bf16",
             why="the model computes in bf16, and the loss is computed in fp32",
-            when=lambda situation: not situation.on_cuda or capability(situation) >= 8.0,
+            when=lambda context: not context.on_cuda or capability(context) >= 8.0,
         ),
         _most,
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.remedies import Remedy
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.remedies import TunableRemedy
 
 PAGE = """
 Under autocast, matrix operations run in float16. `tune` proposes `precision.fp16` on CUDA devices that do not support
@@ -39,9 +39,9 @@ Call `scale` on the loss, `unscale_` before gradients are clipped, and `step` an
 """
 
 
-def _candidates(situation: Situation) -> Sequence[Candidate]:
-    predicted = situation.gain_of("precision.fp16")
-    if predicted is None or situation.setting("precision", "autocast"):
+def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
+    predicted = context.gain_of("precision.fp16")
+    if predicted is None or context.setting("precision", "autocast"):
         return []
     return [
         Candidate(
@@ -55,4 +55,4 @@ def _candidates(situation: Situation) -> Sequence[Candidate]:
     ]
 
 
-REMEDY = Remedy(id="precision.fp16", page=PAGE, candidates=_candidates)
+REMEDY = TunableRemedy(id="precision.fp16", page=PAGE, candidates=_candidates)

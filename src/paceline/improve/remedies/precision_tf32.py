@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.improve.remedies import Remedy, switch
+from paceline.improve.remedies import TunableRemedy, switch
 
 PAGE = """
 Products of fp32 matrices run on the tensor cores: inputs are rounded to 10 bits of mantissa (TF32), and sums stay in
@@ -27,7 +27,7 @@ supports TF32, and if the program has not set another precision for matrix produ
 Call `torch.set_float32_matmul_precision("high")` before the first matrix product.
 """
 
-REMEDY = Remedy(
+REMEDY = TunableRemedy(
     id="precision.tf32",
     page=PAGE,
     candidates=switch(
@@ -35,6 +35,6 @@ REMEDY = Remedy(
         "precision.tf32",
         True,
         why="TF32 multiplies fp32 matrices on the tensor cores",
-        when=lambda situation: situation.gain_of("precision.tf32") is not None,
+        when=lambda context: context.gain_of("precision.tf32") is not None,
     ),
 )

@@ -28,15 +28,15 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core import units
-from paceline.core.recipe import Recipe, merged
+from paceline.core.recipe import Recipe, merge_recipes
 from paceline.core.statistics import Floats, Interval
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.equivalence.runs import play_to
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.equivalence.runs import run_and_end
 from paceline.improve.search.runner import TrialRunner
-from paceline.improve.trials.applied_settings import missing, require
-from paceline.improve.trials.blocks import Block, TrialFailed
+from paceline.improve.trials.applied_settings import require_applied, unapplied_settings
+from paceline.improve.trials.blocks import StepBlock, TrialFailed
 from paceline.inprocess.settings.seeds import SEED
 from paceline.inprocess.settings.trial.gradient_noise import FOLDER, NOISE, WINDOW
 
@@ -52,7 +52,7 @@ _SAFE_SHARE = 0.5  # of the memory that is free: the machine is not ours alone
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class BatchSize:
     """One size of batch, tried."""
 
     samples: int  # of a rank
@@ -80,25 +80,25 @@ class BatchStudy:
     noise: Interval | None  # B_noise, in samples; None where it could not be measured
     why: str  # how it was measured, or why it could not be
     rule: str  # of the learning rate
-    sizes: Sequence[Size]
+    sizes: Sequence[BatchSize]
 
     @property
-    def largest(self) -> Size | None:
+    def largest(self) -> BatchSize | None:
         """The largest that ran; None where none did."""
         return max(self._ran, key=lambda s: s.samples, default=None)
 
     @property
-    def fastest(self) -> Size | None:
+    def fastest(self) -> BatchSize | None:
         """The one with the most samples a second."""
         return max(self._ran, key=lambda s: s.samples_per_s or 0.0, default=None)
 
     @property
-    def soonest(self) -> Size | None:
+    def soonest(self) -> BatchSize | None:
         """The one that is expected at the same loss first."""
         return min(self._ran, key=lambda s: s.loss_s or math.inf, default=None)
 
     @property
-    def _ran(self) -> list[Size]:
+    def _ran(self) -> list[BatchSize]:
         return [size for size in self.sizes if size.step_s is not None]
 
 
@@ -115,13 +115,13 @@ def noise_scale(windows: Sequence[tuple[float, float]], batch: float, k: int = W
     if len(found) < _FEWEST_WINDOWS:
         return None
     draws = np.random.default_rng(0).integers(0, len(found), (_RESAMPLED, len(found)))
-    resampled = [_scale(found[draw], batch, k) for draw in draws]
-    value = _scale(found, batch, k)
+    resampled = [_noise_scale(found[draw], batch, k) for draw in draws]
+    value = _noise_scale(found, batch, k)
     low, high = (float(np.quantile(resampled, q, method="nearest")) for q in (0.025, 0.975))
     return Interval(value=value, low=min(low, value), high=max(high, value), count=len(found))
 
 
-def _scale(windows: Floats, batch: float, k: int) -> float:
+def _noise_scale(windows: Floats, batch: float, k: int) -> float:
     single, mean = windows.mean(axis=0)
     noise, signal = k * (single - mean), k * mean - single  # each times (k - 1): tr(S) / B and |G|^2
     if signal <= 0:
@@ -136,12 +136,12 @@ def progress(noise: float, before: float, after: float) -> float:
     return (1 + noise / before) / (1 + noise / after)
 
 
-def rate_factor(optimizer: str, factor: float) -> float:
+def learning_rate_factor(optimizer: str, factor: float) -> float:
     """Return the factor on the learning rate for a batch that is larger by a factor."""
     return factor if optimizer in _LINEAR else math.sqrt(factor)
 
 
-def rule_of(optimizer: str) -> str:
+def learning_rate_rule(optimizer: str) -> str:
     """Say by which rule the learning rate follows the batch."""
     return (
         f"{optimizer}: the learning rate is multiplied by {'c' if optimizer in _LINEAR else 'sqrt(c)'} if the "
@@ -157,49 +157,53 @@ def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:
     return [], 0
 
 
-def study(runner: TrialRunner, situation: Situation, best: Recipe, left_s: Callable[[], float]) -> BatchStudy | None:
+def study_batch_sizes(
+    runner: TrialRunner, context: DiagnosisContext, best: Recipe, left_s: Callable[[], float]
+) -> BatchStudy | None:
     """Try larger batches; None where there is no batch to change.
 
     Args:
         runner: Where trials are made.
-        situation: The program under what is kept.
+        context: The program under what is kept.
         best: What is kept.
         left_s: Seconds that are left of the budget.
     """
-    loader = situation.loader
+    loader = context.loader
     now = loader.settings.get("batch_size") if loader is not None else None
-    if not isinstance(now, int) or situation.streams:
+    if not isinstance(now, int) or context.streams:
         return None
-    optimizer, world = _optimizer(situation), len(situation.facts.ranks)
+    optimizer, world = _optimizer(context), len(context.facts.ranks)
     windows, optimizers = gradient_windows(runner, best, min(_NOISE_S, max(3.0, left_s() / 4)))
     noise = noise_scale(windows, now * world) if optimizers == 1 else None
-    sizes: list[Size] = []
+    sizes: list[BatchSize] = []
     for samples in (now << doubling for doubling in range(_DOUBLINGS + 1)):
         # with an unknown noise scale nothing is promised: a step of any size makes the progress of one
         made = 1.0 if noise is None else progress(noise.low, now * world, samples * world)
-        size = Size(samples=samples, progress=made, learning_rate=rate_factor(optimizer, samples / now))
-        why_not = _too_large(sizes) if situation.facts.on_cpu else None
+        size = BatchSize(samples=samples, progress=made, learning_rate=learning_rate_factor(optimizer, samples / now))
+        why_not = _too_large(sizes) if context.facts.on_cpu else None
         sizes.append(replace(size, why_not=why_not) if why_not else _measured(runner, best, sizes, size))
         if left_s() <= 0 or sizes[-1].step_s is None or _exhausted(sizes):
             break
-    return BatchStudy(noise=noise, why=_why(len(windows), optimizers), rule=rule_of(optimizer), sizes=sizes)
+    return BatchStudy(
+        noise=noise, why=_noise_text(len(windows), optimizers), rule=learning_rate_rule(optimizer), sizes=sizes
+    )
 
 
-def recipe_of(size: Size, now: int) -> Recipe:
+def size_recipe(size: BatchSize, now: int) -> Recipe:
     """Return the recipe of one size of batch; empty for the present one."""
     if size.samples == now:
         return {}
     return {"loader": {"batch_size": size.samples}, "optimizer": {"lr_factor": round(size.learning_rate, 6)}}
 
 
-def candidate_of(found: BatchStudy) -> Candidate | None:
+def fastest_candidate(found: BatchStudy) -> Candidate | None:
     """Return the size that is expected at the same loss first, as something to try; None where that is the present."""
     best, now = found.soonest, found.sizes[0]
     if best is None or best is now:
         return None
     return Candidate(
         remedy="batch.size",
-        recipe=recipe_of(best, now.samples),
+        recipe=size_recipe(best, now.samples),
         safety="semantic",
         predicted=None,
         why=f"with {best.samples} samples per step, training is expected to reach the same loss sooner",
@@ -207,18 +211,20 @@ def candidate_of(found: BatchStudy) -> Candidate | None:
     )
 
 
-def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[Size], size: Size) -> Size:
+def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[BatchSize], size: BatchSize) -> BatchSize:
     """Run some steps of a size."""
     now = sizes[0].samples if sizes else size.samples
     about_s = sizes[-1].step_s if sizes else None
     try:
-        block = _measure_steps(runner, merged(best, recipe_of(size, now)), about_s or runner.step_s, _MEASURED_S)
+        block = _measure_steps(
+            runner, merge_recipes(best, size_recipe(size, now)), about_s or runner.step_s, _MEASURED_S
+        )
     except TrialFailed as error:
         return replace(size, why_not=str(error))
     return replace(size, step_s=block.step_s, peak_bytes=block.peak_bytes)
 
 
-def _too_large(sizes: Sequence[Size]) -> str | None:
+def _too_large(sizes: Sequence[BatchSize]) -> str | None:
     """Say why the next size should not be tried on a machine whose memory others need too; None where it may."""
     peaks = [size.peak_bytes for size in sizes[-2:]]
     if len(peaks) < 2 or peaks[0] is None or peaks[1] is None:
@@ -230,18 +236,18 @@ def _too_large(sizes: Sequence[Size]) -> str | None:
     return f"would need about {units.size(more)} more memory, which is more than half of the free memory"
 
 
-def _exhausted(sizes: Sequence[Size]) -> bool:
+def _exhausted(sizes: Sequence[BatchSize]) -> bool:
     """Say whether two doublings in a row brought no more samples a second."""
     rates = [size.samples_per_s or 0.0 for size in sizes]
     return len(rates) >= 3 and max(rates[-2:]) < _FASTER * max(rates[:-2])
 
 
-def _optimizer(situation: Situation) -> str:
-    used = situation.facts.first.record.summary.get("optimizers", ())
+def _optimizer(context: DiagnosisContext) -> str:
+    used = context.facts.first.record.summary.get("optimizers", ())
     return str(max(used, key=lambda o: o.get("parameters", 0))["class"]) if used else "optimizer"
 
 
-def _why(windows: int, optimizers: int) -> str:
+def _noise_text(windows: int, optimizers: int) -> str:
     if optimizers > 1:
         return f"the program has {optimizers} optimizers, so the gradient noise cannot be measured"
     return (
@@ -261,12 +267,12 @@ def gradient_windows(runner: TrialRunner, recipe: Recipe, most_s: float) -> tupl
         TrialFailed: The program cannot be run.
     """
     steps = WINDOW * max(_NOISE_WINDOWS[0], min(_NOISE_WINDOWS[1], int(most_s / (WINDOW * runner.step_s))))
-    with runner.start(recipe, {NOISE: "1", SEED: "0"}) as player:
-        play_to([player], steps, 60.0 + 60 * steps * runner.step_s)
-    return read_windows(player.folder)
+    with runner.start(recipe, {NOISE: "1", SEED: "0"}) as process:
+        run_and_end([process], steps, 60.0 + 60 * steps * runner.step_s)
+    return read_windows(process.folder)
 
 
-def _measure_steps(runner: TrialRunner, recipe: Recipe, step_s: float, most_s: float) -> Block:
+def _measure_steps(runner: TrialRunner, recipe: Recipe, step_s: float, most_s: float) -> StepBlock:
     """Run some steps alone under a recipe, after a few that do not count.
 
     Args:
@@ -278,9 +284,9 @@ def _measure_steps(runner: TrialRunner, recipe: Recipe, step_s: float, most_s: f
     Raises:
         TrialFailed: It cannot be run, or a setting did not take hold.
     """
-    with runner.start(recipe) as player:
-        player.begin()
-        player.play(3, 60.0 + 200 * step_s)
-        require(missing(recipe, player.folder))
+    with runner.start(recipe) as process:
+        process.begin()
+        process.run_steps(3, 60.0 + 200 * step_s)
+        require_applied(unapplied_settings(recipe, process.folder))
         steps = max(3, int(most_s / step_s))
-        return player.play(steps, 60.0 + 30 * steps * step_s)
+        return process.run_steps(steps, 60.0 + 30 * steps * step_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.improve.comparison.model import Until
+from paceline.improve.comparison.model import Deadline
 
 _WATCHED_S = (2.0, 8.0)  # of steps to diagnose from: the least, and what is enough
 _RACE_S = (10.0, 90.0)  # of all rounds of a trial: below the first nothing can be decided
@@ -23,72 +23,72 @@ class Budget:
     total_s: float
 
     @property
-    def watched_s(self) -> float:
+    def diagnosis_s(self) -> float:
         """Steps from which the program is diagnosed, about."""
         return _within(_WATCHED_S, self.total_s / 20)
 
     @property
-    def in_all_s(self) -> float:
+    def confirmation_s(self) -> float:
         """All that was kept against the program as it was, in the end."""
         return _within(_IN_ALL_S, 0.15 * self.total_s)
 
-    def race_s(self, left_s: float, waiting: int = 0) -> float:
+    def comparison_s(self, left_s: float, waiting: int = 0) -> float:
         """A trial, when so much is left: the rest is for its proof, and for what comes after it."""
         return _no_longer(left_s, _within(_RACE_S, left_s / (2 + min(waiting, 2))))
 
-    def promising_s(self, left_s: float, waiting: int = 0, begins_s: float = 0.0) -> float:
+    def promising_s(self, left_s: float, waiting: int = 0, startup_s: float = 0.0) -> float:
         """A trial that looks like a win, but is not certain yet: the next one would have to begin from nothing.
 
         Args:
             left_s: Until the budget is spent, without the time that it takes to begin.
             waiting: Candidates that wait for their trial, which may bring more.
-            begins_s: That it takes to begin: what was paid for with so much may be measured for as long.
+            startup_s: That it takes to begin: what was paid for with so much may be measured for as long.
         """
         most_s = 0.8 * left_s
-        share_s = max(most_s / (1 + min(waiting, 2)), min(most_s, begins_s))
+        share_s = max(most_s / (1 + min(waiting, 2)), min(most_s, startup_s))
         return _no_longer(left_s, _within(_PROMISING_S, share_s))
 
     def large_s(self, left_s: float) -> float:
         """A trial that looks like a large gain, but is not certain yet: nothing that waits is worth more time."""
         return _no_longer(left_s, _within(_LARGE_S, 0.8 * left_s))
 
-    def until(self, begun: float, left_s: float, waiting: int, begins_s: float) -> Until:
+    def deadline(self, begun: float, left_s: float, waiting: int, startup_s: float) -> Deadline:
         """A trial that began at some time on the monotonic clock; the rest as in `promising_s`."""
-        return Until(
-            usual=begun + self.race_s(left_s, waiting),
-            promising=begun + self.promising_s(left_s, waiting, begins_s),
+        return Deadline(
+            usual=begun + self.comparison_s(left_s, waiting),
+            promising=begun + self.promising_s(left_s, waiting, startup_s),
             large=begun + self.large_s(left_s),
-            begins_s=begins_s,
+            startup_s=startup_s,
         )
 
     @property
-    def learning_s(self) -> float:
+    def variation_s(self) -> float:
         """To find out how much processes differ among themselves, at most."""
         return _OF_LEARNING * self.total_s
 
-    def allows_learning(self, start_s: float, step_s: float) -> bool:
+    def allows_variation(self, start_s: float, step_s: float) -> bool:
         """Return whether the budget allows measuring how much identical processes differ in speed.
 
         Args:
             start_s: That one takes to its first step.
             step_s: Seconds of a step.
         """
-        return 2 * start_s + max(_LEARNT_S, _LEARNT_STEPS * step_s) <= self.learning_s
+        return 2 * start_s + max(_LEARNT_S, _LEARNT_STEPS * step_s) <= self.variation_s
 
     def least_trial_s(self, start_s: float) -> float:
         """Return the least time of a trial of a program that takes so long to start."""
         return 2 * start_s + _RACE_S[0] / 2
 
-    def allows_trial(self, left_s: float, start_s: float, begins_s: float = 0.0) -> bool:
+    def allows_trial(self, left_s: float, start_s: float, startup_s: float = 0.0) -> bool:
         """Say whether a trial that is begun now can come to anything: both sides start, race and are proven.
 
         Args:
             left_s: Until the budget is spent.
             start_s: That the program takes to its first step.
-            begins_s: That the change takes more than that; such a one is not begun in the hope that it may be faster.
+            startup_s: That the change takes more than that; such a one is not begun in the hope that it may be faster.
         """
-        if begins_s > 0:
-            return left_s >= 2 * start_s + begins_s + _RACE_S[0]
+        if startup_s > 0:
+            return left_s >= 2 * start_s + startup_s + _RACE_S[0]
         return left_s >= self.least_trial_s(start_s)
 
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.core.recipe import BASELINE, Recipe, in_words, keys_of, merged
+from paceline.core.recipe import BASELINE, Recipe, describe_recipe, merge_recipes, setting_keys
 from paceline.core.remedies import least_safe
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
 from paceline.improve.candidates import Candidate
-from paceline.improve.comparison.model import Race, StepTimes, seconds
-from paceline.improve.comparison.paired_blocks import Round
-from paceline.improve.comparison.statistics import far_off, product
+from paceline.improve.comparison.model import ComparisonResult, StepTimes, block_seconds
+from paceline.improve.comparison.paired_blocks import ComparisonRound
+from paceline.improve.comparison.statistics import count_outliers, multiply_intervals
 from paceline.improve.search.result import Status, Trial
-from paceline.improve.trials.gpus import over_blocks
+from paceline.improve.trials.gpus import range_over_blocks
 
 _MOST_ROUNDS = 9  # of a race: what is not certain then is left
 _CLEARLY = 1.1  # faster: less is not worth a run with what was not proven
@@ -32,7 +32,7 @@ _SURE = 1 / 3  # of how far the bound is off, on the log scale: so far off must 
 _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch takes one of them
 
 
-def recorded(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
+def record_trial(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
     """Record a trial. If it continues an earlier comparison, or was skipped before, it replaces that entry."""
     for place, before in enumerate(tried):
         if _is_same(before, trial):
@@ -47,24 +47,24 @@ def _is_same(before: Trial, trial: Trial) -> bool:
     return before.recipe == trial.recipe
 
 
-def taken_back(tried: Sequence[Trial], race: Race, reason: str) -> list[Trial]:
+def withdraw_kept(tried: Sequence[Trial], comparison: ComparisonResult, reason: str) -> list[Trial]:
     """Return the trials with none kept, because a second comparison did not confirm what was kept."""
-    status = status_of(race.verdict)
+    status = status_of(comparison.verdict)
     return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
 
 
-def figures_of(race: Race) -> dict[str, object]:
+def measured_values(comparison: ComparisonResult) -> dict[str, object]:
     """Return what a comparison measured, as fields of a trial."""
-    pairs = [pair for each in race.rounds for pair in each.pairs]
+    pairs = [pair for each in comparison.rounds for pair in each.pairs]
     return {
-        "speedup": race.speedup,
-        "saving": race.saving,
-        "cpu_ratio": race.cpu_ratio,
-        "set_aside": sum(len(each.pairs) - len(each.fair) for each in race.rounds),
-        "far_off": far_off([seconds(pair) for each in race.rounds for pair in each.fair]),
-        "rounds": len(race.rounds),
-        "step_times": race.step_times,
-        "gpu": over_blocks([block.gpu for pair in pairs for block in (pair.baseline, pair.candidate)]),
+        "speedup": comparison.speedup,
+        "saving": comparison.saving,
+        "cpu_ratio": comparison.cpu_ratio,
+        "set_aside": sum(len(each.pairs) - len(each.fair) for each in comparison.rounds),
+        "far_off": count_outliers([block_seconds(pair) for each in comparison.rounds for pair in each.fair]),
+        "rounds": len(comparison.rounds),
+        "step_times": comparison.step_times,
+        "gpu": range_over_blocks([block.gpu for pair in pairs for block in (pair.baseline, pair.candidate)]),
     }
 
 
@@ -73,11 +73,11 @@ def status_of(verdict: str) -> Status:
     return "undecided" if verdict == "undecided" else "no-win"
 
 
-def with_checks(
+def check_most_promising(
     tried: Sequence[Trial],
-    undecided: Sequence[Undecided],
+    undecided: Sequence[UndecidedChange],
     proven: Callable[[Candidate, Trial, float], Trial],
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[list[Trial], Trial | None]:
     """Check that training is the same with the change that looked best, or with the next one where it is not.
 
@@ -85,19 +85,19 @@ def with_checks(
         tried: The trials so far.
         undecided: Changes whose gain was not proven.
         proven: Checks the training of a candidate whose trial began at some time.
-        told: Takes a line on what happens.
+        report: Takes a line on what happens.
 
     Returns:
         The trials, with those that are not safe told, and the trial of the change with its checks; None without one.
     """
     trials = list(tried)
-    for one in looked_best(undecided):
+    for one in most_promising(undecided):
         trial = next(t for t in trials if t.recipe == one.candidate.recipe and t.speedup is not None)
-        told(f"checking whether training stays the same with {in_words(trial.recipe)}, which looked fastest")
+        report(f"checking whether training stays the same with {describe_recipe(trial.recipe)}, which looked fastest")
         checked = proven(one.candidate, trial, time.monotonic())
         if checked.status == "kept":
             return trials, replace(trial, checks=checked.checks)
-        trials = recorded(trials, checked)
+        trials = record_trial(trials, checked)
     return trials, None
 
 
@@ -108,15 +108,15 @@ def prepares_s(candidate: Candidate, step_s: float) -> float:
         candidate: What is tried.
         step_s: Seconds of a step of the baseline; NaN if they are not known.
     """
-    return candidate.begins_s + (2 * (candidate.warmup_steps or 0) * step_s if math.isfinite(step_s) else 0.0)
+    return candidate.startup_s + (2 * (candidate.warmup_steps or 0) * step_s if math.isfinite(step_s) else 0.0)
 
 
-def outdated(trial: Trial) -> Trial:
+def drop_prediction(trial: Trial) -> Trial:
     """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
     return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
 
 
-def step_times_in_turn(kept: Sequence[Trial]) -> StepTimes | None:
+def successive_step_times(kept: Sequence[Trial]) -> StepTimes | None:
     """Return the step times before all kept changes and after them, if each was measured against those before it.
 
     The second is computed: the first, divided by the product of the speed-ups that were measured.
@@ -128,15 +128,15 @@ def step_times_in_turn(kept: Sequence[Trial]) -> StepTimes | None:
     return StepTimes(baseline_s=known[0].baseline_s, candidate_s=known[0].baseline_s * ratio)
 
 
-def reference(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
+def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
     """Return the recipe that a proof compares with, the last semantic one, and the trials that were kept after it."""
     last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
     return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
-def refuted(race: Race, gained: Interval | None) -> bool:
+def is_refuted(comparison: ComparisonResult, gained: Interval | None) -> bool:
     """Say whether a race speaks against what it was to confirm."""
-    return race.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
+    return comparison.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
 
 
 def reason_to_keep(
@@ -158,16 +158,16 @@ def reason_to_keep(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undecided:
+class UndecidedChange:
     """A change that was tried, and neither proven nor ruled out."""
 
     candidate: Candidate
     base: Recipe  # what was kept then
     gained: Interval  # as a factor
-    rounds: Sequence[Round] = ()  # by which it was measured
+    rounds: Sequence[ComparisonRound] = ()  # by which it was measured
 
 
-def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidate | None:
+def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> Candidate | None:
     """Return what undecided changes make together on top of what is kept; None where they are fewer than two.
 
     Of changes that exclude each other the one that was measured to gain most is taken.
@@ -177,26 +177,30 @@ def together(tried: Sequence[Undecided], best: Recipe, worth: float) -> Candidat
         best: What is kept by now; changes of settings that it has changed since are left out.
         worth: Factor below which a gain is not worth having.
     """
-    chosen: list[Undecided] = []
+    chosen: list[UndecidedChange] = []
     for one in sorted(tried, key=lambda one: one.gained.value, reverse=True):
-        if one.gained.value >= _LEAST and _stands(one, best) and not any(_excludes(one, other) for other in chosen):
+        if (
+            one.gained.value >= _LEAST
+            and _base_unchanged(one, best)
+            and not any(_excludes(one, other) for other in chosen)
+        ):
             chosen.append(one)
     if len(chosen) < 2 or math.prod(one.gained.value for one in chosen) < worth:
         return None
     return Candidate(
         remedy=" + ".join(one.candidate.remedy for one in chosen),
-        recipe=merged(*(one.candidate.recipe for one in chosen)),
+        recipe=merge_recipes(*(one.candidate.recipe for one in chosen)),
         safety=least_safe(one.candidate.safety for one in chosen),
         predicted=_predicted([one.gained for one in chosen]),
         why="each change seemed to make steps faster, but the gain of no single change was certain",
-        begins_s=sum(one.candidate.begins_s for one in chosen),
+        startup_s=sum(one.candidate.startup_s for one in chosen),
         warmup_steps=max((one.candidate.warmup_steps or 0 for one in chosen), default=0) or None,
         aims=chosen[0].candidate.aims,
         progress=math.prod(one.candidate.progress for one in chosen),
     )
 
 
-def earlier_of(tried: Sequence[Undecided], best: Recipe, recipe: Recipe) -> Undecided | None:
+def earlier_comparison(tried: Sequence[UndecidedChange], best: Recipe, recipe: Recipe) -> UndecidedChange | None:
     """Return the earlier, undecided comparison of this change with the current baseline; None if there is none.
 
     Args:
@@ -207,7 +211,7 @@ def earlier_of(tried: Sequence[Undecided], best: Recipe, recipe: Recipe) -> Unde
     return next((one for one in tried if one.base == best and one.candidate.recipe == recipe), None)
 
 
-def unfinished(tried: Sequence[Undecided], best: Recipe, worth: float) -> Undecided | None:
+def best_unfinished(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> UndecidedChange | None:
     """Return the change that gained most of those whose race may go on: what is kept is still what it ran against.
 
     Args:
@@ -219,7 +223,7 @@ def unfinished(tried: Sequence[Undecided], best: Recipe, worth: float) -> Undeci
     return max(found, key=lambda one: one.gained.value, default=None)
 
 
-def looked_best(tried: Sequence[Undecided]) -> list[Undecided]:
+def most_promising(tried: Sequence[UndecidedChange]) -> list[UndecidedChange]:
     """Return the changes of the unchanged program that looked clearly faster but were not proven, the fastest first.
 
     Args:
@@ -246,13 +250,13 @@ def is_better_value(gained: Interval, kept: Interval, worth: float) -> bool:
     return math.log(gained.value) >= _SURE * math.log(gained.value / gained.low)
 
 
-def _stands(one: Undecided, best: Recipe) -> bool:
+def _base_unchanged(one: UndecidedChange, best: Recipe) -> bool:
     """Say whether what a change sets is still as it was when it was tried."""
-    return all(_value(best, key) == _value(one.base, key) for key in keys_of(one.candidate.recipe))
+    return all(_value(best, key) == _value(one.base, key) for key in setting_keys(one.candidate.recipe))
 
 
-def _excludes(one: Undecided, other: Undecided) -> bool:
-    own, others = set(keys_of(one.candidate.recipe)), set(keys_of(other.candidate.recipe))
+def _excludes(one: UndecidedChange, other: UndecidedChange) -> bool:
+    own, others = set(setting_keys(one.candidate.recipe)), set(setting_keys(other.candidate.recipe))
     return bool(own & others) or (bool(own & _ONE_OF) and bool(others & _ONE_OF))
 
 
@@ -262,5 +266,5 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def _predicted(gained: Sequence[Interval]) -> Gain | None:
-    made = product(gained)
+    made = multiply_intervals(gained)
     return Gain(low=max(1.0, made.low), high=made.high) if made is not None else None

@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from paceline.core.files import host_file
-from paceline.improve.search.predictions import Machine, Outcome, outcome_of
+from paceline.improve.search.predictions import Machine, RecordedTrial, recorded_trial
 from paceline.improve.search.result import Trial
 
 VARIABLE = "PACELINE_HISTORY"
 OFF = "off"
 
 
-def place(environment: Mapping[str, str]) -> Path | None:
+def history_file(environment: Mapping[str, str]) -> Path | None:
     """Return the file in which trials are kept; None where they are not to be, or there is no home."""
     named = environment.get(VARIABLE, "")
     if named:
@@ -31,23 +31,23 @@ def place(environment: Mapping[str, str]) -> Path | None:
     return host_file("trials", ".jsonl", environment)
 
 
-def read(path: Path) -> list[Outcome]:
+def read_history(path: Path) -> list[RecordedTrial]:
     """Return the trials in a file, the oldest first; none where it cannot be read."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
         return []
-    return [one for line in lines if (one := _parsed(line)) is not None]
+    return [one for line in lines if (one := _parse(line)) is not None]
 
 
-def _parsed(line: bytes) -> Outcome | None:
+def _parse(line: bytes) -> RecordedTrial | None:
     try:
-        return msgspec.json.decode(line, type=Outcome)
+        return msgspec.json.decode(line, type=RecordedTrial)
     except msgspec.DecodeError:
         return None
 
 
-def append(path: Path, outcome: Outcome) -> None:
+def append_trial(path: Path, outcome: RecordedTrial) -> None:
     """Add a trial to a file, with a line end before it where the last line is torn.
 
     Raises:
@@ -63,25 +63,25 @@ def append(path: Path, outcome: Outcome) -> None:
         file.write(b"\n" * torn + msgspec.json.encode(outcome) + b"\n")
 
 
-class Ledger:
+class TrialHistory:
     """The trials on this machine, those of before and those that are made now."""
 
-    def __init__(self, path: Path | None, told: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
         self._path = path
-        self._told = told
-        self.seen = read(path) if path is not None else []
+        self._report = report
+        self.seen = read_history(path) if path is not None else []
 
     def add(self, trial: Trial, machine: Machine) -> None:
         """Keep a trial that was measured; where it cannot be written, that is said once and no more is tried."""
-        outcome = outcome_of(trial, machine, datetime.now(UTC).isoformat(timespec="seconds"))
+        outcome = recorded_trial(trial, machine, datetime.now(UTC).isoformat(timespec="seconds"))
         if self._path is None or outcome is None:
             return
         self.seen.append(outcome)
         try:
-            append(self._path, outcome)
+            append_trial(self._path, outcome)
         except OSError as error:
             why = f"cannot write {self._path}: {error.strerror or error}"
-            self._told(
+            self._report(
                 f"the results of trials cannot be stored: {why}; set the environment variable PACELINE_HISTORY to "
                 f"another file, or to off"
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import units
-from paceline.core.recipe import in_words
+from paceline.core.recipe import describe_recipe
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.improve.candidates import Candidate
 from paceline.improve.comparison.model import SLOWEST, Goal
 from paceline.improve.comparison.statistics import LARGE
 from paceline.improve.search.budget import Budget
-from paceline.improve.search.decisions import Undecided
+from paceline.improve.search.decisions import UndecidedChange
 from paceline.improve.search.result import OUTCOMES, Trial
 from paceline.improve.trials.blocks import NO_TIME
 
@@ -22,7 +22,7 @@ _FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like
 NOT_TRIED = f"{NO_TIME} in the budget"
 
 
-def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> str:
+def skip_reason(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> str:
     """Say why a change is not tried: its class is not allowed, or it is not worth a trial."""
     if candidate.safety not in allowed:
         return f"needs --allow {candidate.safety}"
@@ -32,7 +32,7 @@ def why_skipped(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> 
     return f"this change is expected to gain less than {goal.worth - 1:.0%}"
 
 
-def too_long(prepares_s: float) -> str:
+def preparation_too_long_message(prepares_s: float) -> str:
     """Say that a change takes too long before it can be measured."""
     return f"{NO_TIME}: a trial takes about {prepares_s:.0f} s to prepare"
 
@@ -42,7 +42,7 @@ def without_time(trials: Sequence[Trial], allowed: Sequence[Safety]) -> list[Tri
     return [t for t in trials if t.status == "skipped" and t.safety in allowed and t.reason.startswith(NO_TIME)]
 
 
-def too_small(budget: Budget, spent_s: float, left_s: float, start_s: float) -> str | None:
+def budget_too_small_message(budget: Budget, spent_s: float, left_s: float, start_s: float) -> str | None:
     """Return the sentence for a budget that leaves no time for a single trial; None if there is time.
 
     Args:
@@ -59,14 +59,14 @@ def too_small(budget: Budget, spent_s: float, left_s: float, start_s: float) -> 
     )
 
 
-def ended(left_s: float, budget_s: float) -> str:
+def budget_message(left_s: float, budget_s: float) -> str:
     """Say why a search ended with its budget."""
     if left_s <= 0:
         return f"the time budget of {budget_s:.0f} s is spent"
     return f"the rest of the time budget of {budget_s:.0f} s is too short for another trial"
 
 
-def nothing_left(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal) -> str:
+def nothing_left_message(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal) -> str:
     """Say that a search ended because nothing is left to try, nothing that is allowed, or nothing that has time."""
     if waiting := without_time(trials, allowed):
         changes = "1 untried change" if len(waiting) == 1 else f"{len(waiting)} untried changes"
@@ -76,7 +76,7 @@ def nothing_left(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal)
     return f"{which} could give a speed-up of {goal.worth - 1:.0%} or more"
 
 
-def no_win(verdict: str, goal: Goal, gained: Interval | None, fewest: int) -> str:
+def no_win_reason(verdict: str, goal: Goal, gained: Interval | None, fewest: int) -> str:
     """Say why a change that was tried is not kept.
 
     Args:
@@ -95,32 +95,32 @@ def no_win(verdict: str, goal: Goal, gained: Interval | None, fewest: int) -> st
     return "the noise is larger than the difference"
 
 
-def not_confirmed(goal: Goal, gained: Interval | None) -> str:
+def not_confirmed_message(goal: Goal, gained: Interval | None) -> str:
     """Say what a last comparison found, of a change whose gain it did not confirm."""
     what = "the peak memory smaller by a factor of" if goal.aim == "memory" else "the program"
-    found = "no difference that could be measured" if gained is None else f"{what} {_measured(gained)}"
+    found = "no difference that could be measured" if gained is None else f"{what} {_interval_text(gained)}"
     return f"{found} in a second comparison, so nothing is kept"
 
 
-def trying(candidate: Candidate, earlier: Undecided | None) -> str:
+def start_message(candidate: Candidate, earlier: UndecidedChange | None) -> str:
     """Return the line for the change that is measured next; if it was measured before, the line says why again."""
-    what = in_words(candidate.recipe)
+    what = describe_recipe(candidate.recipe)
     if earlier is None:
         return f"trying {what}"
-    return f"measuring {what} for longer, because it is undecided: {_measured(earlier.gained)} so far"
+    return f"measuring {what} for longer, because it is undecided: {_interval_text(earlier.gained)} so far"
 
 
-def told(trial: Trial, goal: Goal) -> str:
+def trial_message(trial: Trial, goal: Goal) -> str:
     """Say in a line what became of a trial."""
-    what, outcome = in_words(trial.recipe), OUTCOMES[trial.status]
+    what, outcome = describe_recipe(trial.recipe), OUTCOMES[trial.status]
     if trial.speedup is None:
         return f"{what}: {outcome}, {trial.reason}"
-    measured = _measured(trial.speedup)
+    measured = _interval_text(trial.speedup)
     if goal.aim == "memory" and trial.saving is not None:
-        measured = f"peak memory smaller by a factor of {_measured(trial.saving)}, speed {measured}"
+        measured = f"peak memory smaller by a factor of {_interval_text(trial.saving)}, speed {measured}"
     return f"{what}: {measured}, {outcome}: {trial.reason}"
 
 
-def _measured(found: Interval) -> str:
+def _interval_text(found: Interval) -> str:
     sample = f"{units.count(found.count, 'pair')} of blocks"
     return f"{units.factor(found.value)} ({units.factor_bounds(found.low, found.high, sample)})"

@@ -11,7 +11,7 @@ from paceline.core.statistics import Interval
 from paceline.explain.next_step import NextStep
 from paceline.improve.comparison.model import GOALS
 from paceline.improve.search.messages import without_time
-from paceline.improve.search.result import Trial, Tuned
+from paceline.improve.search.result import Trial, TuneResult
 
 DEFAULT_BUDGET_S = 600.0
 _OF_BUDGET = 0.3  # that a search without a trial may take, before the same budget is too small for one
@@ -24,7 +24,7 @@ _PROVEN = 1.005  # the least low end of a proven gain
 _SECONDS_OF_STEPS = 60.0  # that a program should train for, so that its changes can be compared
 
 
-def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[NextStep]:
+def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list[NextStep]:
     """Return what to do after a search, the first step first.
 
     Args:
@@ -43,14 +43,14 @@ def next_steps(tuned: Tuned, program: str, recipe_file: str | None) -> list[Next
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
 
 
-def _crash(tuned: Tuned, program: str) -> NextStep | None:
+def _crash(tuned: TuneResult, program: str) -> NextStep | None:
     """Return what to do about a program whose last run failed: a faster step does not help it."""
     if tuned.last_failure is None:
         return None
     return NextStep(text="fix the crash first, and let the program run to its end", command=f"paceline run {program}")
 
 
-def busy_text(tuned: Tuned) -> str | None:
+def busy_text(tuned: TuneResult) -> str | None:
     """Say that other programs used the machine during the trials; None if they did not, or it was not measured."""
     cores = _busy_cores(tuned)
     return (
@@ -63,7 +63,7 @@ def busy_text(tuned: Tuned) -> str | None:
     )
 
 
-def _again(tuned: Tuned, program: str) -> NextStep | None:
+def _again(tuned: TuneResult, program: str) -> NextStep | None:
     """Return the command that searches again, if the search was interrupted."""
     if not tuned.stopped.startswith("interrupted"):
         return None
@@ -71,7 +71,7 @@ def _again(tuned: Tuned, program: str) -> NextStep | None:
     return NextStep(text="the search was interrupted before a change was kept", command=command)
 
 
-def _looked_best(tuned: Tuned, program: str, recipe_file: str | None) -> NextStep | None:
+def _looked_best(tuned: TuneResult, program: str, recipe_file: str | None) -> NextStep | None:
     """Return the command that runs with what looked best but was not proven: a whole run says more than a trial."""
     trial = tuned.unproven
     if trial is None or trial.speedup is None or recipe_file is None:
@@ -83,13 +83,13 @@ def _looked_best(tuned: Tuned, program: str, recipe_file: str | None) -> NextSte
     )
 
 
-def _busy_cores(tuned: Tuned) -> str | None:
+def _busy_cores(tuned: TuneResult) -> str | None:
     if tuned.other_cores is None or tuned.other_cores <= _BUSY_CORES:
         return None
     return f"{tuned.other_cores:.1f} core{'s' * (tuned.other_cores >= 1.05)}"
 
 
-def _allow(tuned: Tuned, program: str) -> NextStep | None:
+def _allow(tuned: TuneResult, program: str) -> NextStep | None:
     """Return the command that allows another safety class, if a change of that class is expected to gain clearly more.
 
     Changes of the training algorithm (semantic) are a decision of the user and are never proposed.
@@ -110,7 +110,7 @@ def _allow(tuned: Tuned, program: str) -> NextStep | None:
     )
 
 
-def _enough_s(tuned: Tuned) -> float:
+def _enough_s(tuned: TuneResult) -> float:
     """Return the budget of a next search: the same, unless this one was too small to keep anything."""
     measured = any(trial.speedup is not None for trial in tuned.trials)
     slow = not measured and tuned.wall_s > _OF_BUDGET * tuned.budget_s  # the baseline alone took much of it
@@ -118,12 +118,12 @@ def _enough_s(tuned: Tuned) -> float:
     return _larger_s(tuned) if was_too_small and not tuned.best else tuned.budget_s
 
 
-def _larger_s(tuned: Tuned) -> float:
+def _larger_s(tuned: TuneResult) -> float:
     """Return a larger budget: twice this one, and no less than the time that is needed."""
     return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, _LONGER * tuned.wall_s, _needed_s(tuned)) / 60)
 
 
-def _needed_s(tuned: Tuned) -> float:
+def _needed_s(tuned: TuneResult) -> float:
     """Return how long a search takes, about, that decides what is open and tries what had no time.
 
     An interval becomes narrower with the square root of the time.
@@ -143,12 +143,12 @@ def _longer(gained: Interval | None) -> float:
     return min(_MOST_LONGER, max(1.0, (math.log(gained.value / gained.low) / math.log(gained.value / _PROVEN)) ** 2))
 
 
-def _most_promising(tuned: Tuned) -> Trial | None:
+def _most_promising(tuned: TuneResult) -> Trial | None:
     """Return the undecided change with the largest speed-up so far."""
     return max(_undecided(tuned), key=lambda t: g.value if (g := _gained(t, tuned)) is not None else 0.0, default=None)
 
 
-def _undecided(tuned: Tuned) -> list[Trial]:
+def _undecided(tuned: TuneResult) -> list[Trial]:
     return [t for t in tuned.trials if t.status == "undecided" and _is_open(t, tuned)]
 
 
@@ -161,7 +161,7 @@ def _expected(trial: Trial) -> float:
     return math.sqrt(trial.predicted.low * trial.predicted.high) if trial.predicted is not None else 1.0
 
 
-def _longer_program(tuned: Tuned) -> NextStep | None:
+def _longer_program(tuned: TuneResult) -> NextStep | None:
     """Return what to do about a program that is over before anything can be measured."""
     short = tuned.stopped if tuned.stopped.startswith("too short") else None
     short = short or next((t.reason for t in tuned.trials if t.reason.startswith("too short")), None)
@@ -176,7 +176,7 @@ def _longer_program(tuned: Tuned) -> NextStep | None:
     )
 
 
-def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
+def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
     """Return the command with a larger budget, if the budget ended the search or left a comparison undecided."""
     most = _most_promising(tuned)
     waiting = without_time(tuned.trials, tuned.allowed)
@@ -195,17 +195,17 @@ def _more_budget(tuned: Tuned, program: str) -> NextStep | None:
     return NextStep(text=what + busy, command=command)
 
 
-def _is_open(trial: Trial, tuned: Tuned) -> bool:
+def _is_open(trial: Trial, tuned: TuneResult) -> bool:
     """Say whether a trial was ended before it was certain that its gain is not worth having."""
     gained, worth = _gained(trial, tuned), GOALS[tuned.goal].worth
     return gained is not None and gained.value >= worth
 
 
-def _gained(trial: Trial, tuned: Tuned) -> Interval | None:
+def _gained(trial: Trial, tuned: TuneResult) -> Interval | None:
     return trial.saving if GOALS[tuned.goal].aim == "memory" else trial.speedup
 
 
-def _explain(tuned: Tuned, program: str) -> NextStep:
+def _explain(tuned: TuneResult, program: str) -> NextStep:
     """Return the page of the verdict: what is left has to be changed in the source."""
     for finding in tuned.before.findings:
         if finding.name == tuned.before.verdict and finding.severity != "info":
@@ -214,7 +214,7 @@ def _explain(tuned: Tuned, program: str) -> NextStep:
     return NextStep(text="keep the program unchanged", command=f"paceline run {program}")
 
 
-def _allowed(tuned: Tuned) -> str:
+def _allowed(tuned: TuneResult) -> str:
     """Return the option for the classes that were allowed; nothing for the default."""
     return f" --allow {tuned.allowed[-1]}" if tuned.allowed[-1] != "resampled" else ""
 

@@ -32,9 +32,9 @@ from dataclasses import dataclass, replace
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval, t_quantile
 from paceline.explain.model import Gain
-from paceline.improve.candidates import Candidate, Situation
+from paceline.improve.candidates import Candidate, DiagnosisContext
 from paceline.improve.remedies import expected
-from paceline.improve.search.result import Status, Trial, says_little
+from paceline.improve.search.result import Status, Trial, is_inconclusive
 
 NEWEST = 50  # trials of a remedy that count: programs, versions and machines change
 AGREEING = 5  # trials without a gain worth having that it takes to expect none
@@ -59,7 +59,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RecordedTrial:
     """A measured trial, as it is kept: what was predicted, and what was achieved."""
 
     remedy: str
@@ -72,9 +72,9 @@ class Outcome:
     date: str  # ISO 8601, UTC
 
 
-def machine_of(situation: Situation) -> Machine:
+def machine_of(context: DiagnosisContext) -> Machine:
     """Return where a program was watched."""
-    first = situation.facts.first.record
+    first = context.facts.first.record
     return Machine(
         host=first.host,
         device=str(first.meta.get("device_name") or first.device),
@@ -82,7 +82,7 @@ def machine_of(situation: Situation) -> Machine:
     )
 
 
-def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
+def recorded_trial(trial: Trial, machine: Machine, date: str) -> RecordedTrial | None:
     """Return what is to be remembered of a trial; None where nothing was measured.
 
     A speed-up without an upper limit is remembered with one as far above it as the lower limit is below.
@@ -90,9 +90,9 @@ def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
     achieved = trial.speedup
     if achieved is not None and 0 < achieved.low <= achieved.value < achieved.high == math.inf:
         achieved = replace(achieved, high=achieved.value**2 / achieved.low)
-    if achieved is None or not _usable(achieved.low, achieved.high):
+    if achieved is None or not _is_interval(achieved.low, achieved.high):
         return None
-    return Outcome(
+    return RecordedTrial(
         remedy=trial.remedy,
         safety=trial.safety,
         status=trial.status,
@@ -104,7 +104,9 @@ def outcome_of(trial: Trial, machine: Machine, date: str) -> Outcome | None:
     )
 
 
-def informed(candidates: Iterable[Candidate], seen: Sequence[Outcome], device: str, worth: float) -> list[Candidate]:
+def correct_predictions(
+    candidates: Iterable[Candidate], seen: Sequence[RecordedTrial], device: str, worth: float
+) -> list[Candidate]:
     """Return candidates with corrected predictions, the largest expected gain first; of equal ones what begins soonest.
 
     Args:
@@ -113,18 +115,18 @@ def informed(candidates: Iterable[Candidate], seen: Sequence[Outcome], device: s
         device: The kind of device; trials on others say nothing.
         worth: Factor below which a gain is not worth having, such as 1.02.
     """
-    made = [_informed(one, [o for o in seen if o.machine.device == device], worth) for one in candidates]
-    return sorted(made, key=lambda one: (-expected(one), one.begins_s))
+    made = [_correct_prediction(one, [o for o in seen if o.machine.device == device], worth) for one in candidates]
+    return sorted(made, key=lambda one: (-expected(one), one.startup_s))
 
 
-def _informed(candidate: Candidate, seen: Sequence[Outcome], worth: float) -> Candidate:
+def _correct_prediction(candidate: Candidate, seen: Sequence[RecordedTrial], worth: float) -> Candidate:
     findings = candidate.predicted
     own = [one for one in seen if one.remedy == candidate.remedy]
-    predicted = corrected(findings, own, worth) if findings is not None else None
+    predicted = corrected_gain(findings, own, worth) if findings is not None else None
     return replace(candidate, predicted=predicted, predicted_by_findings=findings)
 
 
-def corrected(predicted: Gain, seen: Sequence[Outcome], worth: float) -> Gain:
+def corrected_gain(predicted: Gain, seen: Sequence[RecordedTrial], worth: float) -> Gain:
     """Return what to expect of a remedy, given what the findings predict and how such predictions held so far.
 
     A gain worth having is ruled out by earlier trials only where enough of them had none.
@@ -135,16 +137,16 @@ def corrected(predicted: Gain, seen: Sequence[Outcome], worth: float) -> Gain:
         worth: Factor below which a gain is not worth having.
     """
     pairs = [pair for one in seen if (pair := _expected_and_gained(one)) is not None][-NEWEST:]
-    if len(pairs) < _FEWEST or not _usable(predicted.low, predicted.high):
+    if len(pairs) < _FEWEST or not _is_interval(predicted.low, predicted.high):
         return predicted
-    found = _moved(predicted, pairs)
+    found = _posterior(predicted, pairs)
     without = sum(gained < math.log(worth) for _, gained in pairs)
     if predicted.high >= worth > found.high and without < AGREEING:
         return Gain(low=found.low, high=worth)
     return found
 
 
-def _moved(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
+def _posterior(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
     """Apply the formulas above to the expected and achieved gains (logs) of some trials."""
     low, high = math.log(predicted.low), math.log(predicted.high)
     centre, half = (low + high) / 2, (high - low) / 2
@@ -168,19 +170,19 @@ def _size2(centre: float) -> float:
     return centre * centre + _FLOOR * _FLOOR
 
 
-def _expected_and_gained(one: Outcome) -> tuple[float, float] | None:
+def _expected_and_gained(one: RecordedTrial) -> tuple[float, float] | None:
     """Return the logs of the gain that the findings expected and of the one achieved; None where it does not count.
 
     A trial whose interval contains both a loss and a gain measured noise, and does not count.
     """
     by_findings = one.predicted_by_findings
-    if by_findings is None or one.status not in _COUNTED or not _usable(by_findings.low, by_findings.high):
+    if by_findings is None or one.status not in _COUNTED or not _is_interval(by_findings.low, by_findings.high):
         return None
-    if not _usable(one.achieved.value, one.achieved.value) or says_little(one.achieved):
+    if not _is_interval(one.achieved.value, one.achieved.value) or is_inconclusive(one.achieved):
         return None
     return (math.log(by_findings.low) + math.log(by_findings.high)) / 2, math.log(one.achieved.value)
 
 
-def _usable(low: float, high: float) -> bool:
+def _is_interval(low: float, high: float) -> bool:
     """Say whether these are the ends of an interval of factors; a comparison with NaN is false."""
     return 0 < low <= high < math.inf

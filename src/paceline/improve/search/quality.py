@@ -16,7 +16,7 @@ import numpy as np
 
 from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.statistics import Floats, Interval, half_width
-from paceline.improve.equivalence.runs import play_to
+from paceline.improve.equivalence.runs import run_and_end
 from paceline.improve.search.runner import TrialRunner
 from paceline.improve.trials.blocks import TrialFailed
 from paceline.inprocess.settings.seeds import SEED
@@ -31,7 +31,7 @@ _TO_A_LOSS_S = 60.0  # of steps of a run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class LossCurve:
     """The losses of one run."""
 
     seconds: Floats  # shape [steps]: since its first step
@@ -67,7 +67,9 @@ class Quality:
         return self.speedup is not None and self.speedup.high >= 1.0
 
 
-def compared(baseline: Sequence[Curve], candidate: Sequence[Curve], seeds: Sequence[int]) -> Quality | None:
+def compare_loss_curves(
+    baseline: Sequence[LossCurve], candidate: Sequence[LossCurve], seeds: Sequence[int]
+) -> Quality | None:
     """Compare runs seed by seed; None where the baseline shows no loss.
 
     Args:
@@ -87,7 +89,7 @@ def compared(baseline: Sequence[Curve], candidate: Sequence[Curve], seeds: Seque
     return Quality(target=target, seeds=rows, speedup=_ratio(rows), steps=max(len(c.losses) for c in baseline))
 
 
-def time_to(curve: Curve, target: float) -> float | None:
+def time_to(curve: LossCurve, target: float) -> float | None:
     """Return the seconds until the smoothed loss is no higher than the target, or None."""
     smooth = _smoothed(curve.losses)
     below = np.flatnonzero(smooth <= target)
@@ -108,30 +110,30 @@ def _ratio(rows: Sequence[SeedTimes]) -> Interval | None:
     return Interval(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach), count=len(logs))
 
 
-def verified(runner: TrialRunner, best: Recipe, told: Callable[[str], None]) -> Quality | None:
+def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], None]) -> Quality | None:
     """Run the best and the program as it was to the same loss, over several seeds."""
-    curves: tuple[list[Curve], list[Curve]] = ([], [])
+    curves: tuple[list[LossCurve], list[LossCurve]] = ([], [])
     for seed in _SEEDS:
-        told(f"training to the same loss with seed {seed}, without and with the kept changes")
+        report(f"training to the same loss with seed {seed}, without and with the kept changes")
         for recipe, found in zip((BASELINE, best), curves, strict=True):
             found.append(_loss_curve(runner, recipe, seed, _TO_A_LOSS_S))
-    return compared(*curves, _SEEDS)
+    return compare_loss_curves(*curves, _SEEDS)
 
 
-def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> Curve:
+def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> LossCurve:
     """Run the program with a seed, to its end or for some time; return its losses by time.
 
     Raises:
         TrialFailed: It cannot be run, or no loss was seen.
     """
     steps = max(20, int(most_s / runner.step_s))
-    with runner.start(recipe, {SEED: str(seed)}) as player:
-        play_to([player], steps, 60.0 + 10 * steps * runner.step_s)
-        run = read_run(player.folder)
+    with runner.start(recipe, {SEED: str(seed)}) as process:
+        run_and_end([process], steps, 60.0 + 10 * steps * runner.step_s)
+        run = read_run(process.folder)
     return _curve_of(run)
 
 
-def _curve_of(run: Run) -> Curve:
+def _curve_of(run: Run) -> LossCurve:
     """Return the losses of a run by time.
 
     Raises:
@@ -143,4 +145,4 @@ def _curve_of(run: Run) -> Curve:
     seen = (rows["flags"] & FLAG_LOSS) > 0
     if not seen.any():
         raise TrialFailed("no loss was seen")
-    return Curve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])
+    return LossCurve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])

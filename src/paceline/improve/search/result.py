@@ -57,18 +57,18 @@ class Trial:
     @property
     def as_predicted(self) -> bool | None:
         """Whether what was achieved lies in what was predicted; None without either, or if nothing is decided."""
-        if self.predicted is None or self.speedup is None or says_little(self.speedup):
+        if self.predicted is None or self.speedup is None or is_inconclusive(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
 
 
-def says_little(speedup: Interval) -> bool:
+def is_inconclusive(speedup: Interval) -> bool:
     """Return whether an interval is so wide that it contains both a loss and a gain."""
     return speedup.low < 1 < speedup.high and speedup.high > _WIDE * speedup.low
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
+class TuneResult:
     """What tuning found."""
 
     command: Sequence[str]
@@ -111,7 +111,7 @@ class Tuned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByHand:
+class UntriedRemedy:
     """A remedy that was not tried."""
 
     remedy: Remedy
@@ -125,15 +125,15 @@ class ByHand:
         return "it can only be made in the source or on the machine"
 
 
-def by_hand(tuned: Tuned) -> Sequence[ByHand]:
+def untried_remedies(tuned: TuneResult) -> Sequence[UntriedRemedy]:
     """Return the remedies that findings of the program, as it is now, name and no trial was about."""
     tried = {part for trial in tuned.trials for part in trial.remedy.split(_JOINED)}
     diagnosis = tuned.after if tuned.after is not None else tuned.before
-    found: dict[str, ByHand] = {}
+    found: dict[str, UntriedRemedy] = {}
     for finding in diagnosis.findings:
         if finding.severity == "info":
             continue
         for remedy in finding.remedies:
             if remedy.id not in tried:
-                found.setdefault(remedy.id, ByHand(remedy=remedy, finding=finding.code))
+                found.setdefault(remedy.id, UntriedRemedy(remedy=remedy, finding=finding.code))
     return list(found.values())

@@ -14,51 +14,51 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from paceline.core.recipe import BASELINE, Recipe, in_words, merged
+from paceline.core.recipe import BASELINE, Recipe, describe_recipe, merge_recipes
 from paceline.core.remedies import Safety
 from paceline.core.statistics import Interval
 from paceline.explain.next_step import named_remedy
-from paceline.improve.candidates import Candidate, Situation
-from paceline.improve.comparison.model import GOALS, TIME, Contest, Goal, Race, Until
-from paceline.improve.comparison.paired_blocks import Round
-from paceline.improve.comparison.statistics import product
+from paceline.improve.candidates import Candidate, DiagnosisContext
+from paceline.improve.comparison.model import GOALS, TIME, ComparisonResult, ComparisonSpec, Deadline, Goal
+from paceline.improve.comparison.paired_blocks import ComparisonRound
+from paceline.improve.comparison.statistics import multiply_intervals
 from paceline.improve.remedies import candidates
-from paceline.improve.search.batch_size import BatchStudy, candidate_of, study
+from paceline.improve.search.batch_size import BatchStudy, fastest_candidate, study_batch_sizes
 from paceline.improve.search.budget import Budget
 from paceline.improve.search.decisions import (
-    Undecided,
-    earlier_of,
-    figures_of,
-    outdated,
+    UndecidedChange,
+    best_unfinished,
+    check_most_promising,
+    combine_undecided,
+    drop_prediction,
+    earlier_comparison,
+    is_refuted,
+    measured_values,
     prepares_s,
     reason_to_keep,
-    recorded,
-    reference,
-    refuted,
+    record_trial,
+    reference_recipe,
     status_of,
-    step_times_in_turn,
-    taken_back,
-    together,
-    unfinished,
-    with_checks,
+    successive_step_times,
+    withdraw_kept,
 )
-from paceline.improve.search.history import Ledger
+from paceline.improve.search.history import TrialHistory
 from paceline.improve.search.messages import (
     NOT_TRIED,
-    ended,
-    no_win,
-    not_confirmed,
-    nothing_left,
-    told,
-    too_long,
-    too_small,
-    trying,
-    why_skipped,
+    budget_message,
+    budget_too_small_message,
+    no_win_reason,
+    not_confirmed_message,
+    nothing_left_message,
+    preparation_too_long_message,
+    skip_reason,
+    start_message,
+    trial_message,
     without_time,
 )
-from paceline.improve.search.predictions import informed, machine_of
-from paceline.improve.search.quality import Quality, verified
-from paceline.improve.search.result import Trial, Tuned
+from paceline.improve.search.predictions import correct_predictions, machine_of
+from paceline.improve.search.quality import Quality, verify_quality
+from paceline.improve.search.result import Trial, TuneResult
 from paceline.improve.search.runner import TrialRunner, watch_baseline
 from paceline.improve.trials.blocks import NotMeasured, TrialFailed
 from paceline.improve.trials.isolation import isolation_for
@@ -68,7 +68,7 @@ _STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SearchLimits:
     """When to stop, and what may be tried."""
 
     budget_s: float
@@ -88,9 +88,9 @@ class Search:
         command: Sequence[str],
         folder: Path,
         cwd: Path,
-        limits: Limits,
-        ledger: Ledger,
-        told: Callable[[str], None],
+        limits: SearchLimits,
+        history: TrialHistory,
+        trial_message: Callable[[str], None],
     ) -> None:
         self._goal = GOALS[limits.goal]
         self._budget = Budget(total_s=limits.budget_s)
@@ -98,17 +98,17 @@ class Search:
         self._runner = TrialRunner(command, folder, cwd, self._goal, self._budget, isolation)
         self._command = list(command)
         self._limits = limits
-        self._ledger = ledger
-        self._told = told
+        self._history = history
+        self._report = trial_message
         self._begun = time.monotonic()
         self._kept: list[Trial] = []
         self._tried: list[Trial] = []
-        self._undecided: list[Undecided] = []
-        self._now: Situation | None = None
+        self._undecided: list[UndecidedChange] = []
+        self._context: DiagnosisContext | None = None
         self._chosen: list[Candidate] = []  # of which the kept trials were made
         self._unproven: Trial | None = None
         self._out_of_budget = False
-        self._waiting = 0  # candidates that may come after the one that is tried
+        self._candidates_left = 0  # candidates that may come after the one that is tried
         self._found: Sequence[Candidate] = ()  # the one that is tried, and those that may come after it
         self._batch: BatchStudy | None = None
         self._quality: Quality | None = None
@@ -116,69 +116,74 @@ class Search:
     @property
     def best(self) -> Recipe:
         """What is kept so far."""
-        return merged(*(trial.recipe for trial in self._kept))
+        return merge_recipes(*(trial.recipe for trial in self._kept))
 
-    def run(self) -> Tuned:
+    def run(self) -> TuneResult:
         """Search until nothing is left to gain, the budget is spent, or somebody interrupts.
 
         Raises:
             TrialFailed: The program cannot be run as it is.
         """
-        before = self._now = watch_baseline(self._runner, self._told)
-        race = None
+        before = self._context = watch_baseline(self._runner, self._report)
+        comparison = None
         try:
             stopped = self._search_from(before)
-            race = self._in_all()
-            if race is not None and refuted(race, self._gained(race)):
-                stopped = f"{stopped}; {self._take_back(race)}"
-                race = None
+            comparison = self._confirm()
+            if comparison is not None and is_refuted(comparison, self._gain(comparison)):
+                stopped = f"{stopped}; {self._withdraw(comparison)}"
+                comparison = None
             if not self._kept and self._goal.aim == "time" and not self._is_over():
-                self._tried, self._unproven = with_checks(self._tried, self._undecided, self._proven, self._told)
+                self._tried, self._unproven = check_most_promising(
+                    self._tried, self._undecided, self._checked_trial, self._report
+                )
             if self._limits.verify_quality and self.best:
-                self._quality = verified(self._runner, self.best, self._told)
+                self._quality = verify_quality(self._runner, self.best, self._report)
         except KeyboardInterrupt:
             stopped = "interrupted; the result contains the changes kept so far"
         except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
             stopped = f"stopped: {error}"
-        return self._result(before, stopped, race)
+        return self._result(before, stopped, comparison)
 
-    def _search_from(self, before: Situation) -> str:
+    def _search_from(self, before: DiagnosisContext) -> str:
         rank = before.facts.first
         if not before.facts.enough:
             return f"too short to tune: the program has only {len(rank.record.steps)} steps"
         step_s = rank.breakdown.step_s.value
-        if self._budget.allows_learning(self._runner.start_s, step_s):
-            self._told("measuring how much the step time differs between identical processes of the program")
-        self._runner.learn(step_s, before.epoch_steps, waits=before.waits_outside)
+        if self._budget.allows_variation(self._runner.start_s, step_s):
+            self._report("measuring how much the step time differs between identical processes of the program")
+        self._runner.measure_variation(step_s, before.epoch_steps, waits=before.waits_outside)
         return self._search()
 
-    def _in_all(self) -> Race | None:
+    def _confirm(self) -> ComparisonResult | None:
         """Measure all that was kept against the unchanged program once more: this race was not chosen by outcome."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
-        if 2 * warmup_steps * self._runner.step_s > self._left_s() + self._budget.in_all_s:
+        if 2 * warmup_steps * self._runner.step_s > self._left_s() + self._budget.confirmation_s:
             return None  # the trials that measured what was kept had the time to warm up
-        self._told("comparing what was kept with the unchanged program once more")
+        self._report("comparing what was kept with the unchanged program once more")
         progress = math.prod(candidate.progress for candidate in self._chosen)
-        contest = Contest(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
-        ends = time.monotonic() + self._budget.in_all_s
-        return self._runner.race(contest, Until(usual=ends, promising=ends, large=ends))
+        spec = ComparisonSpec(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
+        ends = time.monotonic() + self._budget.confirmation_s
+        return self._runner.compare(spec, Deadline(usual=ends, promising=ends, large=ends))
 
-    def _take_back(self, race: Race) -> str:
+    def _withdraw(self, comparison: ComparisonResult) -> str:
         """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
-        reason = f"not confirmed: {in_words(self.best)} made {not_confirmed(self._goal, self._gained(race))}"
-        self._tried = taken_back(self._tried, race, reason)
+        why = not_confirmed_message(self._goal, self._gain(comparison))
+        reason = f"not confirmed: {describe_recipe(self.best)} made {why}"
+        self._tried = withdraw_kept(self._tried, comparison, reason)
         self._kept, self._chosen = [], []
         return reason
 
     def _search(self) -> str:
-        short = too_small(self._budget, time.monotonic() - self._begun, self._left_s(), self._runner.start_s)
-        for candidate in chain(self._queue(), self._larger_batches()):
+        short = budget_too_small_message(
+            self._budget, time.monotonic() - self._begun, self._left_s(), self._runner.start_s
+        )
+        for candidate in chain(self._candidates(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._runner.start_s):
                 self._out_of_budget = True
                 self._leave_untried()
-                return short or ended(self._left_s(), self._limits.budget_s)
+                return short or budget_message(self._left_s(), self._limits.budget_s)
             if sum(t.status != "skipped" for t in self._tried) >= self._limits.trials:
                 return f"the maximum of {self._limits.trials} trials was reached"
             try:
@@ -186,68 +191,73 @@ class Search:
             except KeyboardInterrupt:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
-            self._tried = recorded(self._tried, trial)
-            assert self._now is not None  # a trial is made in a situation
-            self._ledger.add(trial, machine_of(self._now))
-            self._told(told(trial, self._goal))
+            self._tried = record_trial(self._tried, trial)
+            assert self._context is not None  # a trial is made in a situation
+            self._history.add(trial, machine_of(self._context))
+            self._report(trial_message(trial, self._goal))
             if trial.status == "kept":
                 self._kept.append(trial)
-                self._tried = [outdated(one) for one in self._tried]
+                self._tried = [drop_prediction(one) for one in self._tried]
                 self._chosen.append(candidate)
                 if self._is_over():
                     self._out_of_budget = True
-                    return ended(self._left_s() + self._budget.in_all_s, self._limits.budget_s)
-                self._now = self._runner.watch(self.best)
+                    return budget_message(self._left_s() + self._budget.confirmation_s, self._limits.budget_s)
+                self._context = self._runner.watch(self.best)
         self._out_of_budget |= short is not None or bool(without_time(self._tried, self._limits.allowed))
-        return short or nothing_left(self._tried, self._limits.allowed, self._goal)
+        return short or nothing_left_message(self._tried, self._limits.allowed, self._goal)
 
     def _leave_untried(self) -> None:
         """Write down what would have come next: it was not tried, and not found to be of no use."""
         seen = [trial.recipe for trial in self._tried]
         for one in self._found:
-            if not any(merged(recipe, one.recipe) == recipe for recipe in seen):
-                self._tried = recorded(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
+            if not any(merge_recipes(recipe, one.recipe) == recipe for recipe in seen):
+                self._tried = record_trial(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
-    def _queue(self) -> Iterator[Candidate]:
+    def _candidates(self) -> Iterator[Candidate]:
         """Yield what to try next in the situation as it is then."""
         done: set[str] = set()
-        while found := (singles := self._untried(done)) or self._small_ones(done):
-            done.add(self._whole(found[0]))
+        while found := (singles := self._untried(done)) or self._undecided_candidates(done):
+            done.add(self._recipe_key(found[0]))
             self._found = found
-            self._waiting = len(found) - 1 + bool(singles and self._undecided)
+            self._candidates_left = len(found) - 1 + bool(singles and self._undecided)
             yield found[0]
 
     def _untried(self, done: set[str]) -> list[Candidate]:
         """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
-        assert self._now is not None  # the search begins with it
-        found = [c for c in self._proposed(self._now) if self._goal.aim in c.aims and self._whole(c) not in done]
-        worthy = [c for c in found if c.safety in self._limits.allowed and _could_gain(c, self._goal)]
+        assert self._context is not None  # the search begins with it
+        found = [
+            c for c in self._proposed(self._context) if self._goal.aim in c.aims and self._recipe_key(c) not in done
+        ]
+        worthy = [c for c in found if c.safety in self._limits.allowed and _is_worthwhile(c, self._goal)]
         for candidate in found:
             if candidate not in worthy:
-                done.add(self._whole(candidate))
-                reason = why_skipped(candidate, self._limits.allowed, self._goal)
-                self._tried = recorded(self._tried, self._trial(candidate, status="skipped", reason=reason))
+                done.add(self._recipe_key(candidate))
+                reason = skip_reason(candidate, self._limits.allowed, self._goal)
+                self._tried = record_trial(self._tried, self._trial(candidate, status="skipped", reason=reason))
         timely = [i for i, c in enumerate(worthy) if self._has_time(c)]
         if not timely:
-            done.update(self._whole(c) for c in worthy)
-            self._tried += [self._trial(c, status="skipped", reason=too_long(self._prepares_s(c))) for c in worthy]
+            done.update(self._recipe_key(c) for c in worthy)
+            self._tried += [
+                self._trial(c, status="skipped", reason=preparation_too_long_message(self._prepares_s(c)))
+                for c in worthy
+            ]
             return []
         quick = [i for i in timely if self._prepares_s(worthy[i]) <= _OF_THE_REST * self._left_s()]
-        named = [i for i in quick if worthy[i].remedy == _named(self._now, self._tried)]
+        named = [i for i in quick if worthy[i].remedy == _remedy_named_by_run(self._context, self._tried)]
         place = (named or quick or timely)[0]
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
-    def _small_ones(self, done: Collection[str]) -> list[Candidate]:
+    def _undecided_candidates(self, done: Collection[str]) -> list[Candidate]:
         """Return what was not proven in its time: some changes together, else the one whose race may go on."""
-        found = together(self._undecided, self.best, self._goal.worth)
-        if found is not None and self._whole(found) not in done and self._has_time(found):
+        found = combine_undecided(self._undecided, self.best, self._goal.worth)
+        if found is not None and self._recipe_key(found) not in done and self._has_time(found):
             return [found]
-        going_on = unfinished(self._undecided, self.best, self._goal.worth)
+        going_on = best_unfinished(self._undecided, self.best, self._goal.worth)
         return [going_on.candidate] if going_on is not None and self._has_time(going_on.candidate) else []
 
-    def _whole(self, candidate: Candidate) -> str:
+    def _recipe_key(self, candidate: Candidate) -> str:
         """Return the recipe that a candidate makes of what is kept, in words."""
-        return in_words(merged(self.best, candidate.recipe))
+        return describe_recipe(merge_recipes(self.best, candidate.recipe))
 
     def _has_time(self, candidate: Candidate) -> bool:
         """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
@@ -257,68 +267,72 @@ class Search:
     def _prepares_s(self, candidate: Candidate) -> float:
         return prepares_s(candidate, self._runner.step_s)
 
-    def _proposed(self, now: Situation) -> list[Candidate]:
+    def _proposed(self, now: DiagnosisContext) -> list[Candidate]:
         """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
-        found = informed(candidates(now), self._ledger.seen, machine_of(now).device, TIME.worth)
-        return [_at_this_pace(candidate, self._runner.start_s) for candidate in found]
+        found = correct_predictions(candidates(now), self._history.seen, machine_of(now).device, TIME.worth)
+        return [_with_start_time(candidate, self._runner.start_s) for candidate in found]
 
     def _larger_batches(self) -> Iterator[Candidate]:
         """Yield the size of batch that is expected at the same loss first, when nothing else is left to try."""
         if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
             return
-        assert self._now is not None  # the search begins with it
-        self._told("measuring the gradient noise and the speed of larger batches")
-        self._batch = study(self._runner, self._now, self.best, self._left_s)
-        candidate = candidate_of(self._batch) if self._batch is not None else None
+        assert self._context is not None  # the search begins with it
+        self._report("measuring the gradient noise and the speed of larger batches")
+        self._batch = study_batch_sizes(self._runner, self._context, self.best, self._left_s)
+        candidate = fastest_candidate(self._batch) if self._batch is not None else None
         if candidate is not None:
             yield candidate
 
     def _try(self, candidate: Candidate) -> Trial:
         """Race a candidate against what is kept, and prove it if it wins."""
         begun = time.monotonic()
-        recipe = merged(self.best, candidate.recipe)
-        self._told(trying(candidate, earlier_of(self._undecided, self.best, candidate.recipe)))
+        recipe = merge_recipes(self.best, candidate.recipe)
+        self._report(start_message(candidate, earlier_comparison(self._undecided, self.best, candidate.recipe)))
         try:
-            left_s = self._left_s() - candidate.begins_s
-            until = self._budget.until(begun, left_s, self._waiting, candidate.begins_s)
-            contest = Contest(
+            left_s = self._left_s() - candidate.startup_s
+            deadline = self._budget.deadline(begun, left_s, self._candidates_left, candidate.startup_s)
+            spec = ComparisonSpec(
                 before=self.best,
                 after=recipe,
                 warmup_steps=candidate.warmup_steps or 0,
                 progress=candidate.progress,
             )
-            race = self._runner.race(contest, until, self._taken_up(candidate))
+            comparison = self._runner.compare(spec, deadline, self._earlier_rounds(candidate))
         except TrialFailed as error:
             status = "skipped" if isinstance(error, NotMeasured) else "failed"
             return self._trial(candidate, status=status, reason=str(error), seconds=time.monotonic() - begun)
-        gained = self._gained(race)
-        same = [self._gained(trial) for trial in self._kept if trial.remedy == candidate.remedy]
-        kept_for = reason_to_keep(race.verdict, gained, same, self._goal.worth)
-        if race.verdict == "undecided" and gained is not None and kept_for is None:
-            self._undecided.append(Undecided(candidate=candidate, base=self.best, gained=gained, rounds=race.rounds))
+        gained = self._gain(comparison)
+        same = [self._gain(trial) for trial in self._kept if trial.remedy == candidate.remedy]
+        kept_for = reason_to_keep(comparison.verdict, gained, same, self._goal.worth)
+        if comparison.verdict == "undecided" and gained is not None and kept_for is None:
+            self._undecided.append(
+                UndecidedChange(candidate=candidate, base=self.best, gained=gained, rounds=comparison.rounds)
+            )
         measured = self._trial(
             candidate,
-            status=status_of(race.verdict),
-            reason=no_win(race.verdict, self._goal, gained, self._runner.fewest),
-            **figures_of(race),
+            status=status_of(comparison.verdict),
+            reason=no_win_reason(comparison.verdict, self._goal, gained, self._runner.fewest),
+            **measured_values(comparison),
             seconds=time.monotonic() - begun,
         )
-        return measured if kept_for is None else self._proven(candidate, replace(measured, reason=kept_for), begun)
+        return (
+            measured if kept_for is None else self._checked_trial(candidate, replace(measured, reason=kept_for), begun)
+        )
 
-    def _taken_up(self, candidate: Candidate) -> Sequence[Round]:
+    def _earlier_rounds(self, candidate: Candidate) -> Sequence[ComparisonRound]:
         """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
-        found = earlier_of(self._undecided, self.best, candidate.recipe)
+        found = earlier_comparison(self._undecided, self.best, candidate.recipe)
         self._undecided = [u for u in self._undecided if u is not found]
         return found.rounds if found is not None else ()
 
-    def _gained(self, race: Race | Trial) -> Interval | None:
-        return race.saving if self._goal.aim == "memory" else race.speedup
+    def _gain(self, comparison: ComparisonResult | Trial) -> Interval | None:
+        return comparison.saving if self._goal.aim == "memory" else comparison.speedup
 
-    def _proven(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
-        compared_with, since = reference(self._kept)
+    def _checked_trial(self, candidate: Candidate, measured: Trial, begun: float) -> Trial:
+        compared_with, since = reference_recipe(self._kept)
         classes = [candidate.safety, *(trial.safety for trial in since)]
         try:
-            found = self._runner.prove(measured.recipe, classes, compared_with)
+            found = self._runner.check_equivalence(measured.recipe, classes, compared_with)
         except TrialFailed as error:
             return replace(measured, status="failed", reason=f"Paceline could not check this change: {error}")
         failed = [check for check in found if not check.passed]
@@ -333,7 +347,7 @@ class Search:
         return Trial(
             id=f"{len(self._tried) + 1}",
             remedy=candidate.remedy,
-            recipe=merged(self.best, candidate.recipe),
+            recipe=merge_recipes(self.best, candidate.recipe),
             safety=candidate.safety,
             predicted=candidate.predicted,
             predicted_by_findings=candidate.predicted_by_findings,
@@ -342,18 +356,21 @@ class Search:
 
     def _left_s(self) -> float:
         """Return what is left of the budget for trials: the last race, of what is kept, takes a part."""
-        return self._limits.budget_s - self._budget.in_all_s - (time.monotonic() - self._begun)
+        return self._limits.budget_s - self._budget.confirmation_s - (time.monotonic() - self._begun)
 
     def _is_over(self) -> bool:
         """Say whether so much more than the budget was taken that nothing is measured any more."""
-        return self._left_s() < -self._budget.in_all_s / 4
+        return self._left_s() < -self._budget.confirmation_s / 4
 
-    def _result(self, before: Situation, stopped: str, race: Race | None) -> Tuned:
+    def _result(self, before: DiagnosisContext, stopped: str, comparison: ComparisonResult | None) -> TuneResult:
         """Return what came of it; what was not measured in all is what the changes gained one after the other."""
-        in_turn = product([t.speedup for t in self._kept]), product([t.saving for t in self._kept])
-        speedup, saving = in_turn if race is None else (race.speedup, race.saving)
-        after = self._now if self._now is not None and self.best and self._now.recipe == self.best else None
-        return Tuned(
+        in_turn = (
+            multiply_intervals([t.speedup for t in self._kept]),
+            multiply_intervals([t.saving for t in self._kept]),
+        )
+        speedup, saving = in_turn if comparison is None else (comparison.speedup, comparison.saving)
+        after = self._context if self._context is not None and self.best and self._context.recipe == self.best else None
+        return TuneResult(
             command=self._command,
             before=before.diagnosis,
             after=after.diagnosis if after is not None else None,
@@ -361,8 +378,8 @@ class Search:
             best=self.best,
             speedup=speedup,
             saving=saving,
-            step_times=step_times_in_turn(self._kept) if race is None else race.step_times,
-            in_turn=race is None and len(self._kept) > 1,
+            step_times=successive_step_times(self._kept) if comparison is None else comparison.step_times,
+            in_turn=comparison is None and len(self._kept) > 1,
             checks=self._kept[-1].checks if self._kept else (),
             unproven=self._unproven,
             scatter=self._runner.scatter,
@@ -380,16 +397,16 @@ class Search:
         )
 
 
-def _could_gain(candidate: Candidate, goal: Goal) -> bool:
+def _is_worthwhile(candidate: Candidate, goal: Goal) -> bool:
     return goal.aim != "time" or candidate.predicted is None or candidate.predicted.high >= goal.worth
 
 
-def _at_this_pace(candidate: Candidate, start_s: float) -> Candidate:
+def _with_start_time(candidate: Candidate, start_s: float) -> Candidate:
     """Return a candidate with the time that it takes to begin where the program starts in so many seconds."""
-    return replace(candidate, begins_s=min(candidate.begins_s, _STARTS * start_s))
+    return replace(candidate, startup_s=min(candidate.startup_s, _STARTS * start_s))
 
 
-def _named(now: Situation, tried: Sequence[Trial]) -> str | None:
+def _remedy_named_by_run(now: DiagnosisContext, tried: Sequence[Trial]) -> str | None:
     """Return the remedy that `paceline run` proposes in a situation; None if it was tried already."""
     remedy = named_remedy(now.diagnosis)
     return None if any(trial.remedy == remedy and trial.status != "skipped" for trial in tried) else remedy

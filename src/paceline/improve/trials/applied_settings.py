@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.core.recipe import Recipe, content_of, keys_of
+from paceline.core.recipe import Recipe, recipe_content, setting_keys
 from paceline.improve.trials.blocks import TrialFailed
 from paceline.inprocess.settings.confirmation import FOLDER
 
@@ -16,10 +16,10 @@ _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothi
 NOTHING = "nothing in the program uses this setting"
 
 
-def missing(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings of a recipe that did not take hold in a run, each with the reason."""
-    held, reasons = _told(folder)
-    wanted = [key for key in keys_of(recipe) if key not in held and key not in _WITH_WORKERS]
+    held, reasons = _confirmations(folder)
+    wanted = [key for key in setting_keys(recipe) if key not in held and key not in _WITH_WORKERS]
     return {key: reasons.get(key, NOTHING) for key in wanted}
 
 
@@ -31,19 +31,19 @@ def is_in_force(recipe_file: Path, folder: Path) -> bool:
         folder: The folder of the run.
     """
     try:
-        content = content_of(recipe_file)
+        content = recipe_content(recipe_file)
     except UsageError:
         return True
-    wanted = keys_of({table: found for table, found in content.items() if isinstance(found, Mapping)})
-    return not wanted or bool(_told(folder)[0])
+    wanted = setting_keys({table: found for table, found in content.items() if isinstance(found, Mapping)})
+    return not wanted or bool(_confirmations(folder)[0])
 
 
-def refused(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
-    return {key: why for key, why in missing(recipe, folder).items() if why != NOTHING}
+    return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
 
 
-def require(lost: Mapping[str, str]) -> None:
+def require_applied(lost: Mapping[str, str]) -> None:
     """Make sure that the settings of a recipe are in force.
 
     Args:
@@ -56,17 +56,17 @@ def require(lost: Mapping[str, str]) -> None:
         raise TrialFailed(f"{key} had no effect: {why}")
 
 
-def given_up(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+def revoked_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings of a recipe that were in force in a run and no longer are, each with the reason."""
     lost = {entry["key"]: str(entry["what"]) for entry in _entries(folder) if entry.get("given_up")}
-    return {key: why for key, why in lost.items() if key in keys_of(recipe)}
+    return {key: why for key, why in lost.items() if key in setting_keys(recipe)}
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
 
 
-def _told(folder: Path) -> tuple[set[str], Mapping[str, str]]:
+def _confirmations(folder: Path) -> tuple[set[str], Mapping[str, str]]:
     """Return the settings that are in force, and why others are not."""
     entries = _entries(folder)
     lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}

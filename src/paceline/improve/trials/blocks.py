@@ -34,7 +34,7 @@ class BaselineFailed(ProgramFailed, NotMeasured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class StepBlock:
     """Some optimizer steps in a row, as measured."""
 
     steps: int  # of the slowest rank
@@ -58,7 +58,7 @@ def sum_of_known(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def unless_it_fails_twice(attempt: Callable[[], T]) -> T:
+def retry_once(attempt: Callable[[], T]) -> T:
     """Try once more where the program failed: the fault may be none of what is tried."""
     try:
         return attempt()

@@ -54,7 +54,7 @@ class GpuRange:
     throttled: tuple[str, ...]
 
 
-class GpuReader(Protocol):
+class GpuStateReader(Protocol):
     """What answers for GPUs."""
 
     def read(self, uuid: str) -> Mapping[str, Any] | None:
@@ -85,7 +85,7 @@ class NvmlReader:
             return None
 
 
-def driver() -> GpuReader | None:
+def driver() -> GpuStateReader | None:
     """Return the driver of this machine; None if there is none."""
     try:
         return NvmlReader(Nvml())
@@ -96,9 +96,9 @@ def driver() -> GpuReader | None:
 class GpuSampler:
     """Readings of the GPUs of one program, taken while its blocks run."""
 
-    def __init__(self, find_reader: Callable[[], GpuReader | None] | None = None) -> None:
+    def __init__(self, find_reader: Callable[[], GpuStateReader | None] | None = None) -> None:
         self._find_reader = find_reader
-        self._reader: GpuReader | None = None
+        self._reader: GpuStateReader | None = None
         self._asked = False
         self._next_s = 0.0
         self._readings: dict[str, list[Mapping[str, Any]]] = {}
@@ -155,7 +155,7 @@ def summarize(gpus: Sequence[Sequence[Mapping[str, Any]]]) -> GpuState:
     )
 
 
-def over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
+def range_over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
     """Return the range of the states during some blocks; None if the program uses no GPU."""
     known = [state for state in states if state is not None]
     if not known:
@@ -169,7 +169,7 @@ def over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
     )
 
 
-def unsteady(pairs: Sequence[tuple[GpuState | None, GpuState | None]]) -> frozenset[int]:
+def pairs_with_changed_clocks(pairs: Sequence[tuple[GpuState | None, GpuState | None]]) -> frozenset[int]:
     """Return the numbers of the pairs whose two blocks ran under different clocks, as many on each side.
 
     Args:
@@ -192,7 +192,7 @@ def _clock_ratio(baseline: GpuState | None, candidate: GpuState | None) -> float
     return math.log(candidate.sm_clock_mhz / baseline.sm_clock_mhz)
 
 
-def fit_together(memory: Sequence[GpuMemory]) -> int:
+def processes_that_fit(memory: Sequence[GpuMemory]) -> int:
     """Return how many processes of a program fit on its GPUs at a time.
 
     What is in use counts as that of one process, also where other programs share the GPU.

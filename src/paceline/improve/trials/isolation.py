@@ -33,7 +33,7 @@ _NOWHERE = {  # trackers that write to a service of theirs
     "CLEARML_OFFLINE_MODE": "1",
 }
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-NOT_HELD = (
+NOT_ISOLATED = (
     "it redirects the files that Python code writes, and refuses connections of Python's sockets; it does not hold "
     "back other programs that the program starts (os.system, subprocess), nor C and Rust libraries that open files or "
     "connections themselves"
@@ -88,7 +88,7 @@ class Isolation:
         if self.by_kernel:
             what = "" if self.allows_network else " and have no network"
             return f"trials are isolated by the kernel: they see files, but change only copies of them{what}"
-        return f"trials run in a sandbox in Python, because {self.why_not}; {NOT_HELD}"
+        return f"trials run in a sandbox in Python, because {self.why_not}; {NOT_ISOLATED}"
 
 
 IN_PYTHON = Isolation(by_kernel=False, why_not="it was not asked for", allows_network=True)
@@ -139,13 +139,13 @@ def _why_not_by_kernel(folder: Path, cwd: Path, allows_network: bool) -> str:
 
 
 def _spec(folder: Path, place: Path, stack: ExitStack, *, network: bool) -> dict[str, Any]:
-    uppers = [folder / "scratch", *_besides(stack), place / "scratch"]
+    uppers = [folder / "scratch", *_extra_overlay_folders(stack), place / "scratch"]
     for upper in uppers:
         upper.mkdir(parents=True, exist_ok=True)
     return {"uppers": [str(upper.resolve()) for upper in uppers], "free": [], "replace": {}, "network": network}
 
 
-def _besides(stack: ExitStack) -> list[Path]:
+def _extra_overlay_folders(stack: ExitStack) -> list[Path]:
     with suppress(OSError):
         made = Path(tempfile.mkdtemp(prefix="paceline-", dir=_BESIDES))
         stack.callback(remove_tree, made)
@@ -176,13 +176,13 @@ def listening_ports() -> set[int]:
     return found
 
 
-def peers_of(folder: Path) -> list[str]:
+def network_peers(folder: Path) -> list[str]:
     """Return with whom the processes of a trial wanted to speak, such as ``api.wandb.ai:443``."""
     said = [json.loads(x) for p in (folder / network.FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
     return sorted({f"{one['host']}:{one['port']}" if one["port"] else str(one["host"]) for one in said})
 
 
-def shortened(peers: Sequence[str]) -> str:
+def list_peers(peers: Sequence[str]) -> str:
     """Return peers as a list in prose, the first five of them."""
     more = f" and {len(peers) - 5} more" if len(peers) > 5 else ""
     return ", ".join(peers[:5]) + more

@@ -26,7 +26,7 @@ import psutil
 
 from paceline.core.recipe import Recipe
 from paceline.hardware.host import host_busy_s
-from paceline.improve.trials.blocks import Block, ProgramFailed, ProgramOver, TrialFailed, sum_of_known
+from paceline.improve.trials.blocks import ProgramFailed, ProgramOver, StepBlock, TrialFailed, sum_of_known
 from paceline.improve.trials.gpus import GpuSampler
 from paceline.improve.trials.isolation import (
     IN_PYTHON,
@@ -36,7 +36,13 @@ from paceline.improve.trials.isolation import (
     shared_memory,
     shared_memory_of,
 )
-from paceline.improve.trials.processes import cpu_seconds, held_back, kin, memory_of, spent
+from paceline.improve.trials.processes import (
+    cpu_seconds,
+    cpu_seconds_between,
+    memory_bytes_of,
+    program_processes,
+    signals_deferred,
+)
 from paceline.inprocess import settings
 from paceline.inprocess.sandbox import ports
 from paceline.monitor import orphan_reaper
@@ -55,13 +61,13 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python\d")
 
 
-def _each_rank(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
+def _mean_over_ranks(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """Return the mean over ranks of what they said; None when one of them does not know."""
     total = sum_of_known([one.get(key) for one in said])
     return None if total is None else total / len(said)
 
 
-class Player:
+class TrialProcess:
     """The program under one recipe."""
 
     def __init__(
@@ -75,18 +81,20 @@ class Player:
     ) -> None:
         self.folder = folder
         self._stack = ExitStack()
-        self._links: list[Link] = []
-        self._ranks: set[int] = set()
+        self._connections: list[RankConnection] = []
+        self._rank_pids: set[int] = set()
         self._stopped = False
-        self._known: list[psutil.Process] = []  # processes that were stopped last; psutil knows if an id was reused
-        self._gone: tuple[int, dict[int, float], float, float] | None = None
+        self._stopped_processes: list[
+            psutil.Process
+        ] = []  # processes that were stopped last; psutil knows if an id was reused
+        self._started_block: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
         self.gpus = GpuSampler()
         self._isolation = isolation
         self._shared_memory = shared_memory()
-        with held_back():
+        with signals_deferred():
             try:
-                self._process = self._started(command, recipe, environment, cwd)
+                self._process = self._start(command, recipe, environment, cwd)
             except OSError as error:
                 self._stack.close()
                 raise TrialFailed(f"a trial cannot start in {folder}: {error.strerror or error}") from error
@@ -94,7 +102,7 @@ class Player:
                 self._stack.close()
                 raise
 
-    def _started(
+    def _start(
         self, command: Sequence[str], recipe: Recipe, environment: Mapping[str, str], cwd: Path
     ) -> subprocess.Popen[bytes]:
         """Start the program; what has to be taken away in the end is on the stack."""
@@ -104,9 +112,9 @@ class Player:
             (folder / name).mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
         place = Path(self._stack.enter_context(temporary))
-        self._door = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        self._door.bind(str(place / "conductor"))
-        self._door.listen(64)
+        self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._listener.bind(str(place / "conductor"))
+        self._listener.listen(64)
         variables = watched_environment(folder, {**os.environ, **environment})
         variables |= {
             **settings.applied(recipe),
@@ -130,7 +138,7 @@ class Player:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> Player:
+    def __enter__(self) -> TrialProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -146,20 +154,20 @@ class Player:
         """
         deadline, world = time.monotonic() + timeout_s, 1
         try:
-            while len(self._links) < world:
-                self._await(self._door, deadline)
-                link = Link(self._door.accept()[0])
-                self._links.append(link)
-                hello = self._hear(link, deadline)
-                self._ranks.add(hello["pid"])
+            while len(self._connections) < world:
+                self._wait_for(self._listener, deadline)
+                link = RankConnection(self._listener.accept()[0])
+                self._connections.append(link)
+                hello = self._receive_message(link, deadline)
+                self._rank_pids.add(hello["pid"])
                 world = max(1, hello["world"])
-            said = self._all_stops(deadline)[0]
+            said = self._wait_for_all_ranks(deadline)[0]
         except ProgramOver as error:
             raise ProgramOver("the program ended before the first step of a torch optimizer") from error
         self.pause()
         return said
 
-    def play(self, steps: int, timeout_s: float, *, pause: bool = True) -> Block:
+    def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
         """Let the program make so many optimizer steps, then stop it again; its workers too, unless it goes on at once.
 
         Raises:
@@ -172,40 +180,40 @@ class Player:
     def go(self, steps: int) -> None:
         """Let the program go on for so many optimizer steps; `arrive` waits for it."""
         self.gpus.begin()
-        self._gone = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
-        for link in self._links:
-            link.tell(steps=steps)
+        self._started_block = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
+        for link in self._connections:
+            link.send(steps=steps)
         self.resume()  # last: workers that run earlier would fill their queue
 
-    def arrive(self, timeout_s: float, *, pause: bool = True) -> Block:
+    def arrive(self, timeout_s: float, *, pause: bool = True) -> StepBlock:
         """Wait until the program has made the steps it was let go for; like `play` in all else."""
-        assert self._gone is not None  # it was let go
-        steps, cpu, busy, begun = self._gone
-        said = self._all_stops(time.monotonic() + timeout_s)
+        assert self._started_block is not None  # it was let go
+        steps, cpu, busy, begun = self._started_block
+        said = self._wait_for_all_ranks(time.monotonic() + timeout_s)
         wall = time.monotonic() - begun
         if pause:
-            self._signal_known(signal.SIGSTOP)  # at once: workers would fill their queue while others are listed
+            self._signal_stopped(signal.SIGSTOP)  # at once: workers would fill their queue while others are listed
         gpu = self.gpus.end()
-        own = spent(cpu, cpu_seconds(self._processes()))
+        own = cpu_seconds_between(cpu, cpu_seconds(self._processes()))
         others = max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6)
         if pause:
             self.pause()
         seconds = max(one["ended_ns"] - one["begun_ns"] for one in said) / 1e9
-        return Block(
+        return StepBlock(
             steps=steps,
             seconds=seconds,
             cpu_s=own,
             other_cores=others,
             peak_bytes=sum_of_known([one.get("peak_bytes") for one in said]),
-            from_queue=_each_rank(said, "from_queue"),
-            queued=_each_rank(said, "queued"),
+            from_queue=_mean_over_ranks(said, "from_queue"),
+            queued=_mean_over_ranks(said, "queued"),
             gpu=gpu,
         )
 
     @property
     def last_steps(self) -> int:
         """Steps that it was let go for last; one if it was not yet."""
-        return self._gone[0] if self._gone is not None else 1
+        return self._started_block[0] if self._started_block is not None else 1
 
     @property
     def has_failed(self) -> bool:
@@ -214,15 +222,15 @@ class Player:
 
     def memory_bytes(self) -> int:
         """Return the memory that its processes need now; what they share counts once."""
-        return memory_of(self._processes())
+        return memory_bytes_of(self._processes())
 
     def end(self) -> None:
         """End the program at the step boundary at which it stands; its record is whole."""
         self.resume()
-        for link in self._links:
-            link.tell(end=True)
+        for link in self._connections:
+            link.send(end=True)
         deadline = time.monotonic() + 20.0
-        while time.monotonic() < deadline and not self._ranks.isdisjoint(self._processes()):
+        while time.monotonic() < deadline and not self._rank_pids.isdisjoint(self._processes()):
             time.sleep(0.05)
 
     def pause(self) -> None:
@@ -234,17 +242,17 @@ class Player:
             stopped |= new
             if not new:
                 break
-        self._stopped, self._known = True, [known for pid in stopped for known in _process(pid)]
+        self._stopped, self._stopped_processes = True, [known for pid in stopped for known in _open_process(pid)]
 
     def resume(self) -> None:
         """Let them go on."""
         if self._stopped:
-            self._signal_known(signal.SIGCONT)
+            self._signal_stopped(signal.SIGCONT)
             self._stopped = False
 
     def close(self) -> None:
         """Kill what is left of the program and take away what served it."""
-        with held_back():
+        with signals_deferred():
             deadline = time.monotonic() + _KILLED_S
             shared: set[str] = set()
             while (left := self._processes()) and time.monotonic() < deadline:
@@ -254,57 +262,57 @@ class Player:
             remove_shared_memory(shared - self._shared_memory)
             with suppress(subprocess.TimeoutExpired):  # in an uninterruptible sleep: more cannot be done
                 self._process.wait(timeout=_KILLED_S)
-            for link in self._links:
+            for link in self._connections:
                 link.socket.close()
             self._stack.close()
 
     # -- details -------------------------------------------------------------------------------------
 
     def _processes(self) -> list[int]:
-        return list(kin(self._process.pid, orphan_reaper.processes_of(self._launch)))
+        return list(program_processes(self._process.pid, orphan_reaper.processes_of(self._launch)))
 
     def _signal(self, number: signal.Signals, processes: Iterable[int]) -> None:
         for pid in processes:
             with suppress(OSError):  # gone, or not ours to stop
                 os.kill(pid, number)
 
-    def _signal_known(self, number: signal.Signals) -> None:
-        for process in self._known:
+    def _signal_stopped(self, number: signal.Signals) -> None:
+        for process in self._stopped_processes:
             with suppress(psutil.Error):  # gone, or its id belongs to another process by now
                 process.send_signal(number)
 
-    def _all_stops(self, deadline: float) -> list[dict[str, Any]]:
+    def _wait_for_all_ranks(self, deadline: float) -> list[dict[str, Any]]:
         """Wait for every rank to stop; return what each said."""
-        said = [self._hear(link, deadline) for link in self._links]
+        said = [self._receive_message(link, deadline) for link in self._connections]
         self.gpus.heard(said)
         return said
 
-    def _hear(self, link: Link, deadline: float) -> dict[str, Any]:
-        while (said := link.heard()) is None:
-            self._await(link.socket, deadline)
+    def _receive_message(self, link: RankConnection, deadline: float) -> dict[str, Any]:
+        while (said := link.next_message()) is None:
+            self._wait_for(link.socket, deadline)
             if not link.receive():
-                raise self._over()
+                raise self._end_error()
         return said
 
-    def _await(self, source: socket.socket, deadline: float) -> None:
+    def _wait_for(self, source: socket.socket, deadline: float) -> None:
         while not select.select([source], [], [], 0.2)[0]:
             self.gpus.sample()
             if self._process.poll() is not None:
-                raise self._over()
+                raise self._end_error()
             if time.monotonic() > deadline:
                 raise TrialFailed(
-                    f"the program hung: its torch optimizer made no step within the time limit{last_words(self.folder)}"
+                    f"the program hung: its torch optimizer made no step within the time limit{last_error(self.folder)}"
                 )
 
-    def _over(self) -> TrialFailed:
+    def _end_error(self) -> TrialFailed:
         deadline = time.monotonic() + 20.0
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         if code == 0:
             return ProgramOver("the program ended")
-        return ProgramFailed(f"the program {_ended(code)}{self._lacking()}{last_words(self.folder)}")
+        return ProgramFailed(f"the program {_exit_text(code)}{self._exhausted_resources()}{last_error(self.folder)}")
 
-    def _lacking(self) -> str:
+    def _exhausted_resources(self) -> str:
         """Say what the machine ran out of, where that can be seen."""
         memory = (
             ", and the operating system killed a process because memory was full"
@@ -315,7 +323,7 @@ class Player:
         return memory + disk
 
 
-def _process(pid: int) -> list[psutil.Process]:
+def _open_process(pid: int) -> list[psutil.Process]:
     """Return a process by its id; nothing if it is gone."""
     try:
         return [psutil.Process(pid)]
@@ -323,20 +331,20 @@ def _process(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _ended(code: int | None) -> str:
+def _exit_text(code: int | None) -> str:
     if code is None:
         return "continued after one of its training processes had ended"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
-class Link:
+class RankConnection:
     """The line to one rank."""
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link
         self._received = b""
 
-    def tell(self, **entry: Any) -> None:
+    def send(self, **entry: Any) -> None:
         """Say something; who is gone does not hear it, and waiting for the answer will tell."""
         with suppress(OSError):
             self.socket.sendall(json.dumps(entry).encode() + b"\n")
@@ -350,7 +358,7 @@ class Link:
         self._received += data
         return bool(data)
 
-    def heard(self) -> dict[str, Any] | None:
+    def next_message(self) -> dict[str, Any] | None:
         """Return the next thing said, or None when it is not complete."""
         line, end, rest = self._received.partition(b"\n")
         if not end:
@@ -360,7 +368,7 @@ class Link:
         return said
 
 
-def last_words(folder: Path) -> str:
+def last_error(folder: Path) -> str:
     """Return ``: `` and the last error in the output of a program, or its last line; empty if it printed nothing.
 
     Args:
@@ -373,11 +381,11 @@ def last_words(folder: Path) -> str:
     if not lines:
         return ""
     last = lines[telling[-1]] if telling else lines[-1]
-    place = _place(lines[: telling[-1]]) if telling else ""
+    place = _source_line(lines[: telling[-1]]) if telling else ""
     return f": {last}{place}{_ASKED if last.startswith('EOFError') else ''}"
 
 
-def _place(before: Sequence[str]) -> str:
+def _source_line(before: Sequence[str]) -> str:
     """Return the last line of a traceback that is in no installed package, as `` (train.py:47)``."""
     frames = [found for line in before if (found := _FRAME.search(line)) is not None]
     own = [frame for frame in frames if not _INSTALLED.search(frame[1])]

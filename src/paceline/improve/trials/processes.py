@@ -12,21 +12,21 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def kin(session: int, marked: Collection[int]) -> set[int]:
+def program_processes(session: int, marked: Collection[int]) -> set[int]:
     """Return the processes of a session, those that are marked, and all below both.
 
     Args:
         session: Its id, the process id of the program's first process.
         marked: Processes that are known to belong.
     """
-    table = dict(entry for name in os.listdir("/proc") if name.isdigit() and (entry := _entry(int(name))))
+    table = dict(entry for name in os.listdir("/proc") if name.isdigit() and (entry := _parent_and_session(int(name))))
     found = {*marked, *(pid for pid, (_, its_session) in table.items() if its_session == session)}
     while more := {pid for pid, (parent, _) in table.items() if parent in found} - found:
         found |= more
     return found
 
 
-def _entry(pid: int) -> tuple[int, tuple[int, int]] | None:
+def _parent_and_session(pid: int) -> tuple[int, tuple[int, int]] | None:
     """Return a process with its parent and its session; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -38,20 +38,20 @@ def _entry(pid: int) -> tuple[int, tuple[int, int]] | None:
 
 def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
     """Return the CPU seconds that each of these processes has had so far."""
-    return {pid: _of(pid) for pid in pids}
+    return {pid: _cpu_seconds_of(pid) for pid in pids}
 
 
-def spent(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+def cpu_seconds_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:
     """Return the CPU seconds that processes had between two readings; of one that ended meanwhile, nothing is known."""
     return sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in after.items())
 
 
-def memory_of(pids: Iterable[int]) -> int:
+def memory_bytes_of(pids: Iterable[int]) -> int:
     """Return the bytes of memory that some processes need; what several of them share counts once (PSS)."""
-    return sum(_proportional(pid) for pid in pids)
+    return sum(_shared_once_bytes(pid) for pid in pids)
 
 
-def _proportional(pid: int) -> int:
+def _shared_once_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             lines = file.read().splitlines()
@@ -60,7 +60,7 @@ def _proportional(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-def _of(pid: int) -> float:
+def _cpu_seconds_of(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -70,7 +70,7 @@ def _of(pid: int) -> float:
 
 
 @contextmanager
-def as_ctrl_c() -> Iterator[None]:
+def signals_as_interrupt() -> Iterator[None]:
     """Have a polite end, or that of the terminal, do what Ctrl-C does; what is ignored stays ignored."""
     taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
@@ -83,7 +83,7 @@ def as_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Let such signals wait for the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.search.batch_size import BatchStudy, Size
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.batch_size import BatchSize, BatchStudy
+from paceline.improve.search.result import TuneResult
 from paceline.report import words
 from paceline.report.page.chart import meter
 from paceline.report.page.markup import Markup, element, section, sentence, table
 from paceline.report.tune_words import batch_lines
 
 
-def batch(tuned: Tuned) -> Markup | None:
+def batch(tuned: TuneResult) -> Markup | None:
     """Show speed against progress, size by size."""
     found = tuned.batch
     if found is None:
@@ -32,7 +32,7 @@ def batch(tuned: Tuned) -> Markup | None:
     )
 
 
-def _row(size: Size, longest: float) -> list[str | Markup]:
+def _row(size: BatchSize, longest: float) -> list[str | Markup]:
     drawn = meter(size.loss_s / longest) if size.loss_s is not None else ""
     return [
         f"{size.samples:,}",

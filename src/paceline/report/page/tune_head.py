@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from paceline.core import units
 from paceline.core.remedies import Safety, least_safe
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import SAFETY, badge, first_step
@@ -24,7 +24,7 @@ _TRAINING: Mapping[str, str] = {
 }
 
 
-def header(tuned: Tuned, next_command: str) -> Markup:
+def header(tuned: TuneResult, next_command: str) -> Markup:
     """Make the top of the page."""
     return element(
         "header",
@@ -40,12 +40,12 @@ def header(tuned: Tuned, next_command: str) -> Markup:
     )
 
 
-def _lines(tuned: Tuned) -> list[str]:
+def _lines(tuned: TuneResult) -> list[str]:
     told = (failure_line(tuned), whole_line(tuned))
     return [*(line for line in told if line is not None), *money_lines(tuned)]
 
 
-def first_sentence(tuned: Tuned) -> str:
+def first_sentence(tuned: TuneResult) -> str:
     """Say what to do first: run with the recipe, search again, or keep the program."""
     if tuned.best:
         return "Run the program with the recipe"
@@ -53,7 +53,7 @@ def first_sentence(tuned: Tuned) -> str:
     return "Search again: no gain is proven yet" if is_open else "Keep the program as it is"
 
 
-def _known(tuned: Tuned) -> list[str | Markup]:
+def _known(tuned: TuneResult) -> list[str | Markup]:
     if not tuned.best:
         return []
     known: list[str | Markup] = [badge(_class(tuned), SAFETY[_class(tuned)])]
@@ -64,13 +64,13 @@ def _known(tuned: Tuned) -> list[str | Markup]:
     return known
 
 
-def _command(tuned: Tuned) -> str:
+def _command(tuned: TuneResult) -> str:
     """Return the program as it would be typed: without where its interpreter lies."""
     first, *rest = tuned.command
     return shlex.join([PurePath(first).name, *rest])
 
 
-def headline(tuned: Tuned) -> str:
+def headline(tuned: TuneResult) -> str:
     """Say in one sentence what came of it."""
     looked = tuned.unproven.speedup if tuned.unproven is not None else None
     if looked is not None:
@@ -87,28 +87,28 @@ def headline(tuned: Tuned) -> str:
     return f"{_TRAINING[_class(tuned)]}, {much}"
 
 
-def _kept(tuned: Tuned) -> list[Safety]:
+def _kept(tuned: TuneResult) -> list[Safety]:
     """Return the safety classes of the changes that were kept."""
     return [trial.safety for trial in tuned.trials if trial.status == "kept"]
 
 
-def _class(tuned: Tuned) -> Safety:
+def _class(tuned: TuneResult) -> Safety:
     return least_safe(_kept(tuned))
 
 
-def _chip(tuned: Tuned) -> Markup:
+def _chip(tuned: TuneResult) -> Markup:
     mark, name, mood = ("✓", "gain proven", "good") if tuned.best else ("●", "no gain proven", "info")
     return element("p", element("span", mark, aria_hidden="true"), element("strong", name), class_=f"chip {mood}")
 
 
-def _meta(tuned: Tuned) -> str:
+def _meta(tuned: TuneResult) -> str:
     return f"tuned for {units.seconds(tuned.wall_s)}; {tuned.stopped}"
 
 
 # -- before and after ------------------------------------------------------------------------------------
 
 
-def _bars(tuned: Tuned) -> Markup | None:
+def _bars(tuned: TuneResult) -> Markup | None:
     """Draw a step before and after, with the step times that the speed-up is computed from."""
     times = tuned.step_times
     if tuned.after is None or times is None:
@@ -126,11 +126,11 @@ def _bars(tuned: Tuned) -> Markup | None:
 # -- figures ---------------------------------------------------------------------------------------------
 
 
-def _facts(tuned: Tuned) -> list[Fact]:
+def _facts(tuned: TuneResult) -> list[Fact]:
     return [*_gained(tuned), *_moved(tuned), *_made(tuned)]
 
 
-def _gained(tuned: Tuned) -> list[Fact]:
+def _gained(tuned: TuneResult) -> list[Fact]:
     speed = "Speed-up", tune_rows.value(tuned.speedup), tune_rows.bounds(tuned.speedup)
     memory = "Memory at its peak", *tune_rows.memory(tuned.saving)
     ordered = (memory, speed) if tune_rows.for_memory(tuned) else (speed, memory)
@@ -138,7 +138,7 @@ def _gained(tuned: Tuned) -> list[Fact]:
     return [(name, value, f"{ends} of blocks{how}") for name, value, ends in ordered if ends]
 
 
-def _moved(tuned: Tuned) -> list[Fact]:
+def _moved(tuned: TuneResult) -> list[Fact]:
     before, after = tuned.before, tuned.after
     if after is None:
         return [("Bottleneck", before.verdict, words.headline(before.verdict_text))]
@@ -150,7 +150,7 @@ def _moved(tuned: Tuned) -> list[Fact]:
     return found
 
 
-def _made(tuned: Tuned) -> list[Fact]:
+def _made(tuned: TuneResult) -> list[Fact]:
     made = tune_rows.rows(tuned)
     kept = sum(row.trial.status == "kept" for row in made)
     beside = f"{len(tune_rows.left_out(tuned.trials))} more not tried" if tune_rows.left_out(tuned.trials) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.search.result import Tuned
+from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, tune_words, words
 from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
@@ -22,7 +22,7 @@ _BARS = (
 _TURNS_TIME = "The second step time is computed from the speed-ups of the single changes."
 
 
-def method(tuned: Tuned) -> Markup:
+def method(tuned: TuneResult) -> Markup:
     """Explain how the numbers were measured."""
     missing = f"The program was {tune_words.not_watched(tuned)}." if tuned.best else ""
     bars = [_BARS, *([_TURNS_TIME] if tuned.in_turn else [])]
@@ -36,7 +36,7 @@ def method(tuned: Tuned) -> Markup:
     )
 
 
-def _facts(tuned: Tuned) -> list[Fact]:
+def _facts(tuned: TuneResult) -> list[Fact]:
     made = [row.trial for row in tune_rows.rows(tuned)]
     pairs = sum(trial.speedup.count for trial in made if trial.speedup is not None)
     rounds, aside = sum(trial.rounds for trial in made), sum(trial.set_aside for trial in made)
@@ -48,13 +48,13 @@ def _facts(tuned: Tuned) -> list[Fact]:
     ]
 
 
-def _scatter(tuned: Tuned) -> str:
+def _scatter(tuned: TuneResult) -> str:
     if tuned.compared < 2:
         return "a typical value is assumed, because the budget was too small to measure the noise"
     return f"standard deviation over {tuned.compared} processes of the same program"
 
 
-def _predictions(tuned: Tuned) -> str:
+def _predictions(tuned: TuneResult) -> str:
     """Say how predictions did, and whether earlier trials had a part in them."""
     measured = [t for t in tuned.trials if t.speedup is not None and t.predicted is not None]
     judged = [trial.as_predicted for trial in measured if trial.as_predicted is not None]

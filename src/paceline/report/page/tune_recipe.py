@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.core.recipe import to_toml
-from paceline.improve.search.result import Tuned
+from paceline.core.recipe import recipe_toml
+from paceline.improve.search.result import TuneResult
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence
 from paceline.report.page.tune_trials import check_of
@@ -15,7 +15,7 @@ MAX_DIFF = 3000  # lines
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
-def recipe(tuned: Tuned, recipe_file: str | None) -> Markup | None:
+def recipe(tuned: TuneResult, recipe_file: str | None) -> Markup | None:
     """Show the best recipe, or what looked best but was not proven, and the checks that training stays the same."""
     shown, found = tuned.best, tuned.checks
     if not tuned.best and tuned.unproven is not None:
@@ -29,14 +29,14 @@ def recipe(tuned: Tuned, recipe_file: str | None) -> Markup | None:
         "The recipe" if tuned.best else "What looked fastest",
         *(element("p", sentence(words.headline(line))) for line in unproven_lines(tuned)[:1]),
         where,
-        _block(to_toml(shown).splitlines()),
+        _block(recipe_toml(shown).splitlines()),
         element("h3", "Is the training result still the same?") if checks else None,
         checks,
         _quality(tuned),
     )
 
 
-def _quality(tuned: Tuned) -> Markup | None:
+def _quality(tuned: TuneResult) -> Markup | None:
     """Compare the way to a loss, where that was asked for."""
     if tuned.quality is None:
         return None

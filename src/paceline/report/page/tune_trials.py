@@ -9,7 +9,7 @@ from paceline.core import units
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
 from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.result import Trial, Tuned
+from paceline.improve.search.result import Trial, TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
@@ -23,7 +23,7 @@ _APART = 0.13  # of the axis, between two ticks
 _NEAR = 0.05  # of its ends: a label would stick out
 
 
-def trials(tuned: Tuned) -> Markup | None:
+def trials(tuned: TuneResult) -> Markup | None:
     """List the trials."""
     made = tune_rows.rows(tuned)
     if not made:
@@ -182,7 +182,7 @@ def _beneath(row: Row) -> Iterator[str]:
 # -- what was not tried ----------------------------------------------------------------------------------
 
 
-def not_tried(tuned: Tuned) -> Markup | None:
+def not_tried(tuned: TuneResult) -> Markup | None:
     """List the remedies that were not tried, and why."""
     skipped = tune_rows.left_out(tuned.trials)
     if not skipped:
