@@ -23,7 +23,7 @@ from typing import Any
 
 from _machine import about
 
-from paceline.improve.trials.isolation import Isolation, isolation_for, remove_tree
+from paceline.tune.trials.isolation import Isolation, isolation_for, remove_tree
 
 SCHEMA = "paceline.benchmark.isolation/1"
 ROUNDS, FILES, SMALL, LARGE = 12, 2000, 4096, 32 << 20

@@ -23,10 +23,10 @@ from paceline.core.remedies import (
 from paceline.explain.advice import advice_pages
 from paceline.explain.model import Remedy
 from paceline.explain.rules import Rule, all_rules
-from paceline.improve import remedies as tunable
-from paceline.improve.pages import files as remedy_files
-from paceline.improve.pages import remedy_pages
-from paceline.improve.patches import suggestions
+from paceline.tune import remedies as tunable
+from paceline.tune.pages import files as remedy_files
+from paceline.tune.pages import remedy_pages
+from paceline.tune.patches import suggestions
 
 ROOT = Path(__file__).parents[2]
 SOURCE, DOCS = ROOT / "src" / "paceline", ROOT / "docs"

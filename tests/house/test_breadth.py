@@ -22,7 +22,7 @@ MOST_MODULES = 20  # of a folder, if it has no ceiling of its own
 TABLES = (
     "explain/rules",
     "inprocess/settings",
-    "improve/remedies",
+    "tune/remedies",
     "data/sources",
     "train/parallel",
     "launch/engines",
@@ -33,13 +33,13 @@ MODULES = {  # ceilings of folders that are still above the limit
     "cli": 37,
     "report": 36,
     "train/unmodified": 29,
-    "improve/patches": 28,
+    "tune/patches": 28,
     "train": 22,
 }
-ONE_IMPORTER = 193
-ONE_LINERS = 241
-SHARED_CLASS_NAMES = 33
-UNCLEAR_NAMES = 2.3  # percent
+ONE_IMPORTER = 191
+ONE_LINERS = 240
+SHARED_CLASS_NAMES = 25
+UNCLEAR_NAMES = 1.51  # percent
 
 # What names are not made of: docs/decisions/0038-packages.md has the field's words for them.
 UNCLEAR_WORDS = frozenset(

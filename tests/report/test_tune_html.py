@@ -14,13 +14,13 @@ from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.reading import Node, Reading
 from tests.report.test_html import LOADING, section
 
-from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows
 from paceline.report.page.axis import Axis
 from paceline.report.page.shell import asset
 from paceline.report.page.tune_trials import axis_of, drawing, ticks_of
 from paceline.report.tune_html import to_html
 from paceline.report.tune_json import tuned_json
+from paceline.tune.search.result import TuneResult
 
 in_browser = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),

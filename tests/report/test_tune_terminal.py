@@ -12,10 +12,10 @@ from tests.report import tune_sample
 
 from paceline.explain.comparison import WholeRun
 from paceline.explain.next_step import NextStep
-from paceline.improve.search.next_step import next_steps
 from paceline.report.tune_json import tuned_json
 from paceline.report.tune_terminal import render
 from paceline.report.tune_words import failure_line, safety_line, whole_line
+from paceline.tune.search.next_step import next_steps
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 

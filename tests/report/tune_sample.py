@@ -11,11 +11,11 @@ from tests.report import sample
 
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
-from paceline.improve.comparison.model import StepTimes
-from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchSize, BatchStudy
-from paceline.improve.search.quality import Quality, SeedTimes
-from paceline.improve.search.result import Trial, TuneResult
+from paceline.tune.comparison.model import StepTimes
+from paceline.tune.equivalence.outputs import Check
+from paceline.tune.search.batch_size import BatchSize, BatchStudy
+from paceline.tune.search.quality import Quality, SeedTimes
+from paceline.tune.search.result import Trial, TuneResult
 
 WAITS = sample.spread(0.85, 0.0, 0.059, 0.072, 0.008, 0.0, 0.0, 0.0, 0.011)
 AFTER = sample.spread(0.31, 0.0, 0.29, 0.27, 0.07, 0.0, 0.0, 0.0, 0.06)

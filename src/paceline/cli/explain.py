@@ -18,7 +18,7 @@ from paceline.explain.pages import markdown as finding_markdown
 from paceline.explain.verdict import NOT_FINDINGS
 
 if TYPE_CHECKING:
-    from paceline.improve.pages import RemedyPage
+    from paceline.tune.pages import RemedyPage
 
 
 _LEAST_TEXT = 36  # columns beside a name
@@ -61,7 +61,7 @@ def command(name: str | None) -> int:
         classes = [safety for remedy in page.remedies for safety in REMEDIES[remedy].classes]
         _print(finding_markdown(page) + _meanings(classes))
     else:
-        from paceline.improve.pages import markdown as remedy_markdown
+        from paceline.tune.pages import markdown as remedy_markdown
 
         _print(remedy_markdown(page) + _meanings(page.info.classes))
     return 0
@@ -76,7 +76,7 @@ def find_page(name: str) -> Page | RemedyPage:
     Raises:
         UsageError: No finding and no remedy has this name.
     """
-    from paceline.improve.pages import remedy_pages
+    from paceline.tune.pages import remedy_pages
 
     findings = all_pages()
     by_key: dict[str, Page | RemedyPage] = {key.lower(): page for page in findings for key in (page.code, page.name)}

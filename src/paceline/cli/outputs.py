@@ -105,8 +105,8 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
     """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
     from paceline.cli.runs import run_before
     from paceline.explain.next_step import after_run
-    from paceline.improve.trials.applied_settings import is_in_force
     from paceline.record.read import read_launches
+    from paceline.tune.trials.applied_settings import is_in_force
 
     launches = read_launches(folder)
     try:

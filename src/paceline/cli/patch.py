@@ -20,9 +20,9 @@ from paceline.explain.next_step import as_typed, is_unproven
 if TYPE_CHECKING:
     from paceline.core.recipe import Recipe
     from paceline.explain.model import Finding
-    from paceline.improve.patches.configs import ConfigFile
-    from paceline.improve.patches.model import Patch, SourceFile
-    from paceline.improve.patches.suggestions import Suggestion
+    from paceline.tune.patches.configs import ConfigFile
+    from paceline.tune.patches.model import Patch, SourceFile
+    from paceline.tune.patches.suggestions import Suggestion
 
 _NEEDS = "a patch to the source needs libcst; install it with `pip install paceline[patch]`"
 
@@ -146,7 +146,7 @@ def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = 
 
 
 def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) -> Offer:
-    from paceline.improve.patches.suggestions import suggestions
+    from paceline.tune.patches.suggestions import suggestions
 
     sources = _read(command)
     shown = suggestions(findings, sources)
@@ -154,8 +154,8 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
         return Offer(patch=None, diff=None, why_not="no change was kept", suggestions=shown)
     if find_spec("libcst") is None:
         return Offer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
-    from paceline.improve.patches.patch import patched
-    from paceline.improve.patches.written import diff_of
+    from paceline.tune.patches.patch import patched
+    from paceline.tune.patches.written import diff_of
 
     patch = patched(sources, recipe, command, _configs(sources, command))
     diff = diff_of(patch) or None
@@ -179,9 +179,9 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     """
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
-    from paceline.improve.equivalence.patched_source import largest_equivalent_patch
-    from paceline.improve.patches.patch import patched
-    from paceline.improve.patches.written import diff_of
+    from paceline.tune.equivalence.patched_source import largest_equivalent_patch
+    from paceline.tune.patches.patch import patched
+    from paceline.tune.patches.written import diff_of
 
     _tell("comparing the patched program with the program under the recipe")
     sources = _read(command)
@@ -225,20 +225,20 @@ def _tell_rest(found: Offer) -> None:
 
 
 def _write(patch: Patch) -> None:
-    from paceline.improve.patches.written import write
+    from paceline.tune.patches.written import write
 
     for path, kept in write(patch, Path.cwd()):
         _tell(f"wrote {path}; the old version of the file is {kept}")
 
 
 def _read(command: Sequence[str]) -> list[SourceFile]:
-    from paceline.improve.patches.sources import sources_of
+    from paceline.tune.patches.sources import sources_of
 
     return sources_of(command, Path.cwd(), os.environ)
 
 
 def _configs(sources: Sequence[SourceFile], command: Sequence[str]) -> list[ConfigFile]:
-    from paceline.improve.patches.configs import configs_of
+    from paceline.tune.patches.configs import configs_of
 
     return configs_of(sources, command, Path.cwd())
 

@@ -21,12 +21,12 @@ from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, recipe_toml
 from paceline.core.remedies import SAFETY_CLASSES
 from paceline.hardware.operating_system import check_system
-from paceline.improve.trials.processes import signals_as_interrupt, signals_deferred
 from paceline.record.write import RUNS, make_folder, new_run_id
+from paceline.tune.trials.processes import signals_as_interrupt, signals_deferred
 
 if TYPE_CHECKING:
     from paceline.explain.next_step import NextStep
-    from paceline.improve.search.result import TuneResult
+    from paceline.tune.search.result import TuneResult
 
 TUNES = Path(".paceline/tunes")
 _ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that are no crash
@@ -153,11 +153,11 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from paceline.explain.next_step import as_typed
-    from paceline.improve.search.history import TrialHistory, history_file
-    from paceline.improve.search.next_step import next_steps
-    from paceline.improve.search.search import Search, SearchLimits
-    from paceline.improve.trials.blocks import TrialFailed
     from paceline.report.tune_terminal import render
+    from paceline.tune.search.history import TrialHistory, history_file
+    from paceline.tune.search.next_step import next_steps
+    from paceline.tune.search.search import Search, SearchLimits
+    from paceline.tune.trials.blocks import TrialFailed
 
     allowed = SAFETY_CLASSES[: SAFETY_CLASSES.index(options["allow"]) + 1]
     price, _ = price_of(options["price"], options["instance"])

@@ -24,7 +24,6 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.recipe import Recipe, recipe_content
 from paceline.core.recipe import check_recipe as checked_recipe
 from paceline.hardware.operating_system import check_system
-from paceline.improve.trials.applied_settings import revoked_settings, unapplied_settings
 from paceline.inprocess.settings import applied
 from paceline.monitor.supervision import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
@@ -32,6 +31,7 @@ from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_jso
 from paceline.train.layout import Layout, parse
 from paceline.train.unmodified import told
 from paceline.train.unmodified.allowed import check_goes_with, checked, spread
+from paceline.tune.trials.applied_settings import revoked_settings, unapplied_settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ The page is laid out here; `page/tune_*.py` has one file per part.
 
 from __future__ import annotations
 
-from paceline.improve.search.result import TuneResult
 from paceline.report.page.closing import page_footer
 from paceline.report.page.markup import element
 from paceline.report.page.next_step import next_section
@@ -15,6 +14,7 @@ from paceline.report.page.tune_head import first_sentence, header, headline
 from paceline.report.page.tune_method import method
 from paceline.report.page.tune_recipe import recipe, source
 from paceline.report.page.tune_trials import not_tried, trials
+from paceline.tune.search.result import TuneResult
 
 
 def to_html(tuned: TuneResult, *, recipe_file: str | None, next_command: str, diff: str | None = None) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
-from paceline.improve.comparison.model import StepTimes
-from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchSize, BatchStudy
-from paceline.improve.search.quality import Quality
-from paceline.improve.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
-from paceline.improve.trials.gpus import GpuRange
 from paceline.report.tune_words import not_watched
+from paceline.tune.comparison.model import StepTimes
+from paceline.tune.equivalence.outputs import Check
+from paceline.tune.search.batch_size import BatchSize, BatchStudy
+from paceline.tune.search.quality import Quality
+from paceline.tune.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
+from paceline.tune.trials.gpus import GpuRange
 
 SCHEMA = "paceline.tune/1"
 

@@ -10,9 +10,9 @@ from paceline.core import units
 from paceline.core.recipe import BASELINE, Recipe, describe_recipe
 from paceline.core.statistics import Interval
 from paceline.explain.model import Diagnosis, Gain
-from paceline.improve.comparison.model import GOALS
-from paceline.improve.search.result import OUTCOMES, Trial, TuneResult
 from paceline.report import words
+from paceline.tune.comparison.model import GOALS
+from paceline.tune.search.result import OUTCOMES, Trial, TuneResult
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}
 _SAID = ("gain proven",)  # reasons that the outcome says already

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.terminal import encodable
 from paceline.report.tune_rows import Row
+from paceline.tune.search.result import TuneResult
 
 _STYLES = {"kept": "bold green", "unsafe": "bold red", "failed": "yellow", "undecided": "cyan"}
 _WIDTHS = (11, 8, 27, 14)  # outcome, achieved, its ends, expected; the class is last

@@ -11,8 +11,6 @@ from paceline.core import units
 from paceline.core.recipe import describe_recipe
 from paceline.explain.model import Diagnosis, Gain
 from paceline.explain.next_step import NextStep
-from paceline.improve.search.next_step import busy_text
-from paceline.improve.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
 from paceline.report import tune_rows
 from paceline.report.phases import shown
 from paceline.report.terminal import encodable
@@ -29,6 +27,8 @@ from paceline.report.tune_words import (
     whole_line,
 )
 from paceline.report.words import printable
+from paceline.tune.search.next_step import busy_text
+from paceline.tune.search.result import OUTCOMES, Trial, TuneResult, untried_remedies
 
 PREFIX = "paceline: "
 

@@ -8,10 +8,10 @@ from paceline.core import units
 from paceline.core.recipe import describe_recipe
 from paceline.core.remedies import SAFETY_MEANING, least_safe
 from paceline.core.statistics import Interval
-from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.batch_size import BatchSize, BatchStudy
-from paceline.improve.search.quality import Quality
-from paceline.improve.search.result import TuneResult
+from paceline.tune.equivalence.outputs import Check
+from paceline.tune.search.batch_size import BatchSize, BatchStudy
+from paceline.tune.search.quality import Quality
+from paceline.tune.search.result import TuneResult
 
 _MILLION = 1e6
 

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from paceline.improve.trials.process import TrialProcess
 from paceline.inprocess.sandbox.ports import free_port, is_here, own_port, stands_for
+from paceline.tune.trials.process import TrialProcess
 
 TRAINS = """
 import os, sys, torch

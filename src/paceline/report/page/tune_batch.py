@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.search.batch_size import BatchSize, BatchStudy
-from paceline.improve.search.result import TuneResult
 from paceline.report import words
 from paceline.report.page.chart import meter
 from paceline.report.page.markup import Markup, element, section, sentence, table
 from paceline.report.tune_words import batch_lines
+from paceline.tune.search.batch_size import BatchSize, BatchStudy
+from paceline.tune.search.result import TuneResult
 
 
 def batch(tuned: TuneResult) -> Markup | None:

@@ -8,13 +8,13 @@ from pathlib import PurePath
 
 from paceline.core import units
 from paceline.core.remedies import Safety, least_safe
-from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.page.paced import Paced, paced
 from paceline.report.page.verdict import Fact, facts
 from paceline.report.tune_words import failure_line, money_lines, whole_line
+from paceline.tune.search.result import TuneResult
 
 _TRAINING: Mapping[str, str] = {
     "exact": "The same training",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from paceline.core import units
-from paceline.improve.search.result import TuneResult
 from paceline.report import tune_rows, tune_words, words
 from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.verdict import Fact, facts
+from paceline.tune.search.result import TuneResult
 
 _TURNS = (
     "The baseline and the candidate ran in separate processes and alternated: while one process ran a block of "

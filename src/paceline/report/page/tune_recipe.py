@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paceline.core.recipe import recipe_toml
-from paceline.improve.search.result import TuneResult
 from paceline.report import words
 from paceline.report.page.markup import Markup, details, element, join, section, sentence
 from paceline.report.page.tune_trials import check_of
 from paceline.report.tune_words import quality_lines, unproven_lines
+from paceline.tune.search.result import TuneResult
 
 MAX_DIFF = 3000  # lines
 _KINDS = {"+": "added", "-": "removed", "@": "place"}

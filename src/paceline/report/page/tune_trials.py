@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from paceline.core import units
 from paceline.core.statistics import Interval
 from paceline.explain.model import Gain
-from paceline.improve.equivalence.outputs import Check
-from paceline.improve.search.result import Trial, TuneResult
 from paceline.report import tune_rows, words
 from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
 from paceline.report.page.next_step import SAFETY
 from paceline.report.tune_rows import Row
+from paceline.tune.equivalence.outputs import Check
+from paceline.tune.search.result import Trial, TuneResult
 
 _ENDS = (0.25, 64.0)  # of the axis, at the widest
 _LEAST = (0.9, 1.25)  # at the narrowest

@@ -1,6 +1,6 @@
 """How noisy are gradients? Their squared length at each step, and that of their mean over some steps in a row.
 
-Written for `improve.batch`, which says what follows from it. Between steps that lie close together parameters hardly
+Written for `tune.batch`, which says what follows from it. Between steps that lie close together parameters hardly
 move, so the mean of k gradients of B samples stands for one gradient of k B samples.
 """
 

@@ -1,0 +1,80 @@
+"""[ddp]: how DistributedDataParallel exchanges gradients."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from paceline.tune.patches.arguments import argument, unpacks, value_of, with_argument
+from paceline.tune.patches.edit import Edit
+from paceline.tune.patches.placing import change_origin, find_place
+from paceline.tune.patches.program import last_name
+
+_USUAL = ("None", "False", "25")  # what is no choice
+_SEARCHES = "find_unused_parameters"
+KEYS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", _SEARCHES)
+_OF_OTHERS = {  # calls that hand an argument on to DDP
+    "DDPStrategy": _SEARCHES,
+    "DistributedDataParallelKwargs": _SEARCHES,
+    "TrainingArguments": f"ddp_{_SEARCHES}",
+}
+NOWHERE = "the source does not call DistributedDataParallel"
+_PLACES = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel")
+_ORDER = (
+    "module",
+    "device_ids",
+    "output_device",
+    "dim",
+    "broadcast_buffers",
+    "init_sync",
+    "process_group",
+    "bucket_cap_mb",
+)
+
+
+class DdpEdit(Edit):
+    """Gives DistributedDataParallel the keywords that the program does not choose itself."""
+
+    table = "ddp"
+
+    def begin(self) -> None:
+        """Change the values that calls take from elsewhere."""
+        for call in self.tree.within(self.tree.module, cst.Call):
+            self.call(call, call)
+
+    def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Edit the call where it wraps a model."""
+        if last_name(original.func) in _OF_OTHERS and _SEARCHES in self.settings:
+            return self._without_search(_OF_OTHERS[last_name(original.func)], original, call)
+        if not self.tree.names(original.func).intersection(_PLACES):
+            return call
+        if _SEARCHES in self.settings:
+            call = self._without_search(_SEARCHES, original, call)
+        for key in KEYS:
+            if key in self.settings and key != _SEARCHES:
+                call = self._with(key, original, call)
+        return call
+
+    def _without_search(self, name: str, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Turn the search for unused parameters off where the call or another place turns it on."""
+        if argument(original, name) is None:
+            return call
+        found = find_place(self.program, self.tree, original, name, False)
+        if found.where == "nowhere":
+            self.stay(_SEARCHES, f"{self.where(original)} {found.why_not}")
+            return call
+        self.place(_SEARCHES)
+        if found.where == "origin":
+            change_origin(self.program, found, name, False)
+            return call
+        return with_argument(call, name, "False")
+
+    def _with(self, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
+        given, wanted = value_of(call, key, _ORDER), repr(self.settings[key])
+        if given not in (None, wanted, *_USUAL):
+            self.stay(key, f"{self.where(original)} already passes {key}={given}")
+        elif given is None and unpacks(original):
+            self.stay(key, f"{self.where(original)} passes its arguments with * or **")
+        else:
+            self.place(key)
+            return with_argument(call, key, wanted, _ORDER)
+        return call

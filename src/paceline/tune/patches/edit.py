@@ -1,0 +1,124 @@
+"""How do tables edit a source? Each says what becomes of calls, what of models, and what goes behind the imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import libcst as cst
+
+from paceline.tune.patches.above import Snippet, taken, with_snippets
+from paceline.tune.patches.model import Edited, SourceFile, UnpatchedSetting
+from paceline.tune.patches.models import ModelBinding, places
+from paceline.tune.patches.program import Program
+from paceline.tune.patches.tree import Tree
+
+
+class Edit:
+    """What the settings of one table do to one source."""
+
+    table = ""
+
+    def __init__(self, source: SourceFile, tree: Tree, settings: Mapping[str, Any], program: Program) -> None:
+        self.source = source
+        self.tree = tree
+        self.settings = settings
+        self.program = program
+        self.placed: set[str] = set()
+        self.stays: list[UnpatchedSetting] = []
+        self.snippets: list[Snippet] = []
+
+    def begin(self) -> None:
+        """Look at the file, and put in force what is for the whole of it."""
+
+    def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Return what becomes of a call.
+
+        Args:
+            original: As it is in the file.
+            call: The same, with what is in it edited already.
+        """
+        return call
+
+    def statements(self, place: ModelBinding) -> list[str]:
+        """Return what is to be said of a model where it is whole."""
+        return []
+
+    def where(self, node: cst.CSTNode) -> str:
+        """Return where something stands, such as ``train.py:12``."""
+        return f"{self.source.path}:{self.tree.line(node)}"
+
+    def stay(self, key: str, why: str) -> None:
+        """Say that a setting stays in the recipe."""
+        self.stays.append(UnpatchedSetting(setting=f"{self.table}.{key}", why=why))
+
+    def place(self, key: str) -> None:
+        """Say that the source has a setting now."""
+        self.placed.add(f"{self.table}.{key}")
+
+    def takes(self, key: str, snippet: Snippet) -> bool:
+        """Put a snippet behind the imports; say so where something else there has its name."""
+        if taken(self.tree.module, snippet):
+            self.stay(key, f"{self.source.path} already defines {snippet.name}")
+            return False
+        self.snippets.append(snippet)
+        return True
+
+    def call_of(self, key: str, snippet: Snippet, model: str) -> list[str]:
+        """Return the call of a snippet for a model; nothing where the snippet cannot be there."""
+        if not self.takes(key, snippet):
+            return []
+        self.place(key)
+        return [f"{snippet.name}({model})"]
+
+
+class _Editor(cst.CSTTransformer):
+    """Goes through a file once, for all tables."""
+
+    def __init__(self, tree: Tree, edits: Sequence[Edit], values: Mapping[cst.CSTNode, str]) -> None:
+        super().__init__()
+        self._edits = edits
+        self._values = values
+        self._beside: dict[cst.CSTNode, tuple[ModelBinding, list[str]]] = {}
+        for place in places(tree):
+            said = [text for edit in edits for text in edit.statements(place) if text not in place.beside]
+            self._beside.setdefault(place.anchor, (place, []))[1].extend(said)
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """Let every table edit a call."""
+        for edit in self._edits:
+            updated_node = edit.call(original_node, updated_node)
+        return updated_node
+
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        """Put what is said of models beside the statements that bind them, and values in the place of others."""
+        node = super().on_leave(original_node, updated_node)
+        if original_node in self._values:
+            return cst.parse_expression(self._values[original_node])
+        place, texts = self._beside.get(original_node, (None, ()))
+        if place is None or not texts:
+            return node
+        new = [cst.parse_statement(text) for text in texts]
+        return cst.FlattenSentinel([*new, node] if place.before else [node, *new])
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        """Put behind the imports what the edits need."""
+        return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
+
+
+def begun(
+    source: SourceFile, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: Program
+) -> Sequence[Edit]:
+    """Return the edits of a source, after they have looked at it and said what is to change in other files."""
+    edits = [table(source, program.tree(source), settings, program) for table, settings in tables]
+    for edit in edits:
+        edit.begin()
+    return edits
+
+
+def edited(source: SourceFile, edits: Sequence[Edit], program: Program) -> Edited:
+    """Return a source of a program as some edits make it."""
+    tree = program.tree(source)
+    text = tree.module.visit(_Editor(tree, edits, program.values)).code
+    placed = frozenset(name for edit in edits for name in edit.placed)
+    return Edited(text=text, placed=placed, stays=[one for edit in edits for one in edit.stays])

@@ -1,0 +1,42 @@
+"""[optimizer]: one kernel for all parameters, where the program did not choose itself."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from paceline.tune.patches.arguments import unpacks, value_of, with_argument
+from paceline.tune.patches.edit import Edit
+
+KEYS = ("fused", "foreach")
+NOWHERE = "the source creates no optimizer of torch.optim that supports the setting"
+_FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
+_FOREACH = (*_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+_HAVE = {"fused": _FUSED, "foreach": _FOREACH}
+
+
+class OptimizerEdit(Edit):
+    """Gives optimizers ``fused=True`` or ``foreach=True``."""
+
+    table = "optimizer"
+
+    def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
+        """Edit the call where it makes an optimizer."""
+        kinds = {name.rpartition(".")[2] for name in self.tree.names(original.func) if name.startswith("torch.optim.")}
+        for key in KEYS:
+            if self.settings.get(key) and kinds and kinds <= set(_HAVE[key]):
+                call = self._with(key, original, call)
+        return call
+
+    def _with(self, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
+        chosen = {name: value_of(call, name) for name in KEYS}
+        other = [f"{name}={value}" for name, value in chosen.items() if value not in (None, "None")]
+        if other == [f"{key}=True"]:
+            self.place(key)
+        elif unpacks(original):
+            self.stay(key, f"{self.where(original)} passes its arguments with * or **")
+        elif other:
+            self.stay(key, f"{self.where(original)} has {', '.join(other)}")
+        else:
+            self.place(key)
+            return with_argument(call, key, "True")
+        return call

@@ -1,0 +1,148 @@
+"""Is a loss reached sooner, not only a step done sooner? Runs over several seeds to a target, compared in seconds.
+
+Each seed runs once as the program is and once under the recipe. The target is the loss that every run of the baseline
+has reached after four fifths of its steps (in the end, chance would decide who reaches it), smoothed over a twentieth
+of the steps; the time to it is the sum of the steps' times until then. Of the ratios of times the geometric mean is
+told, with Student's t interval over the seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.core.recipe import BASELINE, Recipe
+from paceline.core.statistics import Floats, Interval, half_width
+from paceline.inprocess.settings.seeds import SEED
+from paceline.record.layout import FLAG_LOSS
+from paceline.record.read import read_run
+from paceline.record.run import Run, column
+from paceline.tune.equivalence.runs import run_and_end
+from paceline.tune.search.runner import TrialRunner
+from paceline.tune.trials.blocks import TrialFailed
+
+_REACHED = 0.8  # of a run of the baseline
+_FEWEST = 5  # losses that are averaged
+_SEEDS = (0, 1, 2)
+_TO_A_LOSS_S = 60.0  # of steps of a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """The losses of one run."""
+
+    seconds: Floats  # shape [steps]: since its first step
+    losses: Floats  # shape [steps]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedTimes:
+    """Seconds to the target with one seed; None where it was not reached."""
+
+    seed: int
+    baseline_s: float
+    candidate_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """Time to a loss, under a recipe and without."""
+
+    target: float
+    seeds: Sequence[SeedTimes]
+    speedup: Interval | None  # to the same loss; None where some run did not reach it
+    steps: int  # of a run, at most
+
+    @property
+    def reached(self) -> int:
+        """Seeds with which the recipe reached the target."""
+        return sum(one.candidate_s is not None for one in self.seeds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the recipe reached the target with every seed, and not certainly later."""
+        return self.speedup is not None and self.speedup.high >= 1.0
+
+
+def compare_loss_curves(
+    baseline: Sequence[LossCurve], candidate: Sequence[LossCurve], seeds: Sequence[int]
+) -> Quality | None:
+    """Compare runs seed by seed; None where the baseline shows no loss.
+
+    Args:
+        baseline: A run of the program as it is, for each seed.
+        candidate: A run under the recipe, for each seed.
+        seeds: The seeds.
+    """
+    smooth = [_smoothed(curve.losses) for curve in baseline]
+    if not all(len(one) and np.isfinite(one).all() for one in smooth):
+        return None
+    target = max(float(one[int(_REACHED * (len(one) - 1))]) for one in smooth)
+    rows = []
+    for seed, before, after in zip(seeds, baseline, candidate, strict=True):
+        own_s = time_to(before, target)
+        assert own_s is not None  # the target is what every one of them has reached
+        rows.append(SeedTimes(seed=seed, baseline_s=own_s, candidate_s=time_to(after, target)))
+    return Quality(target=target, seeds=rows, speedup=_ratio(rows), steps=max(len(c.losses) for c in baseline))
+
+
+def time_to(curve: LossCurve, target: float) -> float | None:
+    """Return the seconds until the smoothed loss is no higher than the target, or None."""
+    smooth = _smoothed(curve.losses)
+    below = np.flatnonzero(smooth <= target)
+    return float(curve.seconds[below[0] + len(curve.losses) - len(smooth)]) if len(below) else None
+
+
+def _smoothed(losses: Floats) -> Floats:
+    width = max(_FEWEST, len(losses) // 20)
+    return np.convolve(losses, np.ones(width) / width, mode="valid") if len(losses) >= width else losses[:0]
+
+
+def _ratio(rows: Sequence[SeedTimes]) -> Interval | None:
+    logs = [math.log(row.baseline_s / row.candidate_s) for row in rows if row.candidate_s]
+    if len(logs) < len(rows) or len(logs) < 2:
+        return None
+    reach = half_width(np.array(logs))
+    mean = float(np.mean(logs))
+    return Interval(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach), count=len(logs))
+
+
+def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], None]) -> Quality | None:
+    """Run the best and the program as it was to the same loss, over several seeds."""
+    curves: tuple[list[LossCurve], list[LossCurve]] = ([], [])
+    for seed in _SEEDS:
+        report(f"training to the same loss with seed {seed}, without and with the kept changes")
+        for recipe, found in zip((BASELINE, best), curves, strict=True):
+            found.append(_loss_curve(runner, recipe, seed, _TO_A_LOSS_S))
+    return compare_loss_curves(*curves, _SEEDS)
+
+
+def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> LossCurve:
+    """Run the program with a seed, to its end or for some time; return its losses by time.
+
+    Raises:
+        TrialFailed: It cannot be run, or no loss was seen.
+    """
+    steps = max(20, int(most_s / runner.step_s))
+    with runner.start(recipe, {SEED: str(seed)}) as process:
+        run_and_end([process], steps, 60.0 + 10 * steps * runner.step_s)
+        run = read_run(process.folder)
+    return _curve_of(run)
+
+
+def _curve_of(run: Run) -> LossCurve:
+    """Return the losses of a run by time.
+
+    Raises:
+        TrialFailed: No loss was seen.
+    """
+    if not run.ranks:
+        raise TrialFailed("no training step was seen")
+    rows = run.ranks[0].steps
+    seen = (rows["flags"] & FLAG_LOSS) > 0
+    if not seen.any():
+        raise TrialFailed("no loss was seen")
+    return LossCurve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])

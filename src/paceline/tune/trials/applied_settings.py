@@ -1,0 +1,74 @@
+"""Did what a recipe sets take hold? What the processes of a run have told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.core.recipe import Recipe, recipe_content, setting_keys
+from paceline.inprocess.settings.confirmation import FOLDER
+from paceline.tune.trials.blocks import TrialFailed
+
+_WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
+NOTHING = "nothing in the program uses this setting"
+
+
+def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+    """Return the settings of a recipe that did not take hold in a run, each with the reason."""
+    held, reasons = _confirmations(folder)
+    wanted = [key for key in setting_keys(recipe) if key not in held and key not in _WITH_WORKERS]
+    return {key: reasons.get(key, NOTHING) for key in wanted}
+
+
+def is_in_force(recipe_file: Path, folder: Path) -> bool:
+    """Return whether a recipe had an effect in a run. True also if the recipe is empty or no longer readable.
+
+    Args:
+        recipe_file: The file of the recipe.
+        folder: The folder of the run.
+    """
+    try:
+        content = recipe_content(recipe_file)
+    except UsageError:
+        return True
+    wanted = setting_keys({table: found for table, found in content.items() if isinstance(found, Mapping)})
+    return not wanted or bool(_confirmations(folder)[0])
+
+
+def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+    """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
+    return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
+
+
+def require_applied(lost: Mapping[str, str]) -> None:
+    """Make sure that the settings of a recipe are in force.
+
+    Args:
+        lost: Those that are not, each with the reason.
+
+    Raises:
+        TrialFailed: A setting is not in force.
+    """
+    for key, why in lost.items():
+        raise TrialFailed(f"{key} had no effect: {why}")
+
+
+def revoked_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
+    """Return the settings of a recipe that were in force in a run and no longer are, each with the reason."""
+    lost = {entry["key"]: str(entry["what"]) for entry in _entries(folder) if entry.get("given_up")}
+    return {key: why for key, why in lost.items() if key in setting_keys(recipe)}
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(x) for p in (folder / FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
+
+
+def _confirmations(folder: Path) -> tuple[set[str], Mapping[str, str]]:
+    """Return the settings that are in force, and why others are not."""
+    entries = _entries(folder)
+    lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}
+    held = {entry["key"] for entry in entries if entry["held"]} - lost.keys()
+    return held, {entry["key"]: str(entry["what"]) for entry in entries if not entry["held"]} | lost
