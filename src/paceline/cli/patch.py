@@ -154,8 +154,8 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
         return Offer(patch=None, diff=None, why_not="no change was kept", suggestions=shown)
     if find_spec("libcst") is None:
         return Offer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
+    from paceline.tune.patches.model import diff_of
     from paceline.tune.patches.patch import patched
-    from paceline.tune.patches.written import diff_of
 
     patch = patched(sources, recipe, command, _configs(sources, command))
     diff = diff_of(patch) or None
@@ -180,8 +180,8 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
     from paceline.tune.equivalence.patched_source import largest_equivalent_patch
+    from paceline.tune.patches.model import diff_of
     from paceline.tune.patches.patch import patched
-    from paceline.tune.patches.written import diff_of
 
     _tell("comparing the patched program with the program under the recipe")
     sources = _read(command)
@@ -225,7 +225,7 @@ def _tell_rest(found: Offer) -> None:
 
 
 def _write(patch: Patch) -> None:
-    from paceline.tune.patches.written import write
+    from paceline.tune.patches.model import write
 
     for path, kept in write(patch, Path.cwd()):
         _tell(f"wrote {path}; the old version of the file is {kept}")

@@ -21,7 +21,7 @@ _OF_WORKERS = ("prefetch_factor", "persistent_workers")  # say nothing where the
 
 
 def merge_recipes(*recipes: Recipe) -> Recipe:
-    """Put recipes together; of a setting that several have, the last counts; without workers, theirs go."""
+    """Return the union of recipes; the last value of a setting counts. Without workers, their settings are dropped."""
     found: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
         for table, settings in recipe.items():
@@ -33,12 +33,12 @@ def merge_recipes(*recipes: Recipe) -> Recipe:
 
 
 def setting_keys(recipe: Recipe) -> list[str]:
-    """Return the names of what a recipe sets, such as ``loader.num_workers``."""
+    """Return the settings of a recipe, such as ``loader.num_workers``."""
     return [f"{table}.{key}" for table, settings in recipe.items() for key in settings]
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """Print a recipe on a line: ``loader.num_workers=8, precision.autocast=bf16``; the empty one is the baseline."""
+    """Return a recipe as one line: ``loader.num_workers=8, precision.autocast=bf16``; the empty one is the baseline."""
     return ", ".join(f"{t}.{k}={_shown(v)}" for t, s in recipe.items() for k, v in s.items()) or "the baseline"
 
 
@@ -50,16 +50,16 @@ def read_recipe(path: Path) -> Recipe:
     """Read a recipe file.
 
     Raises:
-        UsageError: It is not there, is not TOML, or sets what there is not.
+        UsageError: The file is missing, is not TOML, or has an unknown setting.
     """
     return check_recipe(recipe_content(path), str(path))
 
 
 def recipe_content(path: Path) -> dict[str, Any]:
-    """Return what is in a recipe file.
+    """Return the content of a recipe file.
 
     Raises:
-        UsageError: It is not there, or is not TOML.
+        UsageError: The file is missing, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

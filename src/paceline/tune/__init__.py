@@ -1,1 +1,1 @@
-"""Try the fixes on an unmodified program, keep what measurably helps, and prove it."""
+"""Try changes on an unmodified program and keep those with a measured speed-up."""

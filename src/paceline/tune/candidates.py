@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisContext:
-    """One watched run, the recipe that it ran under, and where."""
+    """A watched run and the recipe that it ran under: the context in which remedies propose candidates."""
 
     run: Run
     recipe: Recipe
@@ -156,7 +156,7 @@ def reduces_gradients(context: DiagnosisContext) -> bool:
 
 
 def communication(context: DiagnosisContext) -> float:
-    """Return the share of step time that ranks spend exchanging, where it is least."""
+    """Return the share of step time spent on communication, of the rank with the smallest share."""
     return min(rank.breakdown.shares["communication"] for rank in context.facts.ranks)
 
 

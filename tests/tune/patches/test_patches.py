@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.tune.patches.model import Patch, SourceFile
+from paceline.tune.patches.model import Patch, SourceFile, diff_of, write
 from paceline.tune.patches.patch import patched
 from paceline.tune.patches.sources import sources_of
-from paceline.tune.patches.written import diff_of, write
 
 LOADS = """
 import sys

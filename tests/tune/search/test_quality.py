@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.tune.search.quality import LossCurve, compare_loss_curves, time_to
+from paceline.tune.search.quality import TimedLosses, compare_loss_curves, time_to
 
 
-def curve(step_s: float, steps: int = 400, rate: float = 0.01, floor: float = 0.1, seed: int = 0) -> LossCurve:
+def curve(step_s: float, steps: int = 400, rate: float = 0.01, floor: float = 0.1, seed: int = 0) -> TimedLosses:
     noise = 0.01 * np.random.default_rng(seed).standard_normal(steps)
     losses = floor + np.exp(-rate * np.arange(steps)) + noise
-    return LossCurve(seconds=step_s * np.arange(1, steps + 1), losses=losses)
+    return TimedLosses(seconds=step_s * np.arange(1, steps + 1), losses=losses)
 
 
 def test_the_same_way_in_half_the_time():
@@ -46,11 +46,11 @@ def test_a_certainly_longer_way_does_not_pass():
 
 
 def test_no_loss_is_no_comparison():
-    broken = LossCurve(seconds=np.arange(50.0), losses=np.full(50, np.nan))
+    broken = TimedLosses(seconds=np.arange(50.0), losses=np.full(50, np.nan))
     assert compare_loss_curves([broken], [curve(0.01)], [0]) is None
 
 
 def test_one_lucky_batch_is_not_the_loss_reached():
     losses = np.ones(100)
     losses[10] = 0.0
-    assert time_to(LossCurve(seconds=np.arange(100.0), losses=losses), 0.5) is None
+    assert time_to(TimedLosses(seconds=np.arange(100.0), losses=losses), 0.5) is None

@@ -36,7 +36,7 @@ _LEAST_PAIRS = 4  # for which there is time in a round, whatever the budget
 def side_by_side_limits(
     spec: ComparisonSpec, deadline: Deadline, *, step_s: float, block_s: float, total: int
 ) -> RoundLimits:
-    """Return how a round is cut in which both sides live at the same time.
+    """Return the limits of a round in which both processes are alive at the same time.
 
     Args:
         spec: The two recipes.
@@ -75,7 +75,7 @@ def free_bytes() -> float | None:
 
 
 def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadline, start_s: float) -> None:
-    """Wait for the first step: compiling may take all the time there is, all else what it took before.
+    """Wait for the first step. Compilation may take until the deadline, everything else as long as the baseline took.
 
     Args:
         process: The program under a recipe.
@@ -97,7 +97,7 @@ def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadlin
 
 
 def cannot_run_twice(started: Callable[[], TrialProcess]) -> bool:
-    """Say whether a second copy of the unchanged program fails to begin while a first one lives.
+    """Return whether a second copy of the unchanged program fails to start while the first one runs.
 
     Args:
         started: Starts a copy.
@@ -117,7 +117,7 @@ def _starts(started: Callable[[], TrialProcess]) -> bool:
 
 
 def attribute_failure(error: ProgramFailed, baseline: TrialProcess, timeout_s: float) -> ProgramFailed:
-    """Return an error as one of the unchanged program, if that has failed too or does so in its next steps."""
+    """Return the error, as a BaselineFailed if the unchanged program has failed too or fails in its next steps."""
     failed = error if baseline.has_failed else _baseline_failure(baseline, timeout_s)
     return error if failed is None else BaselineFailed(f"the unchanged program fails too: {failed}")
 
@@ -135,7 +135,7 @@ def _baseline_failure(baseline: TrialProcess, timeout_s: float) -> ProgramFailed
 def restarted_limits(
     spec: ComparisonSpec, deadline: Deadline, *, step_s: float, start_s: float, total: int
 ) -> RoundLimits:
-    """Return how a round is cut in which each block has a process of its own.
+    """Return the limits of a round in which each block has a process of its own.
 
     Args:
         spec: The two recipes.
@@ -159,7 +159,7 @@ def restarted_limits(
 
 
 class RestartedProcess:
-    """Plays each block in a new process, which ends with it."""
+    """Runs each block in a new process and ends the process after it."""
 
     def __init__(
         self, made: Callable[[], TrialProcess], begin: Callable[[TrialProcess], Any], warmup_steps: int

@@ -26,7 +26,7 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSpec:
-    """Which recipe is held against which."""
+    """The two recipes of a comparison."""
 
     before: Recipe
     after: Recipe
@@ -36,7 +36,7 @@ class ComparisonSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """When a race has to end, on the monotonic clock."""
+    """When a comparison has to end, in seconds of the monotonic clock."""
 
     usual: float
     promising: float  # where it looks like a win, but is not certain yet
@@ -51,7 +51,7 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """A recipe against another, over some rounds."""
+    """The result of comparing two recipes over some rounds."""
 
     speedup: Interval
     saving: Interval | None  # of memory, as a factor; None: not measured

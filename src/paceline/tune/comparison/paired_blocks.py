@@ -1,16 +1,15 @@
-"""Which of two players is faster, on a machine whose speed wanders? The same steps in turn, until it is certain.
+"""Alternating blocks of the same steps in two processes, until the difference in speed is certain.
 
-The baseline and the candidate each run in processes of their own, one of them stopped at any time. Both make steps
-[k, k + n), first the one, then the other, then in the other order: so what wanders on the machine, or changes from
-step to step in the program, falls on both. The shorter the blocks, the more so: on a virtual machine whose cores ran at
-one or at 0.4 times their speed, for seconds at a time, 20 s of blocks of 0.6 s told two programs apart to 3.6%, and
-blocks of 0.08 s to 1.5%. But what waits outside (a request, a sleep) goes on while its process is stopped: a program
-that waits for data has long blocks. Pairs during which others took cores are set aside, by that and not by their
-outcome.
+The baseline and the candidate each run in processes of their own, and one of them is always stopped. Both make steps
+[k, k + n), in alternating order, so that changes of the machine's speed and differences between steps affect both.
+Short blocks are better: on a virtual machine whose cores ran at 1.0 or 0.4 times their speed for seconds at a time,
+20 s of blocks of 0.6 s resolved differences of 3.6%, and blocks of 0.08 s resolved 1.5%. But a request or a sleep goes
+on while its process is stopped, so a program that waits for data has long blocks. Pairs during which other programs
+used cores are left out, whatever their result.
 
-Batches that lay ready when a block began were made at another time. A queue of 64 feeds many short blocks: their steps
-were 915 times as fast as those of a loader that is 17 times as fast. So blocks are a warm-up while they mostly live on
-the queue, and of those that count, the batches by which the queue became shorter are taken off.
+Batches that were ready when a block began were made at another time. A queue of 64 feeds many short blocks: their steps
+were 915 times as fast as those of a loader that is 17 times as fast. So blocks are a warm-up while most of their
+batches come from the queue. In the blocks that count, the batches by which the queue became shorter are subtracted.
 """
 
 from __future__ import annotations
@@ -54,20 +53,20 @@ class BlockRunner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockPair:
-    """The same steps under both."""
+    """One block under the baseline and one under the candidate, of the same steps."""
 
     baseline: StepBlock
     candidate: StepBlock
 
     @property
     def other_cores(self) -> float:
-        """Cores that others took, in the worse of both blocks."""
+        """Cores that other programs used, in the block in which they used more."""
         return max(self.baseline.other_cores, self.candidate.other_cores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRound:
-    """One process of each, played in turn."""
+    """One process of the baseline and one of the candidate, which run blocks in turn."""
 
     warmup: Sequence[BlockPair]
     pairs: Sequence[BlockPair]
@@ -86,7 +85,7 @@ class ComparisonRound:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLimits:
-    """How a round is cut."""
+    """The limits of a round: the length of its blocks and its time."""
 
     step_s: float  # seconds of a step of the baseline, about
     block_s: float  # seconds of a block of the faster of both, about
@@ -139,7 +138,7 @@ Outlook = Literal["open", "promising", "large"]  # what a comparison that is not
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingRule:
-    """What decides that a round has gone on for long enough, by the pairs that count so far."""
+    """Decides from the pairs so far whether a round is long enough."""
 
     enough: Callable[[Sequence[BlockPair]], bool]
     outlook: Callable[[Sequence[BlockPair]], Outlook]
@@ -148,7 +147,7 @@ class StoppingRule:
 def run_round(
     baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits, rule: StoppingRule
 ) -> ComparisonRound:
-    """Let both play in turn until that is enough, the program is over, or time is up.
+    """Run blocks of both in turn until the stopping rule holds, the program ends, or the time is up.
 
     Args:
         baseline: The program as it is.
@@ -179,7 +178,7 @@ def run_round(
 def measure_copies(
     processes: Sequence[TrialProcess], ends: float, *, step_s: float, block_s: float, blocks: int
 ) -> list[list[float]]:
-    """Let processes of the same program play the same steps in turn, until then; return the seconds of their blocks."""
+    """Run the same steps in several copies of the program, in turn; return the seconds of the blocks of each."""
     steps = steps_per_block(step_s, step_s, block_s)
     found: list[list[float]] = [[] for _ in processes]
     for block in range(blocks + 1):
@@ -199,7 +198,7 @@ def measure_copies(
 
 
 def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits) -> Iterator[BlockPair | None]:
-    """Play pair after pair, the order changing; None once the program has come to its end."""
+    """Yield pairs of blocks in alternating order; None when the program has ended."""
     step_s, most_steps = limits.step_s, limits.most_steps
     steps, first_is_baseline = min(most_steps, steps_per_block(step_s, step_s, limits.block_s)), True
     while True:
@@ -225,7 +224,7 @@ def steps_per_block(faster_s: float, slower_s: float, block_s: float) -> int:
 
 
 def _fed_from_queue(pair: BlockPair) -> bool:
-    """Say whether one of both took many of its batches from those that lay ready, and some are left."""
+    """Return whether a block of the pair took many batches from its queue and the queue is not empty."""
     return any(
         (block.from_queue or 0.0) > _FROM_QUEUE * block.steps and bool(block.queued)
         for block in (pair.baseline, pair.candidate)
@@ -233,7 +232,7 @@ def _fed_from_queue(pair: BlockPair) -> bool:
 
 
 def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
-    """Say whether both have warmed up: the last block is about as fast as any before, and is not the first."""
+    """Return whether both have warmed up: the last block is about as fast as the fastest block before it."""
     if len(pairs) < 2:
         return False
     both = ([p.baseline.step_s for p in pairs], [p.candidate.step_s for p in pairs])
@@ -242,7 +241,7 @@ def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
 
 @dataclass(frozen=True)
 class StoppingLimits:
-    """What a gain is judged by.
+    """What decides whether a gain is certain enough.
 
     Attributes:
         worth: Factor below which a gain is not worth having.
@@ -258,7 +257,7 @@ class StoppingLimits:
 
 
 def stopping_rule(gained: Callable[[Sequence[BlockPair]], Interval], rules: StoppingLimits) -> StoppingRule:
-    """Return what decides that a round has gone on for long enough.
+    """Return the rule that ends a round.
 
     Args:
         gained: Returns the gain by the pairs of the round so far, and by those of earlier rounds.

@@ -1,4 +1,4 @@
-"""Is the candidate faster, and by how much, when one looks after every block?
+"""The speed-up of a candidate, with an interval that is valid after every block (a confidence sequence).
 
 Each pair of blocks (the same steps under the baseline and under the candidate) gives b and c, their seconds. The
 speed-up r is the ratio of their totals, so that a stall counts with the time it took. For a speed-up r, the x = b - r c
@@ -63,7 +63,7 @@ _REFUTED = 2.0  # times the scale of the prior: if pairs are so noisy, the prior
 
 @dataclass(frozen=True, kw_only=True)
 class NoisePrior:
-    """What is known of the noise of a pair of blocks before any is measured."""
+    """Prior on the noise of a pair of blocks, from blocks of the baseline."""
 
     scale: float = _USUAL_NOISE  # standard deviation of log(baseline / candidate)
     weight: float = _PRIOR_WEIGHT  # degrees of freedom
@@ -147,7 +147,7 @@ def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: Noi
 
 
 def _whole_rounds(rounds: Sequence[Sequence[Values]]) -> float:
-    """Return how many rounds of equally many pairs would say as much about processes."""
+    """Return the effective number of rounds, if rounds have different numbers of pairs."""
     sizes = [len(each) for each in rounds]
     return float(sum(sizes) ** 2 / sum(size * size for size in sizes))
 
@@ -158,12 +158,12 @@ def _process_half_width(scatter: float, rounds: float) -> float:
 
 
 def fewest_pairs(block_s: float) -> int:
-    """Return how many pairs of blocks of so many seconds show that a small speed-up is no luck."""
+    """Return the number of pairs of blocks that a small speed-up needs before it counts."""
     return max(_FEWEST_LONG, min(_FEWEST_SHORT, math.ceil(_SEEN_S / block_s)))
 
 
 def needs_new_processes(interval: Interval, scatter: float, rounds: int) -> bool:
-    """Say whether more pairs of the same processes would hardly make an interval narrower, but another round would."""
+    """Return whether a new round would narrow the interval much more than further pairs of the same processes."""
     if not 0 < interval.low <= interval.high < math.inf:
         return False
     between = _process_half_width(scatter, rounds)
@@ -235,7 +235,7 @@ def half_width(n: int, alpha: float = ALPHA, g: float = _G, known: float = 0.0) 
 
 
 def multiply_intervals(factors: Sequence[Interval | None]) -> Interval | None:
-    """Return what factors that were measured independently make: their errors add up as squares, on the log scale.
+    """Return the product of independent factors; the squares of their errors add up on the log scale.
 
     Returns:
         Its count is the least of theirs; None where there are none, or one is not known or has no bounds.
@@ -251,7 +251,7 @@ def multiply_intervals(factors: Sequence[Interval | None]) -> Interval | None:
 
 
 def verdict_so_far(interval: Interval, worth: float, fewest: int = 0) -> str | None:
-    """Say what a trial has shown so far.
+    """Return the verdict of a comparison so far.
 
     Args:
         interval: The speed-up so far.

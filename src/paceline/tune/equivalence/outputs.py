@@ -1,4 +1,4 @@
-"""Is it still the same training? The program's first steps under the baseline and under a recipe, compared.
+"""Comparison of what the first steps compute under the baseline and under a recipe.
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
 `resampled`: the same, with the random draws of samples fixed on both sides; and each worker draws its own numbers.
@@ -30,7 +30,7 @@ _MOST_SKIPPED = 0.25  # of the steps compared, in which loss scaling has yet to 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One invariant, and what came of it."""
+    """One invariant and its result."""
 
     name: str  # such as "samples"
     passed: bool
@@ -40,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class RankOutputs:
-    """What one rank computed in the steps that were compared."""
+    """What one rank computed in the compared steps."""
 
     rank: int
     fed: Sequence[int]
@@ -184,7 +184,7 @@ def _exact(first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate
 
 
 def _as_bits(values: int | Sequence[float]) -> int | list[str]:
-    """Return what can be compared: NaN, too, is the same as itself."""
+    """Return floats as hexadecimal text, so that NaN equals NaN."""
     return values if isinstance(values, int) else [float(value).hex() for value in values]
 
 
@@ -214,7 +214,7 @@ def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> li
 def _first_gradients(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs], rounding: float
 ) -> list[Check]:
-    """Hold the gradients of the first step against those of the baseline: from the same weights and the same inputs."""
+    """Compare the gradients of the first step, which has the same weights and inputs as in the baseline."""
     if not any(step for one in first for step in one.first_gradients):
         return []
     found = [_relative_distance(a, b) for a, b in zip(first, candidate, strict=True)]
@@ -272,7 +272,7 @@ def _counts(
 
 
 def _losses(baseline: Sequence[Sequence[RankOutputs]], candidate: Sequence[RankOutputs]) -> Check:
-    """Hold the candidate's losses against the scatter of the baseline's from seed to seed."""
+    """Compare the difference of the losses with the standard deviation of the baseline's losses between seeds."""
     curves = [np.array(seeded[0].losses) for seeded in baseline]
     own = np.array(candidate[0].losses)
     length = min(len(own), *(len(c) for c in curves))

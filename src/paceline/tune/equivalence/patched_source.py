@@ -1,4 +1,4 @@
-"""Is training the same under a patched source as under the recipe? Both run for some steps, isolated by the kernel.
+"""Comparison of a patched program with the program under the recipe, over some steps isolated by the kernel.
 
 The patched files stand in for the program's own in the view that the trial has of the file system; nothing is written
 to the source. What the patch leaves to the recipe is in force on neither side. A patch also has to take effect: the
@@ -44,7 +44,7 @@ _MOST_LEFT_OUT = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PatchCheck:
-    """What came of running a patched program."""
+    """The result of running a patched program."""
 
     text: str
     differs: bool = False  # whether it fails, has no effect, or trains otherwise than the program under the recipe

@@ -1,8 +1,8 @@
-"""Is training still the same under a recipe? The program's first steps, played with what is computed written down.
+"""Equivalence checks: runs of the first steps that record what they compute, and their comparison.
 
-What differs is looked into before it counts: other seeds of the program as it is say how much losses may differ, and
-a second run of it whether it repeats itself at all. Nothing is timed here, so two processes run at a time; where they
-fail together, each has a try alone.
+A difference is examined before it counts: runs of the baseline with other seeds give the difference that losses may
+have, and a second run of the baseline shows whether it repeats itself. Nothing is timed here, so two processes run at a
+time; if they fail together, each runs once alone.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _ENDS = 2  # of epochs, that are crossed
 _STEPS_S = 20.0  # of steps to compare, at most about
 _AT_A_TIME = 2
 
-Made = Callable[[Recipe, Mapping[str, str]], TrialProcess]  # from a recipe and more environment variables
+StartProcess = Callable[[Recipe, Mapping[str, str]], TrialProcess]  # from a recipe and more environment variables
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOutputs:
-    """What a trial computed."""
+    """What the processes of one run computed."""
 
     seen: Sequence[RankOutputs]  # by its ranks
     workers: Sequence[WorkerStates]  # of their loaders
@@ -58,7 +58,7 @@ class _RunOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedSteps:
-    """How many steps are compared, and how long they take at the most."""
+    """How many steps are compared, and their time limit."""
 
     steps: int
     timeout_s: float
@@ -85,10 +85,10 @@ def steps_to_check(step_s: float, epoch_steps: int | None, total: int | None) ->
 
 
 class EquivalenceChecker:
-    """What the program computes under one recipe, with which others are compared."""
+    """Compares recipes with a reference recipe by what the program computes."""
 
-    def __init__(self, made: Made) -> None:
-        self._start = made
+    def __init__(self, start: StartProcess) -> None:
+        self._start = start
         self.at_a_time = _AT_A_TIME  # programs that run side by side
         self._reference: tuple[Recipe, CheckedSteps | None, Mapping[str, str]] = (
             BASELINE,
@@ -149,7 +149,7 @@ class EquivalenceChecker:
         return found
 
     def _candidate_outputs(self, recipe: Recipe) -> _RunOutputs:
-        """Return what is computed under a recipe; under the reference too, where that is not known yet."""
+        """Return the outputs under a recipe; run the reference recipe too if its outputs are unknown."""
         if _FIRST in self._reference_outputs:
             return self._run_all([(recipe, _FIRST)])[0]
         candidate, reference = self._run_all([(recipe, _FIRST), (self._reference[0], _FIRST)])
@@ -207,7 +207,7 @@ def _all_passed(found: Sequence[Check]) -> bool:
 
 
 def run_and_end(processes: Sequence[TrialProcess], steps: int, timeout_s: float) -> None:
-    """Let programs make so many more steps side by side and end them there, unless they come to their end before."""
+    """Run several processes for a number of steps side by side, then end them."""
     for process in processes:
         process.begin()
     for process in processes:

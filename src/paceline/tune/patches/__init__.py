@@ -1,1 +1,1 @@
-"""How does a recipe look in the program's own source? Sources and recipe in, patched sources and what stays out."""
+"""A recipe as edits of the program's source: patched files, and the settings that stay in the recipe."""

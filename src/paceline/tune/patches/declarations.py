@@ -1,21 +1,30 @@
-"""Where a program declares a name: in configuration files, options, class attributes, dictionaries."""
+"""Where a program declares a name: variables, attributes, options, dictionaries, and configuration files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import argument, code_of
 from paceline.tune.patches.configs import Scalar, Section
 from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.program import Located, Program, destination, options_of, text_of
-from paceline.tune.patches.variables import assigned
+from paceline.tune.patches.program import (
+    Located,
+    ProgramFiles,
+    destination,
+    function_around,
+    keyed,
+    options_of,
+    text_of,
+)
+from paceline.tune.patches.syntax_tree import Tree, argument, code_of
 
 _CONSTANTS = ("True", "False", "None")
 _ABSL = ("DEFINE_integer", "DEFINE_bool", "DEFINE_boolean")
 _CONTAINERS = ("field", "Field", "Option", "Argument", "typer.Option", "dataclasses.field")
+_CHANGES = ("update", "setdefault")
+_MAKES = ("dict", "Namespace", "argparse.Namespace", "SimpleNamespace", "EasyDict", "edict", "OmegaConf.create")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +63,7 @@ def contained(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def declarations(program: Program, key: str, keys: tuple[str, ...] = ()) -> list[ValueOrigin]:
+def declarations(program: ProgramFiles, key: str, keys: tuple[str, ...] = ()) -> list[ValueOrigin]:
     """Return the places that declare a name, of the kind that wins over the others.
 
     Args:
@@ -68,13 +77,13 @@ def declarations(program: Program, key: str, keys: tuple[str, ...] = ()) -> list
     return []
 
 
-def sections(program: Program, keys: tuple[str, ...]) -> list[tuple[SourceFile, Section]]:
+def sections(program: ProgramFiles, keys: tuple[str, ...]) -> list[tuple[SourceFile, Section]]:
     """Return the sections of configuration files to which a path of keys leads."""
     found = [(config.source, section) for config in program.configs for section in config.content[1]]
     return [(source, one) for source, one in found if keys and one.keys[-len(keys) :] == keys]
 
 
-def _in_configs(program: Program, key: str, keys: tuple[str, ...]) -> list[ValueOrigin]:
+def _in_configs(program: ProgramFiles, key: str, keys: tuple[str, ...]) -> list[ValueOrigin]:
     """Return the values with a key whose path is most like the one that is read, of files that the command names."""
     found = [
         ((_equal_at_end(scalar.keys[:-1], keys), config.is_chosen), _of_scalar(config.source, scalar))
@@ -99,7 +108,7 @@ def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     return count
 
 
-def _options(program: Program, key: str) -> Iterator[ValueOrigin]:
+def _options(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
     for one in (call for name in _ABSL for call in program.calls.get(name, ())):
         words = [arg.value for arg in one.node.args] if isinstance(one.node, cst.Call) else []
         if len(words) > 1 and text_of(words[0]) == key:
@@ -113,7 +122,7 @@ def _options(program: Program, key: str) -> Iterator[ValueOrigin]:
                 yield replace(found, flags=tuple(flags))
 
 
-def _fields(program: Program, key: str) -> Iterator[ValueOrigin]:
+def _fields(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
     """Yield attributes of classes, such as fields of dataclasses."""
     for name, ones in program.classes.items():
         for one in ones:
@@ -121,7 +130,7 @@ def _fields(program: Program, key: str) -> Iterator[ValueOrigin]:
                 yield _origin(Located(one.source, one.tree, value), contained(value), f"{name}.{key}")
 
 
-def _set(program: Program, key: str) -> Iterator[ValueOrigin]:
+def _set(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
     """Yield entries of dictionaries, and assignments to attributes such as ``config.workers = 4``."""
     for one in program.each(cst.DictElement):
         if isinstance(one.node, cst.DictElement) and code_of(one.node.key).strip("\"'") == key:
@@ -136,3 +145,107 @@ def _set(program: Program, key: str) -> Iterator[ValueOrigin]:
 def _origin(one: Located, value: cst.BaseExpression | None, what: str) -> ValueOrigin:
     node = value if value is not None and is_literal(value) else None
     return ValueOrigin(where=one.where, what=what, text=code_of(value) if value is not None else "None", node=node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DictEntries:
+    """What a dictionary contains, as far as the source says."""
+
+    values: Mapping[str, cst.BaseExpression]
+    unpacked: Sequence[cst.BaseExpression] = ()  # other mappings that it takes in
+    perhaps: Sequence[cst.BaseExpression] = ()  # mappings that may be put into it later, or stand for it
+    perhaps_values: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
+    is_complete: bool = True
+
+
+def assignments(tree: Tree, scope: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield the targets and values of the assignments in a function, a class or a module, without those inside it."""
+    for node in tree.within(scope, cst.Assign):
+        for one in node.targets if _is_own(tree, node, scope) else ():
+            yield from _pairs(one.target, node.value)
+    for annotated in tree.within(scope, cst.AnnAssign):
+        if annotated.value is not None and _is_own(tree, annotated, scope):
+            yield annotated.target, annotated.value
+
+
+def assigned(tree: Tree, name: str, scope: cst.CSTNode) -> list[cst.BaseExpression]:
+    """Return what is assigned to a name in a function, a class or a module."""
+    return [value for target, value in assignments(tree, scope) if code_of(target) == name]
+
+
+def assigned_to_self(tree: Tree, owner: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
+    """Return what the methods of a class assign to ``self.name``, and what the class itself assigns to the name."""
+    methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
+    found = [value for one in methods for target, value in assignments(tree, one) if code_of(target) == f"self.{name}"]
+    return found or assigned(tree, name, owner)
+
+
+def entries(tree: Tree, mapping: cst.BaseExpression) -> DictEntries | None:
+    """Return what a dictionary contains: one that is written out, or a variable of one; None of any other."""
+    written = _written(mapping)
+    if written is not None or not isinstance(mapping, cst.Name | cst.Attribute):
+        return written
+    name = code_of(mapping)
+    scope = function_around(tree, mapping) or tree.module
+    found = assigned(tree, name, scope) or assigned(tree, name, tree.module)
+    if name.startswith("self.") and not found:
+        owner = next((one for one in tree.above(mapping) if isinstance(one, cst.ClassDef)), None)
+        found = assigned_to_self(tree, owner, name.removeprefix("self.")) if owner is not None else []
+    known = _written(found[0]) if len(found) == 1 else None
+    return _with_later(tree, name, known) if known is not None else None
+
+
+def _written(node: cst.BaseExpression) -> DictEntries | None:
+    if isinstance(node, cst.Dict):
+        pairs = [one for one in node.elements if isinstance(one, cst.DictElement)]
+        values = {key: one.value for one in pairs if (key := text_of(one.key)) is not None}
+        unpacked = [one.value for one in node.elements if isinstance(one, cst.StarredDictElement)]
+        return DictEntries(values=values, unpacked=unpacked, is_complete=len(values) == len(pairs))
+    if isinstance(node, cst.IfExp):
+        return DictEntries(values={}, perhaps=[node.body, node.orelse])
+    if isinstance(node, cst.Call) and code_of(node.func) in _MAKES:
+        values = {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
+        unpacked = [arg.value for arg in node.args if arg.keyword is None]
+        return DictEntries(values=values, unpacked=unpacked)
+    return None
+
+
+def _with_later(tree: Tree, name: str, known: DictEntries) -> DictEntries:
+    """Add what may be put into a dictionary after the line that creates it."""
+    later: dict[str, cst.BaseExpression] = {}
+    for target, value in _everywhere(tree):
+        pair = keyed(target)
+        if pair is not None and code_of(pair[0]) == name:
+            later[pair[1]] = value
+    perhaps = list(known.perhaps)
+    for call in tree.within(tree.module, cst.Call):
+        if code_of(call.func) in [f"{name}.{change}" for change in _CHANGES]:
+            perhaps += [arg.value for arg in call.args if arg.keyword is None]
+            later |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+    return replace(known, perhaps=perhaps, perhaps_values=later)
+
+
+def _everywhere(tree: Tree) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    for node in tree.within(tree.module, cst.Assign):
+        for one in node.targets:
+            yield from _pairs(one.target, node.value)
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield the pairs of an assignment, of which there are several in ``a, b = 1, 2``."""
+    both = isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List)
+    if both and len(target.elements) == len(value.elements):  # type: ignore[attr-defined]
+        for one, other in zip(target.elements, value.elements, strict=True):  # type: ignore[attr-defined]
+            yield one.value, other.value
+    elif isinstance(target, cst.Tuple | cst.List):
+        for one in target.elements:
+            yield one.value, value
+    else:
+        yield target, value
+
+
+def _is_own(tree: Tree, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
+    inner = next((x for x in tree.above(node) if isinstance(x, cst.FunctionDef | cst.ClassDef | cst.Module)), None)
+    return inner is scope

@@ -1,10 +1,17 @@
-"""The nouns of a patch: source, patch, and what stays in the recipe. Frozen."""
+"""A patch: source files, edits, settings that stay in the recipe, its unified diff, and writing it to the files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from paceline.core.errors import EnvironmentFault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +53,73 @@ class Patch:
     def changed(self) -> list[tuple[SourceFile, SourceFile]]:
         """The files that become others, before and after."""
         return [pair for pair in zip(self.before, self.after, strict=True) if pair[0].text != pair[1].text]
+
+
+def diff_of(patch: Patch) -> str:
+    """Return a patch as a unified diff that ``git apply`` and ``patch -p1`` take; empty where nothing changes."""
+    return "".join(line for before, after in patch.changed for line in _diff(before, after))
+
+
+def _diff(before: SourceFile, after: SourceFile) -> Iterator[str]:
+    path = before.path.as_posix() + ("\t" if " " in str(before.path) else "")  # where the name ends, to patch and git
+    names = (path, path) if path.startswith("..") else (f"a/{path}", f"b/{path}")
+    for line in difflib.unified_diff(_lines(before), _lines(after), *names):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(source: SourceFile) -> list[str]:
+    """Part a text at line feeds alone: `str.splitlines` knows more ends than a diff does."""
+    mark = "\ufeff" if source.encoding == "utf-8-sig" else ""
+    lines = [f"{line}\n" for line in f"{mark}{source.text}".split("\n")]
+    return [*lines[:-1], lines[-1][:-1]] if lines[-1] != "\n" else lines[:-1]
+
+
+def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
+    """Write the files of a patch, all or none; each is kept as it was beside it, under a free name.
+
+    Returns:
+        What was written, each with its copy.
+
+    Raises:
+        EnvironmentFault: A file cannot be written, or has changed since it was read.
+    """
+    made: list[Path] = []
+    try:
+        ready = [_prepared(before, after, cwd, made) for before, after in patch.changed]
+    except OSError as error:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        raise EnvironmentFault(f"cannot write the patch: {error}; nothing was changed") from error
+    for target, new, _ in ready:
+        os.replace(new, target)
+    return [(Path(os.path.relpath(t, cwd)), Path(os.path.relpath(kept, cwd))) for t, _, kept in ready]
+
+
+def _prepared(before: SourceFile, after: SourceFile, cwd: Path, made: list[Path]) -> tuple[Path, Path, Path]:
+    """Lay down a file's copy and, beside it, what is to take its place; ``made`` names both."""
+    target = (cwd / before.path).resolve()
+    if target.read_bytes() != before.text.encode(before.encoding):
+        raise OSError(f"{before.path} was changed while the patch was made")
+    kept = _keep(target)
+    made.append(kept)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    made.append(Path(name))
+    with os.fdopen(handle, "wb") as file:
+        file.write(after.text.encode(after.encoding))
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.copymode(target, name)
+    return target, Path(name), kept
+
+
+def _keep(target: Path) -> Path:
+    """Copy a file to ``train.py.orig``, or to ``train.py.orig2`` and so on where that exists."""
+    for number in range(1, 1000):
+        kept = target.with_name(f"{target.name}.orig{number if number > 1 else ''}")
+        with suppress(FileExistsError):
+            with kept.open("xb") as file:
+                file.write(target.read_bytes())
+            shutil.copystat(target, kept)
+            return kept
+    raise OSError(f"{target.name}.orig to {target.name}.orig999 exist")

@@ -1,4 +1,4 @@
-"""Where does a file have its models whole? Behind the last statement that binds one, before it is trained.
+"""Where a file has a complete model: behind the last statement that binds it, before training.
 
 A model is what an optimizer is given the parameters of: ``optim.AdamW(model.parameters())``, also by way of a list, or
 ``make_optimizer(model)`` where the file calls ``model(...)``. Where the file does not bind the name, as in a function
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import code_of
-from paceline.tune.patches.tree import Tree
+from paceline.tune.patches.syntax_tree import Tree, code_of
 
 _Line = cst.SimpleStatementLine
 _Suite = cst.Module | cst.IndentedBlock

@@ -12,13 +12,22 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import argument, code_of
 from paceline.tune.patches.configs import Section
-from paceline.tune.patches.declarations import ValueOrigin, contained, declarations, is_literal, sections
+from paceline.tune.patches.declarations import (
+    DictEntries,
+    ValueOrigin,
+    assigned,
+    assigned_to_self,
+    contained,
+    declarations,
+    entries,
+    is_literal,
+    sections,
+)
 from paceline.tune.patches.model import SourceFile
 from paceline.tune.patches.program import (
     Located,
-    Program,
+    ProgramFiles,
     class_around,
     function_around,
     keyed,
@@ -27,8 +36,7 @@ from paceline.tune.patches.program import (
     parameters,
     positions,
 )
-from paceline.tune.patches.tree import Tree
-from paceline.tune.patches.variables import DictEntries, assigned, assigned_to_self, entries
+from paceline.tune.patches.syntax_tree import Tree, argument, code_of
 
 _DEPTH = 16
 _ENVIRONMENT = ("os.environ", "environ")
@@ -71,7 +79,7 @@ class Trace:
 class Tracer:
     """Follows values of one program."""
 
-    program: Program
+    program: ProgramFiles
     _open: list[cst.CSTNode] = field(default_factory=list)
 
     def trace(self, tree: Tree, value: cst.BaseExpression) -> Trace:

@@ -1,4 +1,4 @@
-"""What does a recipe make of sources? Each file is edited once, by all tables; what has no edit stays in the recipe."""
+"""Applies a recipe to sources. All tables edit a file in one pass; a setting without an edit stays in the recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.tune.patches import compute, ddp, debug, loader, optimizer, precis
 from paceline.tune.patches.configs import ConfigFile, with_changes
 from paceline.tune.patches.edit import Edit, begun, edited
 from paceline.tune.patches.model import Edited, Patch, SourceFile, UnpatchedSetting
-from paceline.tune.patches.program import Program
+from paceline.tune.patches.program import ProgramFiles
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "loader": (loader.LoaderEdit, loader.KEYS, loader.NOWHERE),
@@ -68,7 +68,7 @@ def patched(
     """
     can = {table: _expressible(table, settings) for table, settings in recipe.items()}
     tables = [(_TABLES[table][0], settings) for table, settings in can.items() if settings]
-    program = Program(sources=sources, command=command, configs=configs)
+    program = ProgramFiles(sources=sources, command=command, configs=configs)
     edits = {source: begun(source, tables, program) for source in sources if tables and _speaks(source)}
     found = [_edited(source, edits.get(source, ()), program) for source in sources]
     stays = [one for table, settings in recipe.items() for one in _staying(table, settings, can[table], found)]
@@ -89,7 +89,7 @@ def _speaks(source: SourceFile) -> bool:
     return source.is_script or any(word in source.text for word in _SPEAKS)
 
 
-def _edited(source: SourceFile, edits: Sequence[Edit], program: Program) -> Edited:
+def _edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) -> Edited:
     if edits or program.has_values(source):
         return edited(source, edits, program)
     return Edited(text=source.text, placed=frozenset(), stays=())

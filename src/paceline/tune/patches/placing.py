@@ -8,13 +8,12 @@ from typing import Literal
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import argument, code_of
 from paceline.tune.patches.configs import ConfigChange, Section, in_yaml
 from paceline.tune.patches.declarations import ValueOrigin
 from paceline.tune.patches.model import SourceFile
 from paceline.tune.patches.origins import Trace, Tracer
-from paceline.tune.patches.program import Program
-from paceline.tune.patches.tree import Tree
+from paceline.tune.patches.program import ProgramFiles
+from paceline.tune.patches.syntax_tree import Tree, argument, code_of
 from paceline.tune.patches.uses import only_in_loaders
 
 
@@ -39,7 +38,7 @@ class Placing:
 
 
 def find_place(
-    program: Program, tree: Tree, call: cst.Call, name: str, value: object, order: Sequence[str] = ()
+    program: ProgramFiles, tree: Tree, call: cst.Call, name: str, value: object, order: Sequence[str] = ()
 ) -> Placing:
     """Return where an argument of a call is set. Nothing is changed by this.
 
@@ -68,7 +67,7 @@ def find_place(
     return replace(found, where="over") if found.where == "here" else found
 
 
-def _of_given(program: Program, trace: Trace, name: str, value: object, text: str | None) -> Placing:
+def _of_given(program: ProgramFiles, trace: Trace, name: str, value: object, text: str | None) -> Placing:
     """Return where a value is changed that the program gives."""
     if len(trace.lacking) == 1 and not trace.origins:
         return Placing(where="origin", section=trace.lacking[0])
@@ -87,7 +86,7 @@ def _of_given(program: Program, trace: Trace, name: str, value: object, text: st
     return Placing(where="nowhere", now=now, why_not=f"{said}: {_advice(trace.origins, name, value)}")
 
 
-def change_origin(program: Program, placing: Placing, name: str, value: object) -> None:
+def change_origin(program: ProgramFiles, placing: Placing, name: str, value: object) -> None:
     """Change a value at its source: an option's default, a constant, a caller's argument or a configuration file."""
     origin = placing.origin
     if placing.section is not None:
@@ -101,14 +100,14 @@ def change_origin(program: Program, placing: Placing, name: str, value: object) 
         program.values[origin.node] = repr(value)
 
 
-def _is_referred_to(program: Program, origin: ValueOrigin) -> bool:
+def _is_referred_to(program: ProgramFiles, origin: ValueOrigin) -> bool:
     """Say whether a value of a configuration file refers to another, as ``${workers}``, or is itself referred to."""
     if origin.config is None:
         return False
     return "${" in origin.text or any(f"${{{origin.what}}}" in config.source.text for config in program.configs)
 
 
-def _is_set_by_command(program: Program, origin: ValueOrigin) -> bool:
+def _is_set_by_command(program: ProgramFiles, origin: ValueOrigin) -> bool:
     """Say whether the command that starts the program sets a value, so that its default does not count."""
     flags = {*origin.flags, f"--{origin.what}", origin.what, f"+{origin.what}", f"++{origin.what}"}
     last = origin.what.rpartition(".")[2]

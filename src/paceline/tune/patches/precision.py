@@ -6,8 +6,7 @@ import re
 
 import libcst as cst
 
-from paceline.tune.patches.calls import set_unless_own
-from paceline.tune.patches.edit import Edit
+from paceline.tune.patches.edit import Edit, set_unless_own
 from paceline.tune.patches.models import ModelBinding
 from paceline.tune.patches.snippets import IN_BF16
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import argument, code_of
 from paceline.tune.patches.configs import ConfigChange, ConfigFile
 from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.tree import Tree
+from paceline.tune.patches.syntax_tree import Tree, argument, code_of
 
 LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _MAY_DECLARE = re.compile(r"loader|worker|thread|jobs|procs|prefetch|pin_memory|argparse|DataModule|Arguments", re.I)
@@ -36,7 +35,7 @@ class Located:
         return f"{self.source.path}:{self.tree.line(self.node)}"
 
 
-class Program:
+class ProgramFiles:
     """The sources of a program, and the command that starts it.
 
     Attributes:

@@ -1,8 +1,8 @@
-"""What is put behind a file's imports? Each does for one program what the recipe does for any."""
+"""Code that patches insert behind the imports of a file, such as a loader that keeps its workers."""
 
 from __future__ import annotations
 
-from paceline.tune.patches.above import Snippet
+from paceline.tune.patches.insertions import Snippet
 
 KEPT_WORKERS = Snippet(
     code='''

@@ -1,4 +1,4 @@
-"""Which files are the program's own? The script that a command starts, and what it imports from beside it."""
+"""The source files of a program: the script that a command starts, and the modules that it imports from its folder."""
 
 from __future__ import annotations
 

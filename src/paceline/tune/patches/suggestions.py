@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.explain.model import Finding, Remedy
-from paceline.tune.patches.model import Patch, SourceFile
-from paceline.tune.patches.written import diff_of
+from paceline.tune.patches.model import Patch, SourceFile, diff_of
 
 EVERY = 50  # steps
 _LINE = re.compile(r"\(([^()]+\.py):(\d+)\)")

@@ -1,15 +1,15 @@
-"""How does a program say it whose loaders are made by transformers' Trainer? By arguments of ``TrainingArguments``."""
+"""Programs whose loaders are created by transformers' Trainer: edits of the arguments of ``TrainingArguments``."""
 
 from __future__ import annotations
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import value_of, with_argument, with_entry
 from paceline.tune.patches.configs import Section
 from paceline.tune.patches.declarations import declarations
 from paceline.tune.patches.edit import Edit
 from paceline.tune.patches.model import SourceFile
 from paceline.tune.patches.placing import Placing, change_origin, find_place
+from paceline.tune.patches.syntax_tree import value_of, with_argument, with_entry
 from paceline.tune.patches.uses import ARGUMENTS
 
 _ORDER = ("output_dir",)

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from paceline.tune.patches.arguments import code_of
 from paceline.tune.patches.origins import Alias
-from paceline.tune.patches.program import Program, function_around, keyed, last_name
-from paceline.tune.patches.tree import Tree
+from paceline.tune.patches.program import ProgramFiles, function_around, keyed, last_name
+from paceline.tune.patches.syntax_tree import Tree, code_of
 
 ARGUMENTS = frozenset({"transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"})
 _DEPTH = 6
@@ -23,7 +22,7 @@ _PRINTS = ("print", "info", "debug", "warning", "log", "log_hyperparams", "save_
 _COMPUTES = cst.BinaryOperation | cst.Comparison | cst.BooleanOperation | cst.UnaryOperation | cst.IfExp
 
 
-def only_in_loaders(program: Program, aliases: Iterable[Alias], depth: int = 0) -> bool:
+def only_in_loaders(program: ProgramFiles, aliases: Iterable[Alias], depth: int = 0) -> bool:
     """Say whether a value is passed on and used in loaders only.
 
     Args:
@@ -37,7 +36,7 @@ def only_in_loaders(program: Program, aliases: Iterable[Alias], depth: int = 0) 
     return all(_is_harmless(program, tree, node, depth) for tree, node in found)
 
 
-def _uses(program: Program, alias: Alias) -> Iterator[tuple[Tree, cst.CSTNode]]:
+def _uses(program: ProgramFiles, alias: Alias) -> Iterator[tuple[Tree, cst.CSTNode]]:
     if alias.tree is None or alias.scope is None:
         for kind in (cst.Attribute, cst.Subscript, cst.Call):
             for one in program.each(kind):
@@ -78,7 +77,7 @@ def _is_read(tree: Tree, name: cst.Name) -> bool:
     return not isinstance(parent, cst.AssignTarget | cst.NameItem | cst.FunctionDef | cst.ClassDef | cst.ImportAlias)
 
 
-def _is_harmless(program: Program, tree: Tree, node: cst.CSTNode, depth: int) -> bool:
+def _is_harmless(program: ProgramFiles, tree: Tree, node: cst.CSTNode, depth: int) -> bool:
     """Say whether one use of a value is in a loader, passes it on, or prints it."""
     computed = False
     for one in tree.above(node):
@@ -96,17 +95,19 @@ def _is_harmless(program: Program, tree: Tree, node: cst.CSTNode, depth: int) ->
     return False
 
 
-def _takes(program: Program, call: cst.Call) -> bool:
+def _takes(program: ProgramFiles, call: cst.Call) -> bool:
     """Say whether a call passes a value on to the program's own code, or prints it."""
     name = last_name(call.func)
     return name in program.functions or name in program.classes or name in (*_PRINTS, *_CONTAINERS)
 
 
-def _makes_loader(program: Program, tree: Tree, call: cst.Call) -> bool:
+def _makes_loader(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
     return program.is_loader(tree, call) or bool(tree.names(call.func) & ARGUMENTS)
 
 
-def _is_passed_on(program: Program, tree: Tree, assign: cst.Assign | cst.AnnAssign, computed: bool, depth: int) -> bool:
+def _is_passed_on(
+    program: ProgramFiles, tree: Tree, assign: cst.Assign | cst.AnnAssign, computed: bool, depth: int
+) -> bool:
     """Say whether what a value is assigned to is used in loaders only."""
     targets = [one.target for one in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
     if len(targets) != 1:

@@ -1,4 +1,4 @@
-"""How large should a batch be? What fits, what is fastest a sample, and past what size more samples stop paying.
+"""Batch sizes: which fit in memory, which has the most samples per second, and which reaches a loss first.
 
 With |g|^2 the squared length of a gradient of B samples, G the true gradient and S the covariance of one sample's,
 
@@ -53,7 +53,7 @@ _SAFE_SHARE = 0.5  # of the memory that is free: the machine is not ours alone
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSize:
-    """One size of batch, tried."""
+    """One batch size and its measurement."""
 
     samples: int  # of a rank
     progress: float  # that a step makes towards the same loss, in steps of the present size
@@ -75,7 +75,7 @@ class BatchSize:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStudy:
-    """The sizes that were tried; the first is the present one."""
+    """The batch sizes that were tried; the first is the current one."""
 
     noise: Interval | None  # B_noise, in samples; None where it could not be measured
     why: str  # how it was measured, or why it could not be

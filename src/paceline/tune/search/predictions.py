@@ -1,4 +1,4 @@
-"""How well did predictions hold in earlier trials on this machine, and what does that say of the next one?
+"""Corrects predicted gains by the results of earlier trials on this machine.
 
 On the log scale, trial i of a remedy was expected by the findings to gain c_i (the middle of their interval) and gained
 a_i. With f = log 1.1, a size below which a gain is lost in what a machine does by itself, let
@@ -51,7 +51,7 @@ _COUNTED = ("kept", "no-win", "undecided")  # what did not train the same is no 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where trials are made."""
+    """The machine of a trial."""
 
     host: str
     device: str  # the kind: a GPU's name, or "cpu"
@@ -60,7 +60,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTrial:
-    """A measured trial, as it is kept: what was predicted, and what was achieved."""
+    """A measured trial in the history file: the predicted and the measured gain."""
 
     remedy: str
     safety: Safety
@@ -83,7 +83,7 @@ def machine_of(context: DiagnosisContext) -> Machine:
 
 
 def recorded_trial(trial: Trial, machine: Machine, date: str) -> RecordedTrial | None:
-    """Return what is to be remembered of a trial; None where nothing was measured.
+    """Return the entry of a trial for the history file; None if nothing was measured.
 
     A speed-up without an upper limit is remembered with one as far above it as the lower limit is below.
     """
@@ -127,7 +127,7 @@ def _correct_prediction(candidate: Candidate, seen: Sequence[RecordedTrial], wor
 
 
 def corrected_gain(predicted: Gain, seen: Sequence[RecordedTrial], worth: float) -> Gain:
-    """Return what to expect of a remedy, given what the findings predict and how such predictions held so far.
+    """Return the expected gain of a remedy: the prediction of the findings, corrected by earlier trials.
 
     A gain worth having is ruled out by earlier trials only where enough of them had none.
 

@@ -1,9 +1,9 @@
-"""Is a loss reached sooner, not only a step done sooner? Runs over several seeds to a target, compared in seconds.
+"""The time to a target loss with and without a recipe, over several seeds.
 
 Each seed runs once as the program is and once under the recipe. The target is the loss that every run of the baseline
 has reached after four fifths of its steps (in the end, chance would decide who reaches it), smoothed over a twentieth
-of the steps; the time to it is the sum of the steps' times until then. Of the ratios of times the geometric mean is
-told, with Student's t interval over the seeds.
+of the steps; the time to it is the sum of the steps' times until then. The result is the geometric mean of the ratios,
+with Student's t interval over the seeds.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TO_A_LOSS_S = 60.0  # of steps of a run
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossCurve:
-    """The losses of one run."""
+class TimedLosses:
+    """The losses of one run and when each was seen."""
 
     seconds: Floats  # shape [steps]: since its first step
     losses: Floats  # shape [steps]
@@ -68,7 +68,7 @@ class Quality:
 
 
 def compare_loss_curves(
-    baseline: Sequence[LossCurve], candidate: Sequence[LossCurve], seeds: Sequence[int]
+    baseline: Sequence[TimedLosses], candidate: Sequence[TimedLosses], seeds: Sequence[int]
 ) -> Quality | None:
     """Compare runs seed by seed; None where the baseline shows no loss.
 
@@ -89,7 +89,7 @@ def compare_loss_curves(
     return Quality(target=target, seeds=rows, speedup=_ratio(rows), steps=max(len(c.losses) for c in baseline))
 
 
-def time_to(curve: LossCurve, target: float) -> float | None:
+def time_to(curve: TimedLosses, target: float) -> float | None:
     """Return the seconds until the smoothed loss is no higher than the target, or None."""
     smooth = _smoothed(curve.losses)
     below = np.flatnonzero(smooth <= target)
@@ -111,8 +111,8 @@ def _ratio(rows: Sequence[SeedTimes]) -> Interval | None:
 
 
 def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], None]) -> Quality | None:
-    """Run the best and the program as it was to the same loss, over several seeds."""
-    curves: tuple[list[LossCurve], list[LossCurve]] = ([], [])
+    """Train with the best recipe and with the baseline to the same loss, over several seeds."""
+    curves: tuple[list[TimedLosses], list[TimedLosses]] = ([], [])
     for seed in _SEEDS:
         report(f"training to the same loss with seed {seed}, without and with the kept changes")
         for recipe, found in zip((BASELINE, best), curves, strict=True):
@@ -120,7 +120,7 @@ def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], No
     return compare_loss_curves(*curves, _SEEDS)
 
 
-def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> LossCurve:
+def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> TimedLosses:
     """Run the program with a seed, to its end or for some time; return its losses by time.
 
     Raises:
@@ -133,7 +133,7 @@ def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -
     return _curve_of(run)
 
 
-def _curve_of(run: Run) -> LossCurve:
+def _curve_of(run: Run) -> TimedLosses:
     """Return the losses of a run by time.
 
     Raises:
@@ -145,4 +145,4 @@ def _curve_of(run: Run) -> LossCurve:
     seen = (rows["flags"] & FLAG_LOSS) > 0
     if not seen.any():
         raise TrialFailed("no loss was seen")
-    return LossCurve(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])
+    return TimedLosses(seconds=np.cumsum(column(rows, "wall_s"))[seen], losses=column(rows, "loss")[seen])

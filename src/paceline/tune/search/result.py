@@ -33,7 +33,7 @@ _JOINED = " + "  # between the remedies of a trial of several changes
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One candidate, tried or not, and what became of it."""
+    """One candidate with its result; one that was not tried has the reason."""
 
     id: str
     remedy: str
@@ -69,7 +69,7 @@ def is_inconclusive(speedup: Interval) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
-    """What tuning found."""
+    """The result of a search."""
 
     command: Sequence[str]
     before: Diagnosis

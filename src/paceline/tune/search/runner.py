@@ -1,4 +1,4 @@
-"""Where trials are made: watching the program, racing a recipe against another, proving that training is the same."""
+"""Runs trials: watches the program, compares two recipes, and checks that training stays equivalent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAlloca
 
 
 class TrialRunner:
-    """Makes trials of one command in a folder of its own."""
+    """Runs trials of one command, each in a folder of its own."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class TrialRunner:
     def compare(
         self, spec: ComparisonSpec, deadline: Deadline, earlier: Sequence[ComparisonRound] = ()
     ) -> ComparisonResult:
-        """Race two recipes until one is certainly better, certainly not by enough, or it takes too long.
+        """Compare two recipes until the result is certain or the time is up.
 
         Args:
             spec: The two.
@@ -207,7 +207,7 @@ class TrialRunner:
         return self._judge(spec, rounds)
 
     def _is_settled(self, spec: ComparisonSpec, rounds: Sequence[ComparisonRound], earlier: int) -> bool:
-        """Say whether another round would be wasted: it is decided, does not look like a win, or was tried enough."""
+        """Return whether another round is useless: decided, not promising, or enough rounds."""
         promising = self._gain(spec, [r.fair for r in rounds]).value >= self._goal.worth
         verdict = self._judge(spec, rounds).verdict
         return verdict != "undecided" or not promising or len(rounds) - earlier >= _MOST_ROUNDS
@@ -215,7 +215,7 @@ class TrialRunner:
     def _run_round(
         self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound], deadline: Deadline
     ) -> ComparisonRound:
-        """Play a round in one process of each side; in a new one for each block if two cannot live at a time."""
+        """Run a round in two processes, or in a new process for each block if two cannot be alive at a time."""
         if self._at_a_time > 1:
             try:
                 found = self._run_side_by_side(spec, earlier, deadline)
@@ -231,7 +231,7 @@ class TrialRunner:
         return found
 
     def _must_run_alone(self, error: ProgramFailed) -> bool:
-        """Find out whether copies of the program cannot live at a time: their memory, a port or a card is taken."""
+        """Return whether two copies of the program cannot be alive at a time, because of memory, a port or a GPU."""
         full = self._on_gpu and _NO_MEMORY in str(error)
         if not full and self._can_run_twice is None:
             self._can_run_twice = not cannot_run_twice(partial(self.start, BASELINE))
@@ -270,7 +270,7 @@ class TrialRunner:
         return found
 
     def _stopping_rule(self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound]) -> StoppingRule:
-        """Return what decides that a round has gone on for long enough, with what earlier rounds have shown."""
+        """Return the rule that ends a round; pairs of earlier rounds count too."""
 
         def gained(pairs: Sequence[BlockPair]) -> Interval:
             return self._gain(spec, [*(r.fair for r in earlier), pairs])
@@ -285,7 +285,7 @@ class TrialRunner:
         second: BlockRunner,
         play: Callable[[BlockRunner, BlockRunner], ComparisonRound],
     ) -> ComparisonRound:
-        """Play a round, unless what the second is to set is refused: that is found out before it costs anything."""
+        """Run a round. If the program refuses a setting of the candidate, fail after the first steps."""
         try:
             for process in (first, second):
                 process.run_steps(_TELLING_STEPS, _STEP_TIMEOUT_S)
@@ -344,7 +344,7 @@ class TrialRunner:
 
 
 def _starts_in_time(process: TrialProcess, ends: float) -> bool:
-    """Let a player begin until then; some programs fail by themselves now and then."""
+    """Return whether a process makes its first step in time; some programs fail now and then."""
     try:
         process.begin(max(1.0, ends - time.monotonic()))
     except TrialFailed:

@@ -1,8 +1,8 @@
-"""How is the best recipe found? Greedily, the most promising change first, with a new diagnosis after each kept one.
+"""A greedy search for the best recipe: the most promising change first, and a new diagnosis after each kept change.
 
-watch the baseline -> candidates by expected gain -> race each against what is kept -> prove the winner -> keep it,
-watch again, and go on: the bottleneck has moved. It ends when nothing is left that could gain 2%, or the budget is
-spent.
+Watch the baseline, sort the candidates by expected gain, compare each with the kept recipe, check the equivalence of a
+winner, keep it, and watch again, because the bottleneck has moved. The search ends when no candidate could gain 2%, or
+when the budget is spent.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SearchLimits:
 
 
 class Search:
-    """One search, as far as it has come; what is kept so far survives an interruption."""
+    """One search. After an interruption, the result contains the changes kept so far."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Search:
         return merge_recipes(*(trial.recipe for trial in self._kept))
 
     def run(self) -> TuneResult:
-        """Search until nothing is left to gain, the budget is spent, or somebody interrupts.
+        """Search until no candidate is left, the budget is spent, or the user interrupts.
 
         Raises:
             TrialFailed: The program cannot be run as it is.
@@ -168,7 +168,7 @@ class Search:
         return self._runner.compare(spec, Deadline(usual=ends, promising=ends, large=ends))
 
     def _withdraw(self, comparison: ComparisonResult) -> str:
-        """Keep nothing, because the last comparison did not confirm the gain; return the sentence that says so."""
+        """Withdraw all kept changes, because the last comparison did not confirm the gain; return the reason."""
         why = not_confirmed_message(self._goal, self._gain(comparison))
         reason = f"not confirmed: {describe_recipe(self.best)} made {why}"
         self._tried = withdraw_kept(self._tried, comparison, reason)
@@ -207,14 +207,14 @@ class Search:
         return short or nothing_left_message(self._tried, self._limits.allowed, self._goal)
 
     def _leave_untried(self) -> None:
-        """Write down what would have come next: it was not tried, and not found to be of no use."""
+        """Record the remaining candidates as skipped, because the budget ended."""
         seen = [trial.recipe for trial in self._tried]
         for one in self._found:
             if not any(merge_recipes(recipe, one.recipe) == recipe for recipe in seen):
                 self._tried = record_trial(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield what to try next in the situation as it is then."""
+        """Yield the next candidate, by the latest diagnosis."""
         done: set[str] = set()
         while found := (singles := self._untried(done)) or self._undecided_candidates(done):
             done.add(self._recipe_key(found[0]))
@@ -248,7 +248,7 @@ class Search:
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
     def _undecided_candidates(self, done: Collection[str]) -> list[Candidate]:
-        """Return what was not proven in its time: some changes together, else the one whose race may go on."""
+        """Return a combination of undecided changes; else the undecided change that may be measured for longer."""
         found = combine_undecided(self._undecided, self.best, self._goal.worth)
         if found is not None and self._recipe_key(found) not in done and self._has_time(found):
             return [found]
@@ -256,11 +256,11 @@ class Search:
         return [going_on.candidate] if going_on is not None and self._has_time(going_on.candidate) else []
 
     def _recipe_key(self, candidate: Candidate) -> str:
-        """Return the recipe that a candidate makes of what is kept, in words."""
+        """Return the kept recipe with a candidate's changes, as text."""
         return describe_recipe(merge_recipes(self.best, candidate.recipe))
 
     def _has_time(self, candidate: Candidate) -> bool:
-        """Say whether what takes long to begin can come to anything; that nothing can, `_search` sees."""
+        """Return whether a candidate that is slow to start leaves enough time to be measured."""
         left_s, prepares_s = self._left_s(), self._prepares_s(candidate)
         return prepares_s <= 0 or left_s <= 0 or self._budget.allows_trial(left_s, self._runner.start_s, prepares_s)
 
@@ -284,7 +284,7 @@ class Search:
             yield candidate
 
     def _try(self, candidate: Candidate) -> Trial:
-        """Race a candidate against what is kept, and prove it if it wins."""
+        """Compare a candidate with the kept recipe, and check equivalence if it wins."""
         begun = time.monotonic()
         recipe = merge_recipes(self.best, candidate.recipe)
         self._report(start_message(candidate, earlier_comparison(self._undecided, self.best, candidate.recipe)))
@@ -320,7 +320,7 @@ class Search:
         )
 
     def _earlier_rounds(self, candidate: Candidate) -> Sequence[ComparisonRound]:
-        """Return the rounds of a race that goes on, which is then no longer among the undecided; none of a new one."""
+        """Return the earlier rounds of an undecided change and drop it from the list; none for a new change."""
         found = earlier_comparison(self._undecided, self.best, candidate.recipe)
         self._undecided = [u for u in self._undecided if u is not found]
         return found.rounds if found is not None else ()
@@ -355,11 +355,11 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        """Return what is left of the budget for trials: the last race, of what is kept, takes a part."""
+        """Return the seconds left for trials; the confirmation at the end has its own part."""
         return self._limits.budget_s - self._budget.confirmation_s - (time.monotonic() - self._begun)
 
     def _is_over(self) -> bool:
-        """Say whether so much more than the budget was taken that nothing is measured any more."""
+        """Return whether the budget is exceeded by so much that nothing more is measured."""
         return self._left_s() < -self._budget.confirmation_s / 4
 
     def _result(self, before: DiagnosisContext, stopped: str, comparison: ComparisonResult | None) -> TuneResult:

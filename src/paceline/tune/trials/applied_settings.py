@@ -1,4 +1,4 @@
-"""Did what a recipe sets take hold? What the processes of a run have told of it."""
+"""Which settings of a recipe were applied in a run, by what its processes recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = "nothing in the program uses this setting"
 
 
 def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
-    """Return the settings of a recipe that did not take hold in a run, each with the reason."""
+    """Return the settings of a recipe that were not applied in a run, each with the reason."""
     held, reasons = _confirmations(folder)
     wanted = [key for key in setting_keys(recipe) if key not in held and key not in _WITH_WORKERS]
     return {key: reasons.get(key, NOTHING) for key in wanted}
@@ -39,7 +39,7 @@ def is_in_force(recipe_file: Path, folder: Path) -> bool:
 
 
 def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
-    """Return those of which processes have said so: while a run goes on, what is silent may yet take hold."""
+    """Return the settings that processes refused. During a run, a setting without a record may still be applied."""
     return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
 
 

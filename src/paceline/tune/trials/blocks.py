@@ -14,7 +14,7 @@ NO_TIME = "no time was left"
 
 
 class TrialFailed(PacelineError):
-    """A trial that could not be carried on; the message says why."""
+    """A trial that cannot continue; the message has the reason."""
 
 
 class NotMeasured(TrialFailed):
@@ -26,16 +26,16 @@ class ProgramOver(TrialFailed):
 
 
 class ProgramFailed(TrialFailed):
-    """The program ended by a fault, its own or of what was changed."""
+    """The program failed, by its own fault or by that of the change."""
 
 
 class BaselineFailed(ProgramFailed, NotMeasured):
-    """The program without the change failed: nothing is said of the change."""
+    """The unchanged program failed, so nothing is known of the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBlock:
-    """Some optimizer steps in a row, as measured."""
+    """The measurements of a block of consecutive optimizer steps."""
 
     steps: int  # of the slowest rank
     seconds: float
@@ -59,7 +59,7 @@ def sum_of_known(values: Sequence[float | None]) -> float | None:
 
 
 def retry_once(attempt: Callable[[], T]) -> T:
-    """Try once more where the program failed: the fault may be none of what is tried."""
+    """Call a function once more if the program failed; some programs fail now and then."""
     try:
         return attempt()
     except ProgramFailed:

@@ -1,4 +1,4 @@
-"""What keeps a trial from touching files and services: the kernel where it allows that, else a sandbox in Python.
+"""Isolation of trials from files and services: by the kernel where possible, else by a sandbox in Python.
 
 By the kernel (`inprocess.sandbox.namespaces`), a trial has an overlay over every file system, a ``/dev/shm`` and a
 network of its own. Else Python's file functions are redirected (`inprocess.sandbox.write_sandbox`) and connections of
@@ -177,7 +177,7 @@ def listening_ports() -> set[int]:
 
 
 def network_peers(folder: Path) -> list[str]:
-    """Return with whom the processes of a trial wanted to speak, such as ``api.wandb.ai:443``."""
+    """Return the network addresses that a trial tried to connect to, such as ``api.wandb.ai:443``."""
     said = [json.loads(x) for p in (folder / network.FOLDER).glob("*.jsonl") for x in p.read_text().splitlines()]
     return sorted({f"{one['host']}:{one['port']}" if one["port"] else str(one["host"]) for one in said})
 

@@ -1,8 +1,8 @@
-"""How is the program run under a recipe, a block of steps at a time, and nothing left of it?
+"""The program under a recipe, in processes that run one block of steps at a time.
 
-A *player* is the user's command in processes of its own, conducted through a socket (see `child.conducted`): it goes
-forward for as many optimizer steps as it is told, then all its processes are stopped (SIGSTOP), loader workers too, so
-that the next player has the machine. It ends at a step boundary; in the end everything it started is killed.
+A socket controls the steps of the program (the other end is in the user's process): it makes the given number of
+optimizer steps, then all its processes are stopped (SIGSTOP), loader workers too, so that the next process has the
+machine. The program ends at a step boundary, and everything that it started is killed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _mean_over_ranks(said: Sequence[Mapping[str, Any]], key: str) -> float | Non
 
 
 class TrialProcess:
-    """The program under one recipe."""
+    """The program under one recipe, in processes of its own."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class TrialProcess:
         self.resume()  # last: workers that run earlier would fill their queue
 
     def arrive(self, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Wait until the program has made the steps it was let go for; like `play` in all else."""
+        """Wait until the program has made the steps it was let go for; otherwise like `run_steps`."""
         assert self._started_block is not None  # it was let go
         steps, cpu, busy, begun = self._started_block
         said = self._wait_for_all_ranks(time.monotonic() + timeout_s)
@@ -282,7 +282,7 @@ class TrialProcess:
                 process.send_signal(number)
 
     def _wait_for_all_ranks(self, deadline: float) -> list[dict[str, Any]]:
-        """Wait for every rank to stop; return what each said."""
+        """Wait until every rank has stopped; return their messages."""
         said = [self._receive_message(link, deadline) for link in self._connections]
         self.gpus.heard(said)
         return said
@@ -313,7 +313,7 @@ class TrialProcess:
         return ProgramFailed(f"the program {_exit_text(code)}{self._exhausted_resources()}{last_error(self.folder)}")
 
     def _exhausted_resources(self) -> str:
-        """Say what the machine ran out of, where that can be seen."""
+        """Return the resource that ran out, as text; empty if none is known."""
         memory = (
             ", and the operating system killed a process because memory was full"
             if oom_kills() != self._oom_kills
@@ -338,19 +338,19 @@ def _exit_text(code: int | None) -> str:
 
 
 class RankConnection:
-    """The line to one rank."""
+    """The connection to one rank of a trial: JSON, one object a line, over a socket."""
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link
         self._received = b""
 
     def send(self, **entry: Any) -> None:
-        """Say something; who is gone does not hear it, and waiting for the answer will tell."""
+        """Send a message. If the rank is gone, waiting for its answer fails."""
         with suppress(OSError):
             self.socket.sendall(json.dumps(entry).encode() + b"\n")
 
     def receive(self) -> bool:
-        """Take what has come; False when nothing will come any more."""
+        """Receive available data; return False if the connection is closed."""
         try:
             data = self.socket.recv(1 << 16)
         except OSError:
@@ -359,7 +359,7 @@ class RankConnection:
         return bool(data)
 
     def next_message(self) -> dict[str, Any] | None:
-        """Return the next thing said, or None when it is not complete."""
+        """Return the next message; None if it is not complete."""
         line, end, rest = self._received.partition(b"\n")
         if not end:
             return None

@@ -13,7 +13,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 
 def program_processes(session: int, marked: Collection[int]) -> set[int]:
-    """Return the processes of a session, those that are marked, and all below both.
+    """Return the processes of a session, the marked processes, and all their descendants.
 
     Args:
         session: Its id, the process id of the program's first process.
@@ -71,7 +71,7 @@ def _cpu_seconds_of(pid: int) -> float:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Have a polite end, or that of the terminal, do what Ctrl-C does; what is ignored stays ignored."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; ignored signals stay ignored."""
     taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, signal.default_int_handler)
@@ -84,7 +84,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Let such signals wait for the end of the block."""
+    """Defer signals until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return

@@ -1,4 +1,4 @@
-"""How do statements and small definitions get into a file, behind its imports?"""
+"""Statements and small definitions that a patch inserts into a file, behind its imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
-from paceline.tune.patches.arguments import code_of
+from paceline.tune.patches.syntax_tree import code_of
 
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _IMPORT = m.Import() | m.ImportFrom()
