@@ -22,6 +22,7 @@ from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.comparison.model import GOALS, TIME, ComparisonResult, ComparisonSpec, Deadline, Goal
 from paceline.tune.comparison.paired_blocks import ComparisonRound
 from paceline.tune.comparison.statistics import multiply_intervals
+from paceline.tune.equivalence.outputs import Check
 from paceline.tune.remedies import candidates
 from paceline.tune.search.batch_size import BatchStudy, fastest_candidate, study_batch_sizes
 from paceline.tune.search.budget import Budget
@@ -90,16 +91,14 @@ class Search:
         cwd: Path,
         limits: SearchLimits,
         history: TrialHistory,
-        trial_message: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._goal = GOALS[limits.goal]
         self._budget = Budget(total_s=limits.budget_s)
         isolation = isolation_for(folder, cwd, allows_network=limits.allows_network)
         self._runner = TrialRunner(command, folder, cwd, self._goal, self._budget, isolation)
         self._command = list(command)
-        self._limits = limits
-        self._history = history
-        self._report = trial_message
+        self._limits, self._history, self._report = limits, history, report
         self._begun = time.monotonic()
         self._kept: list[Trial] = []
         self._tried: list[Trial] = []
@@ -176,9 +175,8 @@ class Search:
         return reason
 
     def _search(self) -> str:
-        short = budget_too_small_message(
-            self._budget, time.monotonic() - self._begun, self._left_s(), self._runner.start_s
-        )
+        spent_s = time.monotonic() - self._begun
+        short = budget_too_small_message(self._budget, spent_s, self._left_s(), self._runner.start_s)
         for candidate in chain(self._candidates(), self._larger_batches()):
             if not self._budget.allows_trial(self._left_s(), self._runner.start_s):
                 self._out_of_budget = True
@@ -225,9 +223,8 @@ class Search:
     def _untried(self, done: set[str]) -> list[Candidate]:
         """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
         assert self._context is not None  # the search begins with it
-        found = [
-            c for c in self._proposed(self._context) if self._goal.aim in c.aims and self._recipe_key(c) not in done
-        ]
+        proposed = [c for c in self._proposed(self._context) if self._goal.aim in c.aims]
+        found = [c for c in proposed if self._recipe_key(c) not in done]
         worthy = [c for c in found if c.safety in self._limits.allowed and _is_worthwhile(c, self._goal)]
         for candidate in found:
             if candidate not in worthy:
@@ -286,17 +283,11 @@ class Search:
     def _try(self, candidate: Candidate) -> Trial:
         """Compare a candidate with the kept recipe, and check equivalence if it wins."""
         begun = time.monotonic()
-        recipe = merge_recipes(self.best, candidate.recipe)
         self._report(start_message(candidate, earlier_comparison(self._undecided, self.best, candidate.recipe)))
         try:
             left_s = self._left_s() - candidate.startup_s
             deadline = self._budget.deadline(begun, left_s, self._candidates_left, candidate.startup_s)
-            spec = ComparisonSpec(
-                before=self.best,
-                after=recipe,
-                warmup_steps=candidate.warmup_steps or 0,
-                progress=candidate.progress,
-            )
+            spec = _spec_of(candidate, self.best)
             comparison = self._runner.compare(spec, deadline, self._earlier_rounds(candidate))
         except TrialFailed as error:
             status = "skipped" if isinstance(error, NotMeasured) else "failed"
@@ -305,9 +296,8 @@ class Search:
         same = [self._gain(trial) for trial in self._kept if trial.remedy == candidate.remedy]
         kept_for = reason_to_keep(comparison.verdict, gained, same, self._goal.worth)
         if comparison.verdict == "undecided" and gained is not None and kept_for is None:
-            self._undecided.append(
-                UndecidedChange(candidate=candidate, base=self.best, gained=gained, rounds=comparison.rounds)
-            )
+            change = UndecidedChange(candidate=candidate, base=self.best, gained=gained, rounds=comparison.rounds)
+            self._undecided.append(change)
         measured = self._trial(
             candidate,
             status=status_of(comparison.verdict),
@@ -315,9 +305,9 @@ class Search:
             **measured_values(comparison),
             seconds=time.monotonic() - begun,
         )
-        return (
-            measured if kept_for is None else self._checked_trial(candidate, replace(measured, reason=kept_for), begun)
-        )
+        if kept_for is None:
+            return measured
+        return self._checked_trial(candidate, replace(measured, reason=kept_for), begun)
 
     def _earlier_rounds(self, candidate: Candidate) -> Sequence[ComparisonRound]:
         """Return the earlier rounds of an undecided change and drop it from the list; none for a new change."""
@@ -335,12 +325,7 @@ class Search:
             found = self._runner.check_equivalence(measured.recipe, classes, compared_with)
         except TrialFailed as error:
             return replace(measured, status="failed", reason=f"Paceline could not check this change: {error}")
-        failed = [check for check in found if not check.passed]
-        taken = time.monotonic() - begun
-        against = failed if candidate.safety != "semantic" else [check for check in failed if check.vetoes]
-        if against:
-            return replace(measured, status="unsafe", reason=against[0].text, checks=found, seconds=taken)
-        return replace(measured, status="kept", checks=found, seconds=taken)
+        return _with_result(measured, found, time.monotonic() - begun)
 
     def _trial(self, candidate: Candidate, **known: object) -> Trial:
         values: dict[str, object] = {"speedup": None, **known}
@@ -410,3 +395,19 @@ def _remedy_named_by_run(now: DiagnosisContext, tried: Sequence[Trial]) -> str |
     """Return the remedy that `paceline run` proposes in a situation; None if it was tried already."""
     remedy = named_remedy(now.diagnosis)
     return None if any(trial.remedy == remedy and trial.status != "skipped" for trial in tried) else remedy
+
+
+def _spec_of(candidate: Candidate, best: Recipe) -> ComparisonSpec:
+    """Return the comparison of the kept recipe with the same recipe and a candidate's changes."""
+    after = merge_recipes(best, candidate.recipe)
+    warmup_steps = candidate.warmup_steps or 0
+    return ComparisonSpec(before=best, after=after, warmup_steps=warmup_steps, progress=candidate.progress)
+
+
+def _with_result(measured: Trial, checks: Sequence[Check], seconds: float) -> Trial:
+    """Return a trial with its checks: kept, or unsafe. A semantic change fails only by a check that vetoes."""
+    failed = [check for check in checks if not check.passed]
+    against = failed if measured.safety != "semantic" else [check for check in failed if check.vetoes]
+    if against:
+        return replace(measured, status="unsafe", reason=against[0].text, checks=checks, seconds=seconds)
+    return replace(measured, status="kept", checks=checks, seconds=seconds)
