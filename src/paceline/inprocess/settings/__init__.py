@@ -65,6 +65,6 @@ def patch(torch: Any) -> None:
     for variable, act in _SWITCHES.items():
         if os.environ.get(variable):
             act(torch, os.environ[variable])
-    for variable, name in ((WITNESS, "witness"), (CONDUCTOR, "conducted")):
+    for variable, name in ((WITNESS, "trial.checksums"), (CONDUCTOR, "trial.step_control")):
         if os.environ.get(variable):
             import_module(f"{__name__}.{name}").patch(torch, os.environ[variable])
