@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.train.unmodified import dependent, ordinary, touched
+from tests.train.unmodified import dependent, faults, ordinary, touched
 from tests.train.unmodified.test_unmodified import HERE, environment, paceline
 
 NEAR = 2e-5
@@ -82,6 +82,56 @@ def test_ordinary_programs_are_not_refused_and_train_as_on_one_process(ordinarie
 @pytest.mark.parametrize("name", touched.CASES)
 def test_weights_that_the_program_touches_itself_are_those_of_one_process(touches, name):
     check_equal(touches, name)
+
+
+LOSS, CALLS, DIFFERENT = "a loss", "the order of model calls and optimizer steps", "the ranks have different inputs"
+FAULTS = {  # reason of the refusal, where a program cannot train as on one process
+    **dict.fromkeys(["targets_of_the_process", "weighed_by_the_system"], LOSS),
+    "penalty_by_the_system": {"dp=2": LOSS, "shard=2": "split weights"},
+    **dict.fromkeys(["hard_rows_of_numpy", "hard_rows_of_a_bit_generator"], LOSS),
+    "noise_of_the_process": "an input of a model",
+    "rate_of_the_time": {"dp=2": "learning rate", "shard=2": "split weights"},
+    "rate_of_one_step": "learning rate",
+    **dict.fromkeys(["frozen_on_one_rank", "step_left_out_on_one_rank"], CALLS),
+    **dict.fromkeys(["buffer_of_one_rank", "dropout_rate_of_one_rank"], "a buffer or a setting of a model"),
+    "clipped_otherwise_on_one_rank": {"dp=2": "weight 0 of SGD", "shard=2": "split weights"},
+    "gradient_dropped_on_one_rank": {"dp=2": "weight 0 of SGD", "shard=2": "split weights"},
+    **dict.fromkeys(["order_of_objects", "order_of_unique_names"], DIFFERENT),
+    "samples_as_threads_load_them": "TensorDataset.tensors is not the same",
+    "samples_listed_outside_of_the_dataset": "Listed.order is not the same",
+    "a_list_with_one_tensor_for_each_sample": "it fails for a part of the batch",
+    "packed_sequences": "it fails for a part of the batch",
+    "averaged_weights_called_in_training": {"dp=2": "", "shard=2": "no optimizer has the weights"},
+    "backward_left_out_on_one_rank": "the ranks wait for each other without end (rank 0 at faults.py:",
+}
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def planted(request, tmp_path_factory):
+    """All faults on one process and on two ranks; the last one ends the program."""
+    folder, program = tmp_path_factory.mktemp("faults"), HERE / "faults.py"
+    named = {**environment(), "PYTHONHASHSEED": "0"}
+    line = [sys.executable, "-m", "paceline", "run", "-q", "--no-profile", "--layout", request.param, program]
+    one, several = (
+        subprocess.run(each, capture_output=True, text=True, timeout=300, env=named, cwd=folder)
+        for each in ([sys.executable, program], line)
+    )
+    assert several.returncode == 2, several.stderr[-4000:]
+    said = dict(each.split(": ", 1) for each in several.stderr.splitlines() if ": " in each)
+    found = {line.split()[0]: line.split()[1:] for line in several.stdout.splitlines()}
+    return request.param, results(one), found, said
+
+
+@pytest.mark.parametrize("name", faults.CASES)
+def test_planted_faults_are_refused_with_their_reason_or_change_nothing(planted, name):
+    layout, one, several, said = planted
+    why = FAULTS.get(name, "")
+    why = why[layout] if isinstance(why, dict) else why
+    if not why:
+        assert several[name][0] != "refused" and is_equal(one[name], several[name]), (several[name], one[name])
+        return
+    assert several.get(name, ["refused", "2"]) == ["refused", "2"]
+    assert f"--layout {layout}: " in said[name] and why in said[name], said[name]
 
 
 DRIFTS = {

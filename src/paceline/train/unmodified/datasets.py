@@ -1,6 +1,7 @@
 """Do all ranks read the same data? Each reads its part of the samples, so that others would not be noticed later.
 
-A digest of what a dataset holds in lists, dictionaries, arrays and tensors is compared once for each loader. Names of
+A digest of what a dataset holds in lists, dictionaries, arrays and tensors, and of those outside of it that its methods
+use, is compared once for each loader. Names of
 temporary folders may differ.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import types
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from paceline.train.unmodified.exchange import Exchange
@@ -64,7 +67,7 @@ class _Digests:
                 if self._is_object(each):
                     yield from self.of_parts(f"{name}[{place}]", each, depth + 1)
         elif self._is_object(value):
-            for key, each in list(vars(value).items()):
+            for key, each in [*vars(value).items(), *_referred(type(value))]:
                 yield from self.of_parts(f"{name}.{key}", each, depth + 1)
 
     def _is_container(self, value: Any) -> bool:
@@ -115,6 +118,19 @@ class _Digests:
             return _combined([shape, *(self._of(each, 1) for each in _some(list(value.flat)))])
         rows = value if value.ndim else value.reshape(1)
         return zlib.crc32(rows[:: max(1, value.nbytes // _MOST_BYTES)].tobytes(), shape)
+
+
+def _referred(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield variables outside of a class of the program that its methods use."""
+    for function in vars(kind).values() if is_own(kind) else ():
+        if not isinstance(function, types.FunctionType):
+            continue
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # a variable without a value
+                yield name, cell.cell_contents
+        for name in function.__code__.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
 
 
 def _is_array(value: Any) -> bool:

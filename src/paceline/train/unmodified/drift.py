@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from paceline.train.unmodified.account import KINDS
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
 
 _EVERY = 64
 _FIRST = 2  # steps of each optimizer
 _MOST_NEW = 64  # optimizers at a time
+_MOST_GONE = 16  # optimizers
+_OPERANDS = "a number or a tensor that the program computes with split weights"
 _WAIT_AT_END = timedelta(seconds=10)
 
 
@@ -54,11 +57,13 @@ class Drift:
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
-        self._steps = 0
+        self._steps = self._made = 0
         self._of_each: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._samples = 0
         self._sent: _Sent | None = None
         self._last: weakref.ref[Any] | None = None
+        self._gone: dict[int, tuple[int, int]] = {}  # ordinal of an optimizer that is gone -> of its weights
+        self._groups: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def patch(self) -> None:
         """Act after each step of an optimizer."""
@@ -74,9 +79,11 @@ class Drift:
         """Count a step, and compare where that is due."""
         if self._spread.off or not self._spread.calls:
             return
+        self._exchange.account.note_step(optimizer)
         self._steps += 1
         own = self._of_each[optimizer] = self._of_each.get(optimizer, 0) + 1
         self._last = weakref.ref(optimizer)
+        self._keep(optimizer)
         is_new = own <= _FIRST and len(self._of_each) <= _MOST_NEW
         if is_new or self._steps % _EVERY == 0:
             self.finish()
@@ -92,6 +99,43 @@ class Drift:
             if optimizer is not None:
                 self._send(optimizer)
                 self.finish(_WAIT_AT_END)
+            if self._of_each or self._gone:
+                self._compare_gone()
+
+    def _keep(self, optimizer: Any) -> None:
+        """Take a digest of an optimizer's weights when it is gone, as in a program whose training is a function."""
+        cell = self._groups.get(optimizer)
+        if cell is None:
+            cell = self._groups[optimizer] = []
+            ordinal = self._made = self._made + 1
+            weakref.finalize(optimizer, self._note_gone, ordinal, cell).atexit = False
+        cell[:] = optimizer.param_groups
+
+    def _note_gone(self, ordinal: int, groups: list[Any]) -> None:
+        weights = [weight for group in groups for weight in group["params"]]
+        whole = [weight for weight in weights if not hasattr(weight, "_local_tensor")]
+        found = [int(each) for digests in _digests(self._torch, whole) for each in digests]
+        changes = sum(weight._version for weight in weights)  # ranks may notice at other times that it is gone
+        self._gone[ordinal] = (changes, zlib.crc32(repr(found).encode()))
+        while len(self._gone) > _MOST_GONE:
+            del self._gone[min(self._gone)]
+
+    def _compare_gone(self) -> None:
+        """Compare weights of optimizers that are gone, and what the program has computed with split weights."""
+        gone = [self._gone.get(self._made - place, (-1, 0)) for place in range(_MOST_GONE)]
+        own = [self._made, self._steps, self._spread.operands, *self._exchange.account.digests()]
+        own += [number for pair in gone for number in pair]
+        work, every = self._exchange.gather_later(self._torch.tensor(own, dtype=self._torch.int64))
+        work.wait(_WAIT_AT_END)
+        names = ["the number of optimizers", "the number of optimizer steps", _OPERANDS, *KINDS]
+        first, *others = every.view(self._spread.ranks, -1).tolist()
+        for rank, row in enumerate(others, 1):
+            what = next((name for name, one, two in zip(names, row, first, strict=False) if one != two), "")
+            for place in range(len(names), len(row), 2):
+                if row[place] == first[place] and row[place + 1] != first[place + 1]:
+                    what = what or "a weight of an optimizer"
+            if what:
+                self._refuse(what, rank, 0)
 
     def finish(self, *wait: timedelta) -> None:
         """Compare digests that were sent."""
@@ -109,10 +153,14 @@ class Drift:
         place = int(differs.any(0).nonzero()[0])
         other = int(differs[:, place].nonzero()[0])
         first = other % self._spread.layout.shard if place >= every.shape[1] - sent.pieces else 0
+        self._refuse(sent.names()[place], other, first, sent.step)
+
+    def _refuse(self, what: str, rank: int, other: int, step: int | None = None) -> None:
+        self._spread.operands = 0
         self._spread.refuse(
-            f"after {sent.step} optimizer steps, {sent.names()[place]} is not the same on rank {other} as on rank "
-            f"{first}; the program uses something that differs between processes, such as unseeded random numbers, the "
-            "time, or settings from another program; make it the same on all ranks"
+            f"after {self._steps if step is None else step} optimizer steps, {what} is not the same on rank {rank} as "
+            f"on rank {other}; the program uses something that differs between processes, such as unseeded random "
+            "numbers, the time, or settings from another program; make it the same on all ranks"
         )
 
     def _send(self, optimizer: Any) -> None:
@@ -166,8 +214,7 @@ def _names(optimizer: Any, weights: Sequence[Any]) -> list[str]:
     for place, weight in enumerate(weights):
         shape = "x".join(map(str, weight.shape)) or "a number"
         by_device.setdefault(weight.device, []).append(f"weight {place} of {kind} ({shape})")
-    operands = "a number or a tensor that the program computes with split weights"
-    return ["the samples that were read", operands, *groups, *(name for names in by_device.values() for name in names)]
+    return ["the samples that were read", _OPERANDS, *groups, *(name for names in by_device.values() for name in names)]
 
 
 def _said(group: Any) -> str:

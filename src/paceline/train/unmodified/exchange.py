@@ -13,9 +13,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from paceline.train.unmodified import waiting
+from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
 from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
 from paceline.train.world import devices_differ
+
+_MOST_BYTES_WITH_TAG = 1 << 20
 
 
 class Exchange:
@@ -23,6 +27,8 @@ class Exchange:
 
     def __init__(self, spread: Spread) -> None:
         self.spread, self.torch, self.pid = spread, spread.torch, os.getpid()
+        self.account = Account(spread)
+        self.begun_count = 0  # of exchanges
         self.meeting = False
         self.groups: tuple[Any, ...] = ()  # of weights, of the model that is called
         self.begun: Callable[[tuple[Any, ...]], None] = lambda groups: None  # asked when a pass comes back to a call
@@ -33,6 +39,7 @@ class Exchange:
     def meet(self) -> Any:
         """Return torch's distributed, once the ranks have met."""
         distributed = self.torch.distributed
+        self.begun_count += 1
         if not distributed.is_initialized():
             spread, self.meeting = self.spread, True
             store = distributed.FileStore(os.path.join(spread.folder, "store"), spread.ranks)
@@ -44,6 +51,7 @@ class Exchange:
             hook = sys.excepthook  # torch puts one there that writes "[rank0]:" before each line of an error
             distributed.init_process_group(backend, store=store, rank=spread.rank, world_size=spread.ranks)
             sys.excepthook, self.meeting = hook, False
+            waiting.begin(spread, lambda: self.begun_count)
         return distributed
 
     def part(self) -> None:
@@ -52,8 +60,14 @@ class Exchange:
             with suppress(RuntimeError):
                 self.torch.distributed.destroy_process_group()
 
-    def all_rows(self, part: Any, parts: Sequence[int]) -> Any:
-        """Return the rows of all ranks, of this one's; `parts` says how many each has. Without gradients."""
+    def all_rows(self, part: Any, parts: Sequence[int], *, of_call: bool = False) -> Any:
+        """Return the rows of all ranks, without gradients.
+
+        Args:
+            part: The rows of this rank.
+            parts: How many rows each rank has.
+            of_call: The rows are the output of a call of a model, which must be the same call on all ranks.
+        """
         torch, distributed, most = self.torch, self.meet(), max(parts)
         own = part.detach().contiguous()
         row_bytes = own[:1].numel() * own.element_size()
@@ -61,15 +75,30 @@ class Exchange:
             return own.new_empty((sum(parts), *own.shape[1:]))
         flat = own.flatten().view(torch.uint8)
         padded = torch.cat([flat, flat.new_zeros((most - own.shape[0]) * row_bytes)]) if own.shape[0] < most else flat
-        found = flat.new_empty(len(parts) * most * row_bytes)
+        padded, head = self._with_tag(padded) if of_call else (padded, 0)
+        found = flat.new_empty(len(parts) * (head + most * row_bytes))
         gather = (
             getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
         )  # torch 2.13, before
         gather(found, padded)
+        if head:
+            pieces = found.view(len(parts), head + most * row_bytes)
+            self.account.check([[tag] for tag in tags_of(pieces)])
+            found = pieces[:, head:].flatten()
         if min(parts) < most:
             pieces = found.view(len(parts), most * row_bytes)
             found = torch.cat([pieces[rank, : size * row_bytes] for rank, size in enumerate(parts)])
         return found.view(own.dtype).view(sum(parts), *own.shape[1:])
+
+    def _with_tag(self, flat: Any) -> tuple[Any, int]:
+        """Put the digest of all calls before bytes to send. A large tensor's digest is sent by itself."""
+        if flat.device.type != "cpu":
+            return flat, 0
+        if flat.numel() <= _MOST_BYTES_WITH_TAG:
+            return with_tag(self.torch, flat, self.account.tag()), TAG_BYTES
+        own = self.torch.tensor([[self.account.tag()]], dtype=self.torch.int64)
+        self.account.check(self.all_rows(own, [1] * self.spread.ranks).tolist())
+        return flat, 0
 
     def objects(self, part: Any) -> list[Any]:
         """Return what each rank has, of this one's: anything that can be pickled."""
@@ -165,10 +194,11 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
         @staticmethod
         def forward(ctx: Any, part: Any, parts: tuple[int, ...]) -> Any:
             ctx.parts, ctx.groups = parts, exchange.groups
-            return exchange.all_rows(part, parts)
+            return exchange.all_rows(part, parts, of_call=not exchange.spread.backward)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
+            exchange.account.note_gradient(gradient)
             exchange.begun(ctx.groups)
             if exchange.torch.is_grad_enabled():
                 return functions["slice"].apply(gradient, ctx.parts) * spread.ranks, None
@@ -194,6 +224,7 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
+            exchange.account.note_gradient(gradient)
             exchange.begun(ctx.groups)
             given = functions["shared"].apply(gradient) if exchange.torch.is_grad_enabled() else gradient
             return given * ctx.share * spread.ranks, None

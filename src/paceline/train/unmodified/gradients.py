@@ -23,6 +23,8 @@ from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
 
 _BUCKET_BYTES = 25 << 20
+_FIRST_PASSES = 8
+_CHECKED_EVERY = 64  # passes on a GPU, where reading the account waits for the device
 _buckets: list[Any] = []
 _watched: IdentityMap[weakref.ref[_Group]] = IdentityMap()  # who is in a group keeps it
 
@@ -42,6 +44,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         if spread.on_trial:
             return original(*args, **kwargs)
         _check_split(spread, args)
+        exchange.account.note_losses(args[0] if args else ())
         spread.backward += 1
         try:
             result = original(*args, **kwargs)
@@ -51,7 +54,11 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         finally:
             spread.backward -= 1
         if not spread.backward and not spread.off:
-            buckets.finish()
+            try:
+                buckets.finish()
+            except BaseException:
+                buckets.forget()
+                raise
             shards.drop_unused(exchange)
             return _of_inputs(spread, exchange, args, kwargs, result)
         return result
@@ -199,6 +206,7 @@ class _Buckets:
         self._strays: dict[_Group, None] = {}  # weights that are used outside of calls in parts
         self._waiting: list[_Bucket] = []
         self._sent: list[tuple[_Bucket, Any, Any]] = []
+        self._passes = 0
 
     def begin(self, groups: Iterable[_Group]) -> None:
         """Take note that the pass has come to a call of a model; it does on all ranks in the same order."""
@@ -218,7 +226,7 @@ class _Buckets:
         if group not in self._active:
             self._strays[group] = None
         if self._spread.backward == 1:  # else more may be added to it
-            while self._waiting and self._waiting[0].is_full:
+            while len(self._waiting) > 1 and self._waiting[0].is_full:  # the last one takes the account with it
                 self._send(self._waiting.pop(0))
 
     def finish(self) -> None:
@@ -226,11 +234,13 @@ class _Buckets:
         self._spread.calls += bool(self._active)
         self.begin(self._strays)
         while self._waiting:
-            self._send(self._waiting.pop(0))
+            self._send(self._waiting.pop(0), with_account=not self._waiting)
         unused: set[int] = set()
         with self._torch.no_grad():
-            for bucket, flat, work in self._sent:
+            for place, (bucket, flat, work) in enumerate(self._sent):
                 work.wait()
+                if place == len(self._sent) - 1:
+                    flat = self._without_account(flat)
                 unused |= self._take(bucket, flat.div_(self._spread.ranks))
         for group in self._active:
             if not group.is_known:
@@ -261,7 +271,20 @@ class _Buckets:
         for kept in (self._active, self._strays, self._waiting, self._sent):
             kept.clear()
 
-    def _send(self, bucket: _Bucket) -> None:
+    def _without_account(self, flat: Any) -> Any:
+        """Compare what the ranks have done, which is behind the gradients of the last bucket."""
+        self._passes += 1
+        account, ranks = self._exchange.account, self._spread.ranks
+        every = flat[-ranks * account.length :]
+        if flat.device.type == "cpu" or self._passes <= _FIRST_PASSES or self._passes % _CHECKED_EVERY == 0:
+            account.check(every.view(ranks, -1).tolist())
+        return flat[: -ranks * account.length]
+
+    def _send(self, bucket: _Bucket, *, with_account: bool = False) -> None:
         with self._torch.no_grad():
             flat = bucket.flat(self._torch)
+            if with_account:
+                account = flat.new_zeros(self._spread.ranks, self._exchange.account.length)
+                account[self._spread.rank] = flat.new_tensor(self._exchange.account.numbers())
+                flat = self._torch.cat([flat, account.flatten()])
         self._sent.append((bucket, flat, self._exchange.add_up_later(flat)))

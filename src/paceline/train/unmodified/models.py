@@ -22,7 +22,7 @@ from paceline.train.unmodified.later import resolved
 from paceline.train.unmodified.rows import sizes
 from paceline.train.unmodified.state import Spread
 
-_LOOKS = 8  # first calls, in which ranks see whether they were given the same; then every so many
+_LOOKS = 8  # first calls of each model, in which ranks see whether they were given the same; then every so many
 _LOOK_EVERY = 64
 _COMPARED_EVERY = 500  # calls of one kind, after the first two
 _MOST_NUMBERS = 8  # that a model is given as arguments and is compared with at once
@@ -84,7 +84,7 @@ class _Calls:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
         self._streams = draws.Streams(spread)
         self._ways: WeakKeyDictionary[Any, _Ways] = WeakKeyDictionary()
-        self._calls = 0
+        self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def call(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         """Call a model; each rank with its rows."""
@@ -96,7 +96,7 @@ class _Calls:
             self._begin_training(module, rows)
         if rows is None or rows < self._spread.ranks:
             return self._whole(forward, args, kwargs)
-        self._see_that_ranks_agree(leaves)
+        self._see_that_ranks_agree(module, leaves)
         if shards.is_part(module) and not shards.is_split(module):
             return self._whole(forward, args, kwargs)  # a part of a split model that the program calls itself
         if _is_lazy(self._torch, module):
@@ -112,7 +112,9 @@ class _Calls:
             self._exchange.groups = gradients.watch(self._spread, module)
         if not way.splits or weighs_nothing(called, way):
             return self._whole(forward, args, kwargs)
+        self._exchange.account.note_state(module, draws=way.draws)
         self._spread.calls += trains
+        self._exchange.account.note_call(module, called.leaves)
         return self._in_parts(replace(called, is_cut=way.is_cut), way)
 
     def _look(self, called: Call, trains: bool, before: Way | None) -> Way:
@@ -186,9 +188,13 @@ class _Calls:
                 rows = self._exchange.all_rows(own, sizes(called.rows, self._spread.ranks))
                 called.leaves[place].copy_(rows)
 
-    def _see_that_ranks_agree(self, leaves: Any) -> None:
-        self._calls += 1
-        if self._calls > _LOOKS and self._calls % _LOOK_EVERY:
+    def _is_due(self, module: Any) -> bool:
+        calls = self._calls.get(module, 0)
+        return calls <= _LOOKS or not calls % _LOOK_EVERY
+
+    def _see_that_ranks_agree(self, module: Any, leaves: Any) -> None:
+        self._calls[module] = self._calls.get(module, 0) + 1
+        if not self._is_due(module):
             return
         numbers = [digest(self._torch, leaf) for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if not self._exchange.agree([len(numbers), *numbers]):

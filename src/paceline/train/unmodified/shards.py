@@ -204,10 +204,14 @@ def drop_unused(exchange: Any) -> None:
     """After a backward pass, leave weights that no rank has used without a gradient, as one process does."""
     if not _groups:
         return
-    used = exchange.torch.zeros(sum(len(group.fsdp_params) for group in _groups), dtype=exchange.torch.int32)
+    account, ranks = exchange.account.digests(), exchange.spread.ranks
+    weights = sum(len(group.fsdp_params) for group in _groups)
+    used = exchange.torch.zeros(weights + ranks * len(account), dtype=exchange.torch.int64)
     for place, has in _used.items():
         used[place] = int(has)
+    used[weights:].view(ranks, -1)[exchange.spread.rank] = exchange.torch.tensor(account)
     exchange.sum_(used)
+    exchange.account.check(used[weights:].view(ranks, -1).tolist())
     for place, weight in _without:
         if not used[place] and id(weight) not in _by_program:
             weight.grad = None

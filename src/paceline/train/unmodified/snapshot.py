@@ -285,7 +285,7 @@ def _of_class(kind: type, contents: list[tuple[Any, Any]] | None) -> list[Place]
 
 
 def _of_function(name: str, function: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
-    if not _is_own_file(function.__code__.co_filename):
+    if not is_own_file(function.__code__.co_filename):
         return []
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     places = [Place(key, cell, key) for key, cell in cells]
@@ -327,7 +327,7 @@ def _is_node(torch: Any, value: Any) -> bool:
     if isinstance(value, torch.nn.Module | dict | list | tuple | deque | functools.partial | types.MethodType):
         return True
     if isinstance(value, types.FunctionType):
-        return _is_own_file(value.__code__.co_filename)
+        return is_own_file(value.__code__.co_filename)
     if isinstance(value, type):
         return is_own(value)
     if isinstance(value, torch.utils.data.Dataset | torch.utils.data.DataLoader | torch.optim.Optimizer):
@@ -342,10 +342,11 @@ def is_own(kind: type) -> bool:
     if kind.__module__ == "__main__":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and _is_own_file(file)
+    return file is not None and is_own_file(file)
 
 
 @functools.cache
-def _is_own_file(file: str) -> bool:
+def is_own_file(file: str) -> bool:
+    """Return whether a source file is the program's own: of no library, and not of Paceline."""
     ours = __file__.rpartition("/train/")[0]
     return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file
