@@ -62,6 +62,34 @@ def noise_in_a_replica():
     fit(0.1, 10, after)
 
 
+def bit_of_a_piece():
+    def after(model, optimizer, step):
+        if step == 3 and RANK == 1:  # once, as a fault of memory would
+            piece = model[2].weight._local_tensor.data.view(torch.int32)
+            piece[0, 0] ^= 1 << 20
+
+    fit(0.1, 10, after)
+
+
+def bit_of_a_gathered_weight():
+    """The rank 1 computes with another weight than the others."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    original = FSDPParamGroup.wait_for_unshard
+
+    def wait_for_unshard(self, *args, **kwargs):
+        found = original(self, *args, **kwargs)
+        if RANK == 1 and self.fsdp_params:
+            self.fsdp_params[0]._unsharded_param.data.view(torch.int32)[0, 0] ^= 1 << 12
+        return found
+
+    FSDPParamGroup.wait_for_unshard = wait_for_unshard
+    try:
+        fit(0.1, 4)
+    finally:
+        FSDPParamGroup.wait_for_unshard = original
+
+
 def other_momentum():
     fit(0.1, 1, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))
     fit(0.1, 70, lambda model, optimizer, step: optimizer.param_groups[0].update(momentum=0.5 * RANK))

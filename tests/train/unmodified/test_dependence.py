@@ -167,3 +167,11 @@ def test_replicas_of_pieces_of_weights_are_compared(tmp_path):
     done = paceline(tmp_path, *line)
     assert done.stdout == "noise_in_a_replica 2\n"
     assert "weight 0 of SGD (16x12) is not the same on rank 2 as on rank 0" in done.stderr, done.stderr
+
+
+def test_a_changed_bit_of_a_piece_or_of_a_gathered_weight_is_told(tmp_path):
+    names = ["bit_of_a_gathered_weight", "bit_of_a_piece"]
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", "shard=2", HERE / "drifts.py", *names, timeout_s=240)
+    assert (done.returncode, done.stdout) == (2, "bit_of_a_gathered_weight 2\n"), done.stderr
+    assert "that rank 1 has gathered is not made of the pieces of all ranks" in done.stderr
+    assert "a weight (3, 16) has changed on rank 1 between two optimizer steps" in done.stderr

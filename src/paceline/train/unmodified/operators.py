@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paceline.train.unmodified.call import digest
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, memory_of
 
 _VIEWS = (
     *("__getitem__", "select", "narrow", "split", "chunk", "unbind", "view", "view_as", "reshape", "reshape_as"),
@@ -133,6 +133,8 @@ class _Operators:
         given = list(_tensors(self._torch, (args, kwargs)))
         self._note(name, given, args, kwargs)
         split = [each for each in given if isinstance(each, self._kind)]
+        if name.endswith("_") or name.startswith("__i") or name in _ALWAYS_WHOLE or "out" in kwargs:
+            self._note_written((args[:1], kwargs.get("out")))
         if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
             return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
         plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs or _is_of_init(function)
@@ -143,6 +145,12 @@ class _Operators:
             except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
                 pass  # torch cannot apply it to pieces, or the program is wrong: then it fails as it should below
         return self._on_whole(function, args, kwargs)
+
+    def _note_written(self, value: Any) -> None:
+        """Note the memory of split tensors that an operator, or this module, changes."""
+        for each in _leaves(value):
+            if isinstance(each, self._kind):
+                self._spread.note_write(memory_of(each))
 
     def _note(self, name: str, given: Sequence[Any], args: Any, kwargs: Any) -> None:
         """Add what meets split tensors to a digest, which ranks compare: each changes its own piece by it."""
@@ -183,6 +191,7 @@ class _Operators:
                     "a value computed from split weights is changed in place, which torch cannot do piece by piece; "
                     "compute a new one, or use dp in place of shard"
                 )
+            self._note_written(split)
             split._local_tensor.data.copy_(_piece(self._kind, split, value.detach()))
 
     def _view(self, function: Callable[[Any], Any], name: str, args: Any) -> Any:
@@ -243,6 +252,7 @@ class _Operators:
             )
         same = isinstance(value, self._kind) and value.placements == target.placements and not _origin(value)
         local = value._local_tensor if same else _piece(self._kind, target, self.gathered(value))
+        self._note_written(target)
         target._local_tensor.data.copy_(local.detach())
 
     def gathered(self, value: Any) -> Any:

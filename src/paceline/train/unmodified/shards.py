@@ -7,7 +7,7 @@ state. What the program saves is whole, under the names it knows, and what it lo
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -22,6 +22,7 @@ _optimizers: WeakSet[Any] = WeakSet()
 _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
 _parts: WeakSet[Any] = WeakSet()  # modules in models that are split
+_watch: list[Callable[[Any, int], None]] = []
 _groups: list[Any] = []  # FSDP2's, in one order on all ranks
 _used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
 _without: list[tuple[int, Any]] = []  # weights that had no gradient before this pass
@@ -35,8 +36,14 @@ def now(tensor: Any) -> Any:
     return tensor if found is None else found
 
 
-def patch(spread: Spread) -> None:
-    """Keep account of optimizers, where models are to be split."""
+def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
+    """Keep account of optimizers, where models are to be split.
+
+    Args:
+        spread: This rank.
+        watch: Is given each of FSDP2's groups, and the place of its first weight.
+    """
+    _watch[:] = [watch]
     if spread.layout.shard == 1:
         return
     optimizer = spread.torch.optim.Optimizer
@@ -177,6 +184,7 @@ def _note_used(module: Any) -> None:
     for part in module.modules():
         for group in part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ():
             _note_used_of(group, sum(len(each.fsdp_params) for each in _groups))
+            _watch[0](group, sum(len(each.fsdp_params) for each in _groups))
             _groups.append(group)
 
 

@@ -16,6 +16,7 @@ from paceline.inprocess import import_hook
 from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, norms, shards
 from paceline.train.unmodified.drift import Drift
 from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.pieces import Pieces
 from paceline.train.unmodified.state import Refusal, Spread
 
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "Socket closed", "NCCL", "gloo")
@@ -38,7 +39,9 @@ def begin(torch: Any, place: Any) -> None:
     drift = Drift(spread, exchange)
     drift.patch()
     loaders.patch(spread, exchange, drift.note_samples)
-    shards.patch(spread)
+    pieces = Pieces(spread, exchange)
+    pieces.patch()
+    shards.patch(spread, pieces.watch)
     models.patch(spread, exchange)
     frameworks.patch(spread)
     listings.leave_samples(lambda: spread.reading)

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from paceline.train.layout import Layout, parse
 
+_MOST_WRITTEN = 1 << 16  # places in memory
+
 
 class Refusal(SystemExit):
     """The program cannot be spread; the exit code is 2."""
@@ -45,6 +47,8 @@ class Spread:
         self.loss_only = False  # of what a model returns, nothing but the loss is used
         self.on_trial = 0  # calls of a model are made to be compared
         self.calls = 0  # of models that train, in parts
+        self.writes = 0  # of the program's operators to split tensors
+        self.written: dict[int, int] = {}  # memory of a piece -> number of the last write to it
         self.operands = 0  # a digest of all that the program has computed with split weights
         self._pid = os.getpid()
 
@@ -71,6 +75,14 @@ class Spread:
         """Whether what a module sees now is a part of the rows: also where backward computes a block again."""
         return self.split or (self.backward > 0 and self.last_split)
 
+    def note_write(self, memory: int) -> None:
+        """Note that an operator of the program changes the piece of a split tensor that lies there."""
+        self.writes += 1
+        self.written.pop(memory, None)
+        self.written[memory] = self.writes
+        if len(self.written) > _MOST_WRITTEN:
+            del self.written[next(iter(self.written))]
+
     def trial_over(self) -> None:
         """Note the end of calls that are made to be compared."""
         self.on_trial -= 1
@@ -80,8 +92,12 @@ class Spread:
         if self.leads:
             note(what)
 
-    def refuse(self, why: str) -> NoReturn:
+    def refuse(self, why: str, *, alone: bool = False) -> NoReturn:
         """End the program before it trains wrongly.
+
+        Args:
+            why: The reason.
+            alone: Other ranks do not refuse at this point, so that the process has to end at once.
 
         Raises:
             Refusal: Always.
@@ -89,7 +105,7 @@ class Spread:
         self.refused = True
         sys.stdout.flush()
         os.write(2, f"paceline: --layout {self.layout}: {why}\n".encode())
-        if threading.current_thread() is not threading.main_thread():
+        if alone or threading.current_thread() is not threading.main_thread():
             os._exit(Refusal().code)  # else only the thread would end
         raise Refusal
 
@@ -100,3 +116,8 @@ def note(what: str) -> None:
 
     with open(os.path.join(os.environ.get("PACELINE_WATCH_DIR", "."), NOTES), "a", encoding="utf-8") as file:
         file.write(json.dumps(what) + "\n")
+
+
+def memory_of(value: Any) -> int:
+    """Return the address of the memory in which this rank's piece of a split tensor lies."""
+    return int(value._local_tensor.untyped_storage().data_ptr())
