@@ -66,14 +66,17 @@ class Account:
         buffers, parts = list(module.buffers()), list(module.modules())
         self._calls += 1
         settings = vars(parts[self._calls % len(parts)]).items()
-        self._add(3, repr(sorted((name, _plain(value)) for name, value in settings if _is_plain(value))).encode())
+        plain = {name: value for name, value in settings if isinstance(value, bool | int | float | str)}
+        rounded = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in plain.items()}
+        self._add(3, repr(sorted(rounded.items())).encode())
         if buffers and not draws:
             self._add_tensor(3, buffers[self._calls % len(buffers)])
 
     def note_step(self, optimizer: Any) -> None:
         """Add a step of an optimizer."""
+        cpu = self._torch.device("cpu")
         rates = [group.get("lr") for group in optimizer.param_groups]
-        plain = [float(rate) for rate in rates if isinstance(rate, int | float) or _is_on_cpu(rate)]
+        plain = [float(rate) for rate in rates if getattr(rate, "device", cpu) == cpu and rate is not None]
         self._add(0, repr((self.ordinal(optimizer), plain)).encode())
 
     def note_gradient(self, gradient: Any) -> None:
@@ -153,16 +156,3 @@ def tags_of(pieces: Any) -> list[int]:
 
 
 TAG_BYTES = 8
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting; of a computed number, the digits that are the same on all ranks."""
-    return f"{value:.3g}" if isinstance(value, float) else value
-
-
-def _is_on_cpu(rate: Any) -> bool:
-    return hasattr(rate, "device") and rate.device.type == "cpu"

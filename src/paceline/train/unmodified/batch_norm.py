@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from paceline.train.batch_norm import normalised, scaled
+from paceline.train.unmodified import shards
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
 
@@ -47,3 +48,23 @@ def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, flo
     given = {"training": False, "momentum": 0.1, "eps": 1e-5}
     given |= dict(zip(given, others, strict=False)) | named
     return bool(given["training"]), float(given["momentum"]), float(given["eps"])
+
+
+def patch_norms(spread: Spread) -> None:
+    """Give clipping the weights that are trained, and return norms as one process would."""
+    owner = spread.torch.nn.utils.clip_grad
+    for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
+        if hasattr(owner, name):
+            replaced = _replaced(getattr(owner, name))
+            setattr(owner, name, replaced)
+            setattr(spread.torch.nn.utils, name, replaced)
+
+
+def _replaced(original: Any) -> Any:
+    @functools.wraps(original)
+    def clip(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
+        found = original([shards.now(each) for each in given], *args, **kwargs)
+        return found.full_tensor() if hasattr(found, "full_tensor") else found
+
+    return clip

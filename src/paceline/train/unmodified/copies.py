@@ -24,7 +24,7 @@ def patch(spread: Spread) -> None:
     """Trace whole copies of split models, and count optimizer steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(lambda *given: _count())
+    register_optimizer_step_post_hook(lambda *given: _steps.__setitem__(0, _steps[0] + 1))
     _patch_tracing(spread, spread.torch.jit, "trace", "script")
     for name, function in (("torch.export", "export"), ("torch.onnx", "export")):
         import_hook.install({name: functools.partial(_patch_tracing_of, spread, function)})
@@ -59,10 +59,6 @@ def check_current(spread: Spread, module: Any) -> None:
             "a traced model is called after its model was trained further; it has the weights of when it was traced. "
             "Trace it again, or use dp in place of shard"
         )
-
-
-def _count() -> None:
-    _steps[0] += 1
 
 
 def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:

@@ -122,9 +122,8 @@ class _Digests:
 
 def _referred(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield variables outside of a class of the program that its methods use."""
-    for function in vars(kind).values() if is_own(kind) else ():
-        if not isinstance(function, types.FunctionType):
-            continue
+    methods = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)] if is_own(kind) else []
+    for function in methods:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # a variable without a value
                 yield name, cell.cell_contents

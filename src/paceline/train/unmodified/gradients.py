@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paceline.inprocess.identity import IdentityMap
-from paceline.train.unmodified import hooks, shards
+from paceline.train.unmodified import shards
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, check_hooks
 
 _BUCKET_BYTES = 25 << 20
 _FIRST_PASSES = 8
@@ -119,7 +119,7 @@ def check(spread: Spread, module: Any) -> None:
                 "are used before ranks have exchanged them; write the loop with paceline.train"
             )
         if weight.requires_grad:
-            hooks.check(spread, weight)
+            check_hooks(spread, weight)
 
 
 def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, result: Any) -> Any:
@@ -221,7 +221,7 @@ class _Buckets:
             return
         if weight.grad.layout is not self._torch.strided:
             self._spread.refuse("a gradient is sparse (Embedding(sparse=True)); leave sparse=True out")
-        hooks.check(self._spread, weight)
+        check_hooks(self._spread, weight)
         group.add(weight)
         if group not in self._active:
             self._strays[group] = None

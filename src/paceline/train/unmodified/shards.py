@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
-from paceline.train.unmodified import copies, hooks, operators
+from paceline.train.unmodified import copies, operators
 from paceline.train.unmodified.operators import whole
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, check_hooks
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
 _optimizers: WeakSet[Any] = WeakSet()
@@ -79,7 +79,7 @@ def is_part(module: Any) -> bool:
 def check_parts(spread: Spread, module: Any) -> None:
     """Refuse weights that a model has got after it was split, and hooks on those that it has."""
     for weight in module.parameters():
-        hooks.check(spread, weight)
+        check_hooks(spread, weight)
     for part in module.modules():
         if part not in _parts and next(part.parameters(recurse=False), None) is not None:
             spread.refuse(
@@ -99,7 +99,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     _models.add(module)
     _check_optimizers(spread, module, having)
     for weight in module.parameters():
-        hooks.check(spread, weight)
+        check_hooks(spread, weight)
     before = dict(module.named_parameters(remove_duplicate=False))
     trained_names = {name for name, weight in module.named_parameters() if weight.requires_grad}
     try:

@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Any
 
 from paceline.inprocess import import_hook
-from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, norms, shards
-from paceline.train.unmodified.drift import Drift
+from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, shards
+from paceline.train.unmodified.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.pieces import Pieces
 from paceline.train.unmodified.state import Refusal, Spread
 
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "Socket closed", "NCCL", "gloo")
@@ -35,7 +34,7 @@ def begin(torch: Any, place: Any) -> None:
     _hide_our_group(spread)
     gradients.patch(spread, exchange)
     batch_norm.patch(spread, exchange)
-    norms.patch(spread)
+    batch_norm.patch_norms(spread)
     drift = Drift(spread, exchange)
     drift.patch()
     loaders.patch(spread, exchange, drift.note_samples)

@@ -121,3 +121,12 @@ def note(what: str) -> None:
 def memory_of(value: Any) -> int:
     """Return the address of the memory in which this rank's piece of a split tensor lies."""
     return int(value._local_tensor.untyped_storage().data_ptr())
+
+
+def check_hooks(spread: Spread, weight: Any) -> None:
+    """Refuse a hook on a weight."""
+    if weight._backward_hooks:
+        spread.refuse(
+            "a hook on a weight (register_hook) would get the gradient of one rank only; change gradients between "
+            "backward() and the optimizer step, for example with torch.nn.utils.clip_grad_value_"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.train.unmodified.waiting import Wait, verdict
+from paceline.train.unmodified.exchange import Wait, verdict
 
 NOW_S = 1000.0
 HERE, THERE = ("train.py:8", "train.py:30"), ("train.py:12", "train.py:30")
