@@ -50,7 +50,7 @@ def test_two_trials_of_a_program_that_names_its_port(launcher, tmp_path):
     with one, other:
         one.begin()
         other.begin()
-        assert one.play(3, 60.0).steps == other.play(3, 60.0).steps == 3
+        assert one.run_steps(3, 60.0).steps == other.run_steps(3, 60.0).steps == 3
 
 
 def test_all_processes_of_a_trial_are_told_the_same_port(tmp_path):

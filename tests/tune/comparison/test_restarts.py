@@ -63,7 +63,7 @@ def on_a_card(tmp_path, monkeypatch):
         monkeypatch.setattr(found, "start", lambda recipe, environment=None: Process(card, recipe, tmp_path))
         monkeypatch.setattr("paceline.tune.search.runner.unapplied_settings", lambda recipe, folder: {})
         found.step_s, found.start_s = 0.04, 3.0
-        found._find_room([GpuMemory(uuid="a", free_bytes=(1 - used) * 80e9, total_bytes=80e9)])
+        found._set_copies([GpuMemory(uuid="a", free_bytes=(1 - used) * 80e9, total_bytes=80e9)])
         return found, card
 
     return made
@@ -96,12 +96,12 @@ def test_without_room_each_block_has_a_process_of_its_own(on_a_card):
 def test_a_second_process_that_finds_no_memory_is_started_after_the_first(on_a_card):
     runner, card = on_a_card(1, used=0.3)  # the driver says that there is room
     assert race_of(runner).verdict == "win"
-    assert (runner._at_a_time, runner._proofs.at_a_time, card.processes) == (1, 1, [])
+    assert (runner._at_a_time, runner._equivalence.at_a_time, card.processes) == (1, 1, [])
 
 
 def test_room_is_decided_by_what_one_process_uses(on_a_card):
     for used, at_a_time in ((0.1, 3), (0.4, 2), (0.6, 1)):
         runner, _ = on_a_card(1, used=used)
-        assert (runner._at_a_time, runner._proofs.at_a_time) == (at_a_time, min(2, at_a_time))
+        assert (runner._at_a_time, runner._equivalence.at_a_time) == (at_a_time, min(2, at_a_time))
     runner.measure_variation(0.04, None, waits=False)  # processes of the baseline are not compared
     assert runner.compared == 0
