@@ -19,7 +19,7 @@ PRELUDE = '''
 import gc, os, sys, time, types
 from paceline.inprocess.recorder import timed_functions
 from paceline.inprocess import gpu_detection
-presence.has_gpu = marks.has_gpu = lambda torch: True
+gpu_detection.has_gpu = timed_functions.has_gpu = lambda torch: True
 import torch
 torch.version.cuda = None  # the device is played: a torch built for a real one would try to record events on it
 from paceline.inprocess.recorder import tensors
@@ -133,8 +133,8 @@ def played_copy(self, *args, **kwargs):
 
 torch_to = torch.Tensor.to.__wrapped__
 torch.Tensor.to, cuda.Stream = played_copy, Stream
-marks._mark_copies(torch, "to")
-marks._mark_waits(torch)
+timed_functions._mark_copies(torch, "to")
+timed_functions._mark_waits(torch)
 
 
 def losses_on_device():
