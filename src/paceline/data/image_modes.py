@@ -122,6 +122,6 @@ def _header_by_pil(data: bytes | memoryview) -> ImageHeader:
 
 
 def _largest_of_ppm(head: bytes) -> int:
-    """Return the largest value of a binary PPM, the fourth word of its head; lines of comments begin with #."""
+    """Return the largest sample value of a binary PPM image: the fourth word of its header, without comment lines."""
     words = b" ".join(line.partition(b"#")[0] for line in head.split(b"\n")).split()
     return int(words[3]) if len(words) > 3 and words[3].isdigit() else 255

@@ -181,7 +181,7 @@ class Rest:
 def made_by_processes(
     dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: Clock, faults: Faults
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Yield what is consumed after each step, and its batch in a list of its own.
+    """Yield the position in the data after each step, together with a list that holds the batch of the step.
 
     Args:
         dataset: A map-style data set.

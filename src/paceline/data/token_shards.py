@@ -166,7 +166,7 @@ def _worked(
 
 
 def _tokens(some: Sequence[Text], tokenizer: Tokenizer) -> list[NDArray[Any]]:
-    """Return the tokens of each text, with the mark of its end."""
+    """Return the tokens of each text, followed by the end-of-text token."""
     made = []
     for one, ids in zip(some, tokenizer.ids([one.text for one in some]), strict=True):
         tokens = np.empty(len(ids) + one.ends, _dtype(tokenizer))

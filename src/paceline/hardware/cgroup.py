@@ -105,7 +105,7 @@ def _ancestry(mount: _Mount, path: str) -> list[str]:
 
 
 def _own_paths(files: HostFiles) -> dict[str, str]:
-    """Return our group's path by controller; under "" that of the v2 hierarchy."""
+    """Return the path of this process's cgroup by controller. The key "" is the v2 hierarchy."""
     paths = {}
     for line in (files.read("/proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")

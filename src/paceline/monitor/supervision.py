@@ -149,7 +149,10 @@ def startable(command: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def warden(launch: str | None) -> Iterator[Callable[[int], None]]:
-    """Have someone end what we started if we cannot. Yields what tells him of the program's process."""
+    """Start a process that ends the program if Paceline is killed.
+
+    Yields a function that tells it the program's process id.
+    """
     if launch is None:
         yield lambda _: None
         return

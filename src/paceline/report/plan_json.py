@@ -16,7 +16,7 @@ SCHEMA = "paceline.plan/1"
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Return what is told of one cluster."""
+    """Return the JSON object of one cluster."""
     return {
         **_head(),
         "model": asdict(advice.wish.model) | {"params": advice.wish.model.params},

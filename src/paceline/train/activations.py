@@ -78,7 +78,7 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def _named(how: str) -> Memory:
-    """Return what a word on the command line stands for."""
+    """Return the activation checkpointing that a word on the command line selects."""
     known = {"none": Memory(), "full": Memory(checkpoint_every=1), "selective": Memory(selective=True)}
     if how in known:
         return known[how]

@@ -49,7 +49,7 @@ class Precision:
 
     @staticmethod
     def named(name: str) -> Precision:
-        """Return what a name on the command line stands for.
+        """Return the precision that a name on the command line selects.
 
         Raises:
             UsageError: There is no such precision.

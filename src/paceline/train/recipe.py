@@ -75,7 +75,7 @@ _PARTS = {
 
 
 def of(given: Recipe | Mapping[str, Any] | argparse.Namespace | str | Path | None) -> Recipe:
-    """Return the recipe that something stands for: tables, flags, or a TOML file; None is one process in fp32.
+    """Return a recipe from tables, flags or a TOML file. None is one process in fp32.
 
     Raises:
         UsageError: Something in it is not allowed.
@@ -122,7 +122,7 @@ def made(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 
 def _part(part: type[Any], table: str, settings: Mapping[str, Any], where: str) -> Any:
-    """Make one part of its table."""
+    """Make one part of a recipe from its table."""
     known = [each.name for each in fields(part)]
     for key in settings:
         if key not in known:

@@ -196,7 +196,7 @@ def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:
 
 
 def leave() -> None:
-    """Leave the other ranks, once the threads of Gloo have let go of what they exchanged last.
+    """Leave the process group, after the threads of Gloo have released the tensors of the last exchange.
 
     DistributedDataParallel keeps these threads, and what a backward exchanged belongs to Python: where one of them lets
     go of it after the interpreter's end, the process aborts ("terminate called without an active exception"). Those
@@ -278,7 +278,7 @@ def draw_apart(world: World, seed: int | None = None) -> None:
 
 
 def draw_within(model: Any, world: World) -> None:
-    """Have a model's forward draw from the stream of its own, if the layout has one."""
+    """Make a model's forward pass draw from the random number generator of this rank, if the layout has one."""
     forward = model.forward
 
     def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -295,7 +295,7 @@ def text_of(state: Any) -> str | None:
 
 
 def state_of(text: str | None) -> Any:
-    """Return the state of random numbers that a text stands for."""
+    """Return the random number state that is encoded in a text."""
     import torch
 
     return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""`paceline data convert` into a store, which is a folder here that fsspec is asked for."""
+"""`paceline data convert` writes into a store; fsspec serves a local folder in its place."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def phases_of(tmp_path, rows):
 
 
 def one_in_four(number):
-    """The device spends 3, 6 and 1 ms; the host sees nearly all of it in the transfer, where it waits."""
+    """In every fourth step the device is timed (3, 6, 1 ms); in the others the host waits in the transfer."""
     if number % 4 == 0:
         return {"forward": 3, "backward": 6, "optimizer": 1, "flags": TIMED}
     return {"transfer": 9, "forward": 0.4, "backward": 0.4, "optimizer": 0.2, "flags": FLAG_FRESH}

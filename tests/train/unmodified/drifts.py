@@ -18,9 +18,19 @@ RANK = json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"]
 KEPT = []
 
 
-def fit(lr, steps=10, after=lambda model, optimizer, step: None):
+class WrongOnOneReplica(torch.optim.SGD):
+    """An update that is computed wrongly on one of two replicas, as by a fault of the device."""
+
+    def step(self, closure=None):
+        found = super().step(closure)
+        if RANK == 2:
+            self.param_groups[0]["params"][0]._local_tensor.data += 1e-3
+        return found
+
+
+def fit(lr, steps=10, after=lambda model, optimizer, step: None, rule=torch.optim.SGD):
     model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = rule(model.parameters(), lr=lr)
     for step in range(steps):
         place = step * 8 % 56
         loss = cross_entropy(model(X[place : place + 8]), Y[place : place + 8])
@@ -60,6 +70,10 @@ def noise_in_a_replica():
             model[0].weight._local_tensor.data += 1e-3  # as a fault of memory or of a link would
 
     fit(0.1, 10, after)
+
+
+def wrong_update_of_a_replica():
+    fit(0.1, 10, rule=WrongOnOneReplica)
 
 
 def bit_of_a_piece():

@@ -162,6 +162,13 @@ def test_what_ranks_compute_with_split_weights_is_compared(tmp_path):
     assert "computes with split weights is not the same on rank 1 as on rank 0" in done.stderr
 
 
+def test_replicas_of_pieces_of_weights_are_compared(tmp_path):
+    line = ["-q", "--no-profile", "--layout", "dp=2,shard=2", HERE / "drifts.py", "wrong_update_of_a_replica"]
+    done = paceline(tmp_path, *line)
+    assert done.stdout == "wrong_update_of_a_replica 2\n"
+    assert "(16x12) is not the same on rank 2 as on rank 0" in done.stderr, done.stderr
+
+
 def test_noise_in_a_replica_of_a_piece_is_told(tmp_path):
     line = ["-q", "--no-profile", "--layout", "dp=2,shard=2", HERE / "drifts.py", "noise_in_a_replica"]
     done = paceline(tmp_path, *line)

@@ -185,7 +185,7 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the status of HTTP that an error tells of; libraries keep it in different places."""
+    """Return the HTTP status of an error. Libraries store it in different attributes."""
     for name in ("status", "status_code", "code"):
         value = getattr(error, name, None)
         if isinstance(value, int) and 100 <= value < 600:

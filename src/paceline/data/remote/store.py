@@ -92,7 +92,7 @@ def _untie(system: Any) -> None:
 
 
 def _in_a_thread(call: Callable[[], bytes]) -> Future[bytes]:
-    """Make a call that cannot be ended in a thread of its own, which is left behind if nobody waits any more."""
+    """Make a call that cannot be cancelled in a thread. If the caller stops waiting, the thread goes on."""
     future: Future[bytes] = Future()
 
     def made() -> None:

@@ -34,7 +34,10 @@ def _silence(run: Run) -> str:
 
 
 def _memory(launch: Launch) -> str:
-    """Say what the kernel's count tells: that it killed somebody on this host, not whom."""
+    """Say that the kernel killed processes on this host because memory was full.
+
+    The kernel's counter does not say which.
+    """
     if not launch.oom_kills:
         return ""
     killed = "a process" if launch.oom_kills == 1 else f"{launch.oom_kills} processes"

@@ -40,7 +40,7 @@ def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interva
 
 
 def share_of_samples(share: float, count: int, total: int, fraction: float) -> Interval:
-    """Return the part of a share that some of its stack samples stand for (95% by Wilson's interval of proportions).
+    """Return the part of a share that some stack samples cover (95%, Wilson's interval of proportions).
 
     Args:
         share: The share of step time that all samples stand for.

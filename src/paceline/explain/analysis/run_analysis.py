@@ -94,7 +94,7 @@ class RunAnalysis:
 
     @property
     def first(self) -> RankAnalysis:
-        """The rank that stands for the run where one must."""
+        """The first rank. It represents the run where one rank is enough."""
         return self.ranks[0]
 
     @property

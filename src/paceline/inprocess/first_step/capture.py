@@ -337,7 +337,7 @@ def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def _state_bytes(torch: Any, optimizer: Any, dtype: Any) -> float:
-    """Return the bytes that an optimizer keeps for a weight: one of its class, on a small matrix, takes a step."""
+    """Return the bytes that an optimizer stores per weight, measured by a step on a small matrix."""
     weight = torch.nn.Parameter(torch.zeros(_TWIN, _TWIN, dtype=dtype))
     weight.grad = torch.ones_like(weight)
     taken = inspect.signature(type(optimizer).__init__).parameters

@@ -84,7 +84,7 @@ class Gate:
         self.copies: Any = None  # knows of copies to a GPU that overlap with computing (overlap.OverlappedCopies)
 
     def held(self) -> tuple[Any, ...]:
-        """Return all that the gate refers to."""
+        """Return all objects that the recorder refers to."""
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def silence(self) -> None:

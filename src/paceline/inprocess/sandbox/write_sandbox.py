@@ -261,7 +261,7 @@ def _patch_moving(overlay: Overlay) -> None:
 
 
 def born_s(path: str) -> float | None:
-    """Return the time at which a path was made, in seconds since 1970; of a link that of the link."""
+    """Return when a file was created, in seconds since 1970. Symbolic links are not followed."""
     if _statx is None:
         return None
     found = ctypes.create_string_buffer(_SIZE)

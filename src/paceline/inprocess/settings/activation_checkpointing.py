@@ -31,7 +31,7 @@ def every(torch: Any, count: int) -> None:
 
 
 def within(torch: Any, budget: float) -> None:
-    """Compute as many blocks again as it takes to keep no more than this share of what all of them keep."""
+    """Recompute as many blocks as needed, so that the rest keeps at most this share of the activation memory."""
     blocks = _Blocks(torch)
 
     def choose(module: Any, forward: Any, args: Any, kwargs: Any) -> Any:

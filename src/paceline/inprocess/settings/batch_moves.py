@@ -36,7 +36,7 @@ class AheadCopy(Protocol):
 
 
 class Handed:
-    """A batch that the program has, the moves that it made of its tensors, and what was copied of it ahead."""
+    """A batch of the program: which of its tensors the program moved to a device, and which were copied ahead."""
 
     def __init__(self, batch: Any) -> None:
         self.moves: dict[Path, list[Any]] = {}  # devices, in the order of the moves

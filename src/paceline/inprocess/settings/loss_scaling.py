@@ -24,7 +24,7 @@ _live: list[_Scaling] = []
 
 
 def patch(torch: Any) -> Callable[[Any], None]:
-    """Prepare to scale; begins when what is returned is told of a model that trains in fp16."""
+    """Prepare loss scaling. It begins when the returned function is called with a model that trains in fp16."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     scaling = _Scaling(torch)

@@ -92,7 +92,9 @@ def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> f
 
 
 def conv_parts(case: Case, k: Constants) -> dict[str, float]:
-    """Predict the memory by part in bytes; autocast keeps a 16-bit copy of the weights.
+    """Predict the bytes of weights, gradients, optimizer state, activations and workspace.
+
+    With autocast, the weights include their 16-bit copy.
 
     Raises:
         TypeError: The model is not a convolutional network.

@@ -127,7 +127,7 @@ def is_routed(name: str) -> bool:
 
 
 def width_of(sizes: Sequence[int], hidden: int) -> Width:
-    """Return the width of a feed-forward with matrices of these sizes."""
+    """Return the feed-forward width, from the numbers of weights of its matrices."""
     narrowest = min(sizes)
     return Width(ffn=max(1, narrowest // hidden), gated=round(sum(sizes) / narrowest) >= 3)
 
@@ -241,7 +241,7 @@ def _kv_heads(said: int | None, heads: int, share: float) -> int:
 
 
 def _width(dense: list[ModulePart], hidden: int) -> Width | None:
-    """Return the feed-forward width of dense blocks; the two matrices of a gate may be merged."""
+    """Return the feed-forward width of dense blocks. The two input matrices of a gated block may be one matrix."""
     forward = _matrices(dense[0])[1] if dense else []
     if not forward:
         return None

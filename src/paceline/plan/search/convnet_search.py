@@ -38,7 +38,7 @@ def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case
 
 
 def search_convnet(wish: Wish, model: ConvNet, fitted: Fitted) -> SearchResult:
-    """Search the micro-batches of a convolutional network, with one replica per GPU."""
+    """Search the micro-batch sizes of a convolutional network that each GPU holds a copy of."""
     cases = replica_cases(
         Case(
             model=model, layout=wish.layout or Layout(dp=wish.cluster.count), training=_loop(wish), cluster=wish.cluster

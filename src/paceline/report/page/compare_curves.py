@@ -32,7 +32,7 @@ class Curve:
     values: Sequence[float | None]
 
     def at(self, step: float) -> float | None:
-        """Return the value at a step, which is that of the last point at or before it; None past the end."""
+        """Return the value at a step: the value of the last point at or before the step; None after the last point."""
         place = bisect_right(self.steps, step) - 1
         return self.values[place] if place >= 0 and step <= self.steps[-1] else None
 

@@ -217,7 +217,7 @@ class Launchers:
 
 @dataclass(frozen=True, kw_only=True)
 class _GpuWork:
-    """The GPU work of one correlation id."""
+    """The GPU work that one launch caused. A launch and its GPU work have the same correlation id."""
 
     total_ns: int
     on_tensor_cores: bool

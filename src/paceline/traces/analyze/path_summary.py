@@ -27,7 +27,7 @@ from paceline.traces.read.event_classes import is_transfer
 
 @dataclass(frozen=True, kw_only=True)
 class StepPath:
-    """The part of the critical path in one marked step; the kinds add up to its length."""
+    """The critical path within one marked step. The times of the kinds of work add up to its length."""
 
     name: str
     length_ns: int

@@ -77,7 +77,7 @@ class RankTrace:
 
     @property
     def lasted_ns(self) -> int:
-        """Return the analyzed time: from the first GPU event to the last, or that of the host; 0 if unknown."""
+        """Return the time from the first to the last GPU event, or host event without a GPU; 0 if unknown."""
         return self.breakdown.span_ns or self.host_ns
 
 

@@ -91,7 +91,7 @@ class Replay:
         return WhatIfOutcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
 
     def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
-        """Replay GPU work in the order of its start, up to and including one piece."""
+        """Replay GPU work in the order of its start, up to a given operation."""
         for event in range(len(ends), last + 1):
             by_launch, by_stream, by_other = self._delays[event]
             start = launched[event] + by_launch

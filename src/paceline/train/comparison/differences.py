@@ -34,7 +34,7 @@ def scale_of(value: Any) -> float:
 
 
 def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> float:
-    """Return the largest difference of two tensors, as a multiple of what is allowed; infinite if one is no number.
+    """Return the largest difference of two tensors, as a multiple of the tolerance; infinite if a value is NaN.
 
     Args:
         own: Of the split model.

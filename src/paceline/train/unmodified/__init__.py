@@ -31,7 +31,7 @@ def command(layout: Layout, program: Sequence[str]) -> list[str]:
 
 
 def told(folder: Path) -> list[str]:
-    """Return what the ranks of a run have told of the layout, each thing once."""
+    """Return the notes of all ranks about the layout, without repetitions."""
     try:
         lines = (folder / NOTES).read_text(encoding="utf-8").splitlines()
     except OSError:

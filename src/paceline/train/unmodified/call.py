@@ -1,4 +1,4 @@
-"""One call of a model: which of its inputs have one entry for each row, and what other calls are like it."""
+"""One call of a model: which of its inputs have one entry per sample, and which other calls are like it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def rows_of(torch: Any, leaves: Sequence[Any]) -> int | None:
 
 
 def digest(torch: Any, tensor: Any) -> int:
-    """Return a number that tells tensors apart."""
+    """Return a number that identifies a tensor."""
     with torch.no_grad():
         return zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
 

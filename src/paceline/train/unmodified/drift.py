@@ -105,7 +105,7 @@ class Drift:
                 self.finish()
 
     def end(self) -> None:
-        """Compare once more at the end of the program, if the other ranks come to it soon."""
+        """Compare once more at the end of the program, if the other ranks reach their end soon."""
         optimizer = self._last() if self._last is not None else None
         with suppress(RuntimeError):  # of ranks that are gone, or late
             self.finish(_WAIT_AT_END)

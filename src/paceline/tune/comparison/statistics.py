@@ -114,7 +114,7 @@ def speed_up(
 
 
 def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float, float]:
-    """Return the bounds of the ratios r for which the mean of b - r c is at most so many of its deviations from zero.
+    """Return the interval of ratios r for which the mean of b - r c is within a number of standard errors of zero.
 
     Args:
         rounds: As `speed_up` takes them; deviations are from the mean of each round.

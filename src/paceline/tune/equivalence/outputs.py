@@ -1,4 +1,4 @@
-"""Comparison of what the first steps compute under the baseline and under a recipe.
+"""Compare the first training steps of the unchanged program with those under a recipe.
 
 `exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
 `resampled`: the same, with the random draws of samples fixed on both sides; and each worker draws its own numbers.
@@ -231,7 +231,7 @@ def _first_gradients(
 
 
 def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
-    """Return the norm of the difference of two gradients, relative to that of the first; None if none can be compared.
+    """Return the norm of the difference of two gradients, relative to the first one; None without gradients.
 
     A step is left out where a gradient is not finite: a loss scale was too large for it.
     """

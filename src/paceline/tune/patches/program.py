@@ -75,7 +75,7 @@ class ProgramFiles:
 
     @cached_property
     def calls(self) -> Mapping[str, Sequence[Located]]:
-        """All calls, by the last name of what is called."""
+        """All calls, by the last part of the called name."""
         found = defaultdict(list)
         for one in self.each(cst.Call):
             found[last_name(one.node.func)].append(one)  # type: ignore[attr-defined]

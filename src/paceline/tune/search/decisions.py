@@ -135,7 +135,7 @@ def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
 
 
 def is_refuted(comparison: ComparisonResult, gained: Interval | None) -> bool:
-    """Say whether a race speaks against what it was to confirm."""
+    """Say whether the last comparison contradicts the gain that it should confirm."""
     return comparison.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
 
 
@@ -168,7 +168,7 @@ class UndecidedChange:
 
 
 def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> Candidate | None:
-    """Return what undecided changes make together on top of what is kept; None where they are fewer than two.
+    """Return a candidate that combines the undecided changes with the kept ones; None if there are fewer than two.
 
     Of changes that exclude each other the one that was measured to gain most is taken.
 
@@ -212,7 +212,7 @@ def earlier_comparison(tried: Sequence[UndecidedChange], best: Recipe, recipe: R
 
 
 def best_unfinished(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> UndecidedChange | None:
-    """Return the change that gained most of those whose race may go on: what is kept is still what it ran against.
+    """Return the undecided change with the largest gain that was compared with the present baseline.
 
     Args:
         tried: In any order.

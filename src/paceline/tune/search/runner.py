@@ -106,7 +106,7 @@ class TrialRunner:
 
     @property
     def other_cores(self) -> float | None:
-        """Cores that other programs used on average, during races or, without a race, while the program was watched."""
+        """Cores that other programs used on average during comparisons, or else while watching."""
         found = self._other_cores or self._other_cores_watched
         return float(np.mean(found)) if found else None
 

@@ -26,7 +26,7 @@ class ProgramOver(TrialFailed):
 
 
 class ProgramFailed(TrialFailed):
-    """The program failed, by its own fault or by that of the change."""
+    """The program failed, because of an error of its own or because of the change."""
 
 
 class BaselineFailed(ProgramFailed, NotMeasured):

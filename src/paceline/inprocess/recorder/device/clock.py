@@ -165,7 +165,7 @@ class DeviceClock:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the device has come to all moments."""
+        """Whether the device has reached all recorded events."""
         return not self._waiting
 
     def _passed(self, event: Any) -> bool:

@@ -166,7 +166,7 @@ class PendingLoss:
 
 
 class Losses:
-    """Copies losses into pinned memory, in turn; the device fills a slot when it comes to it."""
+    """Copy losses into slots of pinned memory, in turn. The device fills a slot when it reaches the copy."""
 
     def __init__(self, events: EventSource, make_slots: Callable[[int], Any]) -> None:
         """Prepare.

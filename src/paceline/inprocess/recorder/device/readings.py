@@ -18,7 +18,7 @@ _FRESH_S = 0.015
 
 
 class CpuDevice:
-    """The CPU is the device: it has no memory of its own."""
+    """Readings if the CPU is the device, which has no memory of its own."""
 
     kind = "cpu"
 

@@ -24,7 +24,7 @@ _TUNE_S = 0.4
 
 
 class Timing:
-    """Times moments on a device and holds rows back until it has come to them."""
+    """Record events on a device, and hold rows back until the device has reached their events."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The DataLoader: the wait for batches, and the work of its workers."""
+"""Record how long training waits for batches of a DataLoader, and what its workers do."""

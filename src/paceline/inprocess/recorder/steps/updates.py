@@ -1,4 +1,4 @@
-"""Updates of parameters that no optimizer is seen to make, told from the version counters of the parameters.
+"""Detect parameter updates without an optimizer, by the version counters of the parameters.
 
 Every in-place change of a tensor raises its version (``Tensor._version``). Where an optimizer steps unseen, as a
 compiled one does, this is what tells an update from one more backward pass. Parameters are looked at only where an
