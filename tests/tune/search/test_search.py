@@ -60,11 +60,11 @@ def raced(gain: float, verdict: str, earlier: tuple[ComparisonRound, ...] = ()) 
 def search(tmp_path, monkeypatch):
     """Search for changes of a program with races that are played."""
 
-    def searched(program, compare):
+    def searched(program, compare, budget_s=600.0):
         (tmp_path / "train.py").write_text(program)
         monkeypatch.setattr(TrialRunner, "compare", compare)
         limits = tune.SearchLimits(
-            budget_s=60.0,
+            budget_s=budget_s,
             trials=30,
             allowed=("exact", "numeric"),
             goal="time",
@@ -119,7 +119,7 @@ def test_nothing_is_begun_when_what_was_kept_took_more_than_the_budget(search, m
     monkeypatch.setattr(tune.Search, "_left_s", lambda self: -10.0 if self._kept else 30.0)
     watched, watch = [], TrialRunner.watch
     monkeypatch.setattr(TrialRunner, "watch", lambda self, recipe: watched.append(recipe) or watch(self, recipe))
-    tuned = search(PROGRAM, lambda self, contest, until, earlier=(): raced(1.5, "win"))
+    tuned = search(PROGRAM, lambda self, contest, until, earlier=(): raced(1.5, "win"), budget_s=60.0)
     assert [trial.status for trial in tuned.trials if trial.status == "kept"] == ["kept"]
     assert tuned.stopped == "the time budget of 60 s is spent"
     assert (watched, tuned.after, tuned.speedup.value) == ([{}], None, 1.5)
