@@ -64,3 +64,49 @@ def test_a_fault_while_torch_is_imported(script, tmp_path):
     ]
     assert result.out.startswith("going")
     assert "no-steps" in result.err
+
+
+ALARMED = """
+import signal, torch
+from torch import nn
+from paceline.inprocess.recorder.probe_state import gate
+
+class TooLong(Exception): ...
+
+def handler(number, frame):
+    raise TooLong
+signal.signal(signal.SIGALRM, handler)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+data = torch.utils.data.TensorDataset(torch.ones(8, 4))
+
+def train():
+    for rows, in torch.utils.data.DataLoader(data, batch_size=4):
+        model(rows).sum().backward()
+        optimizer.step()
+
+train()
+noted, moments, caught = gate.put, [], []
+def put(moment):
+    moments.append(moment)
+    if len(moments) == at:
+        signal.raise_signal(signal.SIGALRM)
+    noted(moment)
+gate.put, at = put, 0
+train()
+for at in range(1, len(moments) + 1):
+    moments.clear()
+    try:
+        train()
+    except TooLong:
+        caught.append(at)
+    torch.set_grad_enabled(True)  # a signal inside `no_grad` leaves them off, watched or not
+print(at > 10, caught == list(range(1, at + 1)))
+"""
+
+
+def test_what_a_signal_handler_raises_inside_the_watcher_reaches_the_program(script, tmp_path):
+    """As from a program that ends what takes too long, or from a DataLoader whose worker has died."""
+    result = watched([script(ALARMED)], tmp_path, ["--no-profile"])
+    assert (result.code, result.out) == (0, "True True\n"), result.err
+    assert "watching stopped" not in result.err

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _undo: list[Callable[[], None]] = []
 _after_fault: list[Callable[[str], None]] = []
 _faulted = False
@@ -41,14 +42,19 @@ def faulted() -> bool:
 
 
 def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
-    """Switch watching off, once, with one line on stderr. Never raises.
+    """Switch watching off, once, with one line on stderr.
 
     Args:
         error: What happened.
         where: Which part of ours it happened in.
         in_folder: Whether the run's folder can be used, to warn once in a run and to write the reason down.
+
+    Raises:
+        BaseException: `error` itself, where a signal handler raised it: it belongs to the program.
     """
     global _faulted
+    if raised_by_signal_handler(error):
+        raise error
     if _faulted:
         return
     _faulted = True
@@ -61,6 +67,23 @@ def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
             continue
     if not in_folder or _first_to_tell():
         _warn(f"paceline: watching stopped ({where}: {reason}); the program goes on")
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Say whether a signal interrupted our code and the signal's handler raised this.
+
+    Python calls a handler with the frame that it interrupts: one function of the traceback has its caller's frame as
+    an argument. A DataLoader tells in this way that a worker died; programs end what takes too long in this way.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        interrupted, entry = entry.tb_frame, entry.tb_next
+        if entry.tb_frame.f_code.co_filename.startswith(_OURS):
+            continue
+        for value in entry.tb_frame.f_locals.values():
+            if value is interrupted or (type(value) is tuple and any(each is interrupted for each in value)):
+                return True
+    return False
 
 
 def tell_once(path: str) -> None:

@@ -10,6 +10,7 @@ from tests.train.unmodified import dependent, faults, ordinary, touched
 from tests.train.unmodified.test_unmodified import HERE, environment, paceline
 
 NEAR = 2e-5
+TOLD = "stderr"
 EXPECTED_EQUAL = {
     *("mean_loss_by_attribute", "features_by_attribute", "features_by_hook", "features_by_list"),
     *("state_in_evaluation", "bank_in_evaluation", "in_place_input"),
@@ -18,7 +19,7 @@ EXPECTED_EQUAL = {
 
 def results(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
     assert done.returncode == 0, done.stderr[-4000:]
-    return {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    return {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()} | {TOLD: done.stderr.splitlines()}
 
 
 def on_both(folder, program, layout, *names):
@@ -61,7 +62,7 @@ def check_equal(found, name: str) -> None:
     if layout == "shard=2" and name in REFUSED_OF_SHARD:
         assert several[name] == ["refused", "2"]
         return
-    assert several[name][0] not in ("refused", "failed"), several[name]
+    assert several[name][0] not in ("refused", "failed"), (several[name], several[TOLD])
     assert is_equal(one[name], several[name]), (one[name], several[name])
 
 

@@ -8,8 +8,11 @@ For each name one line: numbers, or the exit code of a refusal.
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import json
 import math
+import os
 import sys
 
 import torch
@@ -675,6 +678,23 @@ def other_format_later():
     found = fit(model)
     with torch.no_grad():
         return [*found, model.double()(X.double()).sum().item()]
+
+
+@case
+def many_models_one_after_the_other():
+    """As in cross-validation. Each rank collects its garbage at a time of its own."""
+    first, found = gc.get_threshold(), []
+    keeps = json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"] == 1
+    gc.set_threshold(0 if keeps else first[0])
+    for _ in range(70):
+        model = mlp()
+        model.itself = [model]
+        found += fit(model, steps=2)[-1:]
+        if not keeps:
+            del model
+            gc.collect()
+    gc.set_threshold(*first)
+    return found
 
 
 def main():

@@ -9,6 +9,7 @@ sample moves on with each call.
 
 from __future__ import annotations
 
+import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,7 @@ class Account:
         self._digests = [0] * len(KINDS)
         self._calls = 0
         self._known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # models and optimizers, in their order
+        self._numbers = itertools.count()  # the size of `_known` depends on when each rank collects its garbage
         self._first = 0  # element of a large tensor that is sampled next
 
     @property
@@ -126,7 +128,9 @@ class Account:
 
     def ordinal(self, thing: Any) -> int:
         """Return the number of a model or an optimizer, in the order in which they were first used."""
-        return self._known.setdefault(thing, len(self._known))
+        if thing not in self._known:
+            self._known[thing] = next(self._numbers)
+        return self._known[thing]
 
     def _add(self, kind: int, data: bytes) -> None:
         self._digests[kind] = zlib.crc32(data, self._digests[kind])

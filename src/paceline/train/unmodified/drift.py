@@ -29,7 +29,7 @@ from paceline.train.unmodified.state import Spread, memory_of
 
 _EVERY = 64
 _FIRST = 2  # steps of each optimizer
-_MOST_NEW = 64  # optimizers at a time
+_MOST_NEW = 64  # optimizers
 _MOST_GONE = 16  # optimizers
 _OPERANDS = "a number or a tensor that the program computes with split weights"
 _WAIT_AT_END = timedelta(seconds=10)
@@ -97,7 +97,7 @@ class Drift:
         own = self._of_each[optimizer] = self._of_each.get(optimizer, 0) + 1
         self._last = weakref.ref(optimizer)
         self._keep(optimizer)
-        is_new = own <= _FIRST and len(self._of_each) <= _MOST_NEW
+        is_new = own <= _FIRST and self._made <= _MOST_NEW
         if is_new or self._steps % _EVERY == 0:
             self.finish()
             self._send(optimizer)
