@@ -60,3 +60,5 @@ def test_runs_of_unlike_length_have_no_ratio_of_their_whole_time(tmp_path: Path)
 def test_a_run_that_is_all_steps_becomes_as_much_faster_as_they() -> None:
     one = WholeRun(run_id="x", wall_s=20.0, steps_s=20.0, steps=200)
     assert one.speedup_with(4.0) == pytest.approx(4.0)
+    assert one.speedup_with(4.0, 100) == pytest.approx(20 / 12.5)
+    assert one.speedup_with(4.0, 1000) == pytest.approx(1.0)  # over before the recipe is in force

@@ -108,6 +108,15 @@ def test_the_page_of_a_verdict_says_why_nothing_is_searched():
     assert after_run(found, LAUNCH).text.endswith("; tune can try none of its remedies")
 
 
+def test_of_a_program_that_only_computes_changes_of_the_computation_are_measured():
+    plain = diagnosis()
+    computes = replace(plain.findings[0], name="compute-bound", code="COMP001", remedies=[], gain=None)
+    found = after_run(replace(plain, verdict="compute-bound", findings=[computes]), LAUNCH)
+    assert found.command == "paceline tune --allow numeric 'my train.py' --lr 0.1"
+    failed = replace(plain, verdict="compute-bound", findings=[computes], exit_code=1)
+    assert not after_run(failed, LAUNCH).command.startswith("paceline tune")
+
+
 @pytest.mark.parametrize(
     "verdict, exit_code, ended, command, said",
     [

@@ -26,6 +26,7 @@ from tests.explain.gpu_run import gpu_run
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Finding
 from paceline.explain.rules import all_rules
+from paceline.explain.verdict import ordered
 from paceline.record.layout import FLAG_EPOCH, FLAG_FRESH, FLAG_PROFILED
 
 MIB = 2.0**20
@@ -216,6 +217,31 @@ def test_samples_that_wait_and_samples_that_burn_are_told_apart(tmp_path):
     assert all("num_workers" not in remedy.change for remedy in burns["DATA002"].remedies)
 
 
+def cached(tmp_path, *, second_epoch_ms: float | None = 1250, **changes) -> Finding:
+    """As `burn`: 25 ms a step, of which 15 are waiting, and the program computes for 8."""
+    notes = [{"kind": "epoch", "loader": 0, "time_ns": FIRST_NS, "base_seed": 1}]
+    if second_epoch_ms is not None:
+        notes.append({**notes[0], "time_ns": FIRST_NS + int(second_epoch_ms * 1e6)})
+    folder = RunFolder(tmp_path).rank(plain(100, wait=15), summary={"loaders": [loader()]}, notes=notes, cores=0.4)
+    for number in range(2):
+        folder.worker(number, {**meter(50, 0.040, 0.040), "draws_random": False, **changes}, base_seed=1)
+    return found(folder.gauges().facts())["DATA002"]
+
+
+def test_data002_expects_of_cached_samples_what_tune_expects(tmp_path):
+    """Without workers on all cores computing is faster too: more than the waiting can be gained."""
+    (finding,) = ordered([cached(tmp_path)], {"data_wait": 0.6, "forward": 0.4})
+    assert remedies(finding)[0] == "loader.cache"
+    assert finding.gain.basis == "model"
+    assert finding.gain.high > 1 / (1 - finding.time_share) > finding.gain.low > 1.2
+
+
+@pytest.mark.parametrize("changes", [{"second_epoch_ms": None}, {"draws_random": True}], ids=["one epoch", "draws"])
+def test_data002_expects_nothing_of_a_cache_for_samples_that_may_not_come_again(tmp_path, changes):
+    cache = next(r for r in cached(tmp_path, **changes).remedies if r.id == "loader.cache")
+    assert cache.gain.basis == "assumed"
+
+
 @pytest.mark.parametrize("cores, code", [(2.0, "DATA002"), (2.4, "DATA002"), (2.7, "DATA004"), (8.0, "DATA004")])
 def test_data002_becomes_data004_where_cores_are_free(tmp_path, cores, code):
     """40 ms of making and 10 of training in steps of 25: 2 cores; a fifth has to be free."""
@@ -295,6 +321,12 @@ def test_data006_takes_off_the_first_batch_which_has_to_be_made_anyway(tmp_path)
     finding = served(tmp_path / "slow", epochs(200), meter(60, 0.045, 0.045))["DATA006"]
     truth = 10 * 10.1 + 199.9, 10 * 10.1 + 45
     assert finding.gain.high == pytest.approx(truth[0] / truth[1], rel=0.03)
+
+
+@pytest.mark.parametrize("sampler, there", [("RandomSampler", True), ("SequentialSampler", False)])
+def test_data006_says_that_kept_workers_change_the_order_where_it_is_shuffled(tmp_path, sampler, there):
+    finding = served(tmp_path, epochs(200), meter(60, 0.045, 0.045), settings={"sampler": sampler})["DATA006"]
+    assert ("changes the shuffled order" in finding.remedies[0].change) == there
 
 
 def test_data006_is_not_said_of_workers_that_are_kept(tmp_path):

@@ -119,13 +119,25 @@ def test_the_speed_up_is_said_to_be_of_a_step_and_what_it_means_for_a_whole_run(
     run = WholeRun(run_id="20261124-train", wall_s=60.0, steps_s=45.0, steps=300)
     said = str(whole_line(tune_sample.tuned(whole_run=run)))
     assert said.startswith(
-        "whole run: about 3.00x, because in the last complete run (20261124-train) 75% of 60.0 s were steps"
+        "whole run: about 3.00x (95% CI 2.48–3.46, 12 pairs), because in the last complete run (20261124-train) 75% of "
+        "60.0 s were steps, and only steps become faster"
     )
-    assert tuned_json(tune_sample.tuned(whole_run=run), None)["whole_run"]["speedup"] == pytest.approx(3.0)
+    told = tuned_json(tune_sample.tuned(whole_run=run), None)["whole_run"]
+    assert told["speedup"] == pytest.approx(3.0)
+    assert told["speedup_low"] == pytest.approx(60 / (15 + 45 / 4.88))
+    assert told["speedup_high"] == pytest.approx(60 / (15 + 45 / 19.2))
+
+
+def test_steps_before_a_recipe_is_in_force_stay_as_slow_in_the_whole_run() -> None:
+    run = WholeRun(run_id="20261124-train", wall_s=60.0, steps_s=45.0, steps=300)
+    warmed = tune_sample.tuned(whole_run=run, warmup_steps=100)
+    assert tuned_json(warmed, None)["whole_run"]["speedup"] == pytest.approx(60 / (15 + 15 + 30 / 9))
+    assert "and only steps after the first 100 become faster" in str(whole_line(warmed))
 
 
 def test_larger_batches_are_not_said_to_make_a_step_faster() -> None:
     assert "per step over" not in printed("for_money", 200)
+    assert not tune_sample.for_money().is_per_step
     assert whole_line(tune_sample.for_money()) is None
 
 

@@ -284,7 +284,7 @@ def for_money() -> TuneResult:
     larger = trial(
         1,
         "batch.size",
-        {"batch": {"size": 128}},
+        {"loader": {"batch_size": 128}, "optimizer": {"lr_factor": 2.0}},
         safety="semantic",
         predicted=gain(1.3, 1.9),
         predicted_by_findings=gain(1.3, 1.9),

@@ -134,9 +134,15 @@ class WholeRun:
         """Seconds outside the steps: start-up before the first step, and what follows the last step."""
         return max(0.0, self.wall_s - self.steps_s)
 
-    def speedup_with(self, step_speedup: float) -> float:
-        """Return the speed-up of the whole run if a step becomes faster by this factor."""
-        return self.wall_s / (self.outside_s + self.steps_s / step_speedup)
+    def speedup_with(self, step_speedup: float, warmup_steps: int = 0) -> float:
+        """Return the speed-up of the whole run if all steps but the first ones become faster by this factor.
+
+        Args:
+            step_speedup: Time of a step before divided by the time after.
+            warmup_steps: Steps at the beginning that take as long as before.
+        """
+        slow_s = self.steps_s * min(1.0, warmup_steps / max(1, self.steps))
+        return self.wall_s / (self.outside_s + slow_s + (self.steps_s - slow_s) / step_speedup)
 
 
 def whole_run(run: Run) -> WholeRun | None:

@@ -15,6 +15,7 @@ from paceline.explain.model import Diagnosis, Finding, Remedy
 from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT, measured_first
 from paceline.record.run import Launch
 
+COMPUTE_BOUND = "compute-bound"
 _BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
 
 
@@ -46,8 +47,8 @@ def after_run(
     """Return the next step after a run.
 
     A run with a recipe is compared with the run before it. If no setting of the recipe had an effect, the program is
-    tuned. If ``paceline tune`` can try a remedy of the verdict, that is the next step. Otherwise it is the page of the
-    verdict. A run without a verdict is repeated, and the text says what has to change before.
+    tuned. If ``paceline tune`` can try a remedy of the verdict, that is the next step; where computing takes the time,
+    it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a verdict is repeated, and the text says what has to change before.
 
     Args:
         diagnosis: The run, explained.
@@ -60,6 +61,7 @@ def after_run(
         None if launch is None else _with_recipe(diagnosis, launch, before, recipe_in_force),
         None if launch is None or _failed(diagnosis) else _search(diagnosis, verdict, launch),
         None if launch is None else _corrected(diagnosis, launch),
+        None if launch is None or _failed(diagnosis) else _faster_computing(verdict, launch),
         None if verdict is None else _page(verdict, failed=_failed(diagnosis)),
         None if launch is None else _repeated(diagnosis, launch),
     ]
@@ -94,6 +96,14 @@ def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> Ne
     of_other = f"try the changes proposed for {found.name}{none}"
     text = "try the proposed changes and keep those that help" if found is verdict else of_other
     return NextStep(text=text, command=_tune(safety, launch))
+
+
+def _faster_computing(verdict: Finding | None, launch: Launch) -> NextStep | None:
+    """Return the command that measures changes of the computation, where computing is what takes the time."""
+    if verdict is None or verdict.name != COMPUTE_BOUND:
+        return None
+    text = "measure whether lower precision or compilation makes the computation faster"
+    return NextStep(text=text, command=_tune("numeric", launch))
 
 
 def _searched(diagnosis: Diagnosis, verdict: Finding | None) -> Finding | None:

@@ -57,6 +57,7 @@ _PHASES_OF = {
     "COMP008": ("optimizer",),
 }
 # Start-up is no part of a step; waiting for a core makes every phase longer, so its gain multiplies with the others.
+_MORE_THAN_ITS_PHASE = ("DATA002",)  # workers that use all cores slow computing down too
 _BESIDE_THE_BUDGET = ("RUN003", "HOST003")
 
 
@@ -127,8 +128,12 @@ def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> l
             found.append(finding)
             continue
         phases = _phases_of(finding.code)
-        left_share = within_a_step(sum(left[name] for name in phases))
-        found.append(_within_share_left(finding, left_share, next((takers[p] for p in phases if p in takers), None)))
+        if finding.code in _MORE_THAN_ITS_PHASE:
+            found.append(finding)
+        else:
+            left_share = within_a_step(sum(left[name] for name in phases))
+            taker = next((takers[p] for p in phases if p in takers), None)
+            found.append(_within_share_left(finding, left_share, taker))
         _take(left, phases, 1 - 1 / (finding.gain.high if found[-1].gain is None else found[-1].gain.high))
         takers |= {name: finding.code for name in phases if name not in takers}
     return [found[order.index(place)] for place in range(len(found))]

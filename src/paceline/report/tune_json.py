@@ -144,7 +144,15 @@ def _whole(tuned: TuneResult) -> Json | None:
     one = tuned.whole_run
     if one is None:
         return None
-    return {"run_id": one.run_id, "wall_s": one.wall_s, "steps_s": one.steps_s, "speedup": tuned.whole_speedup}
+    whole = tuned.whole_speedup
+    return {
+        "run_id": one.run_id,
+        "wall_s": one.wall_s,
+        "steps_s": one.steps_s,
+        "speedup": None if whole is None else _finite(whole.value),
+        "speedup_low": None if whole is None else _finite(whole.low),
+        "speedup_high": None if whole is None else _finite(whole.high),
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -159,10 +159,11 @@ def whole_line(tuned: TuneResult) -> str | None:
             "whole run: the speed-up is that of a step; the time before the first step and after the last step stays "
             "the same, and is not known because no complete `paceline run` of this program is recorded here"
         )
-    one = tuned.whole_run
+    one, whole = tuned.whole_run, tuned.whole_speedup
+    later = f"only steps after the first {tuned.warmup_steps}" if tuned.warmup_steps else "only steps"
     return (
-        f"whole run: about {units.factor(tuned.whole_speedup)}, because in the last complete run ({one.run_id}) "
-        f"{units.percent(one.steps_s / one.wall_s)} of {units.seconds(one.wall_s)} were steps, and only steps become "
+        f"whole run: about {speedup(whole)}, because in the last complete run ({one.run_id}) "
+        f"{units.percent(one.steps_s / one.wall_s)} of {units.seconds(one.wall_s)} were steps, and {later} become "
         f"faster"
     )
 

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from paceline.core.recipe import Recipe
 from paceline.core.remedies import Safety
 from paceline.explain import words
 from paceline.explain.analysis import mfu
-from paceline.explain.analysis.loader import training_loaders
+from paceline.explain.analysis.loader import steps_of_epoch
 from paceline.explain.analysis.loader_model import LoaderModel, loader_model_of, waiting_rank
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, analyze_run
 from paceline.explain.diagnose import diagnose
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
-from paceline.record.run import Run, column
+from paceline.record.run import Run
 from paceline.tune.comparison.model import Aim
 
 _BLOCKED = 0.2  # share of the time of making batches
@@ -105,17 +103,7 @@ class DiagnosisContext:
     @property
     def epoch_steps(self) -> int | None:
         """Optimizer steps of an epoch of the loader that trains; None where no second one was seen."""
-        record = self.facts.first.record
-        numbers = training_loaders(record)
-        begun = sorted(note["time_ns"] for note in record.noted("epoch") if note["loader"] in numbers)
-        if len(begun) < 2:
-            return None
-        per_step = self.facts.first.breakdown.step_s.value
-        ends = np.cumsum(column(record.steps, "wall_s"))
-        first_ns = record.meta.get("first_ns")
-        if first_ns is None or per_step <= 0:
-            return None
-        return max(1, int(np.searchsorted(ends, (begun[1] - first_ns) / 1e9)))
+        return steps_of_epoch(self.facts.first.record)
 
     @property
     def distributed(self) -> bool:

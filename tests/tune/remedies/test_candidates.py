@@ -173,7 +173,7 @@ def test_debug_settings_that_are_on_are_turned_off(tmp_path):
     debug = ["anomaly_detection", "launch_blocking", "deterministic_algorithms"]
     found = proposed(gpu_run(tmp_path, meta={"debug": debug}))
     assert found["debug.anomaly_detection=False"].safety == "exact"
-    assert found["debug.anomaly_detection=False"].predicted.high == 2.0
+    assert found["debug.anomaly_detection=False"].predicted.high == 6.6
     assert found["debug.launch_blocking=False"].safety == "exact"
     assert found["debug.deterministic_algorithms=False"].safety == "numeric"
     off = {"debug": {"anomaly_detection": False}}

@@ -16,7 +16,7 @@ from paceline.core.statistics import Interval
 from paceline.explain.analysis.breakdown import hot_functions, runnable_ratio
 from paceline.explain.model import HotFunction, LoaderBreakdown, WorkerRow
 from paceline.record.layout import BATCH_BOUNDS_S
-from paceline.record.run import JsonObject, Rank, Run, Worker
+from paceline.record.run import JsonObject, Rank, Run, Worker, column
 
 _START_S = 0.3  # that it may take to start some workers
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
@@ -96,6 +96,17 @@ def loaders_made(rank: Rank) -> int:
 
 def _key(loader: JsonObject) -> tuple[object, ...]:
     return tuple(loader.get(name) for name in _IDENTITY)
+
+
+def steps_of_epoch(rank: Rank) -> int | None:
+    """Return the optimizer steps of an epoch of the loader that trains; None where no second epoch was seen."""
+    numbers = training_loaders(rank)
+    begun = sorted(note["time_ns"] for note in rank.noted("epoch") if note["loader"] in numbers)
+    first_ns = rank.meta.get("first_ns")
+    if len(begun) < 2 or first_ns is None:
+        return None
+    ends = np.cumsum(column(rank.steps, "wall_s"))
+    return max(1, int(np.searchsorted(ends, (begun[1] - first_ns) / 1e9)))
 
 
 def loader_breakdown(run: Run, rank: Rank) -> LoaderBreakdown | None:

@@ -30,6 +30,7 @@ _IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a six
 _OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
 _START_S = (0.005, 0.04)  # seconds to start and to end a worker process; 40 ms were measured on a busy machine
 _BY_A_CORE = 0.5  # share of long waits that waiting for a CPU core may explain
+_WITHOUT_WORKERS = 5.0  # largest speed-up of computing without workers beside it
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
 _LEAST_POOL = 3  # threads of a pool that computes, beside the worker's main thread
 _PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
@@ -110,6 +111,17 @@ class LoaderModel:
             coordinated = max(coordinated, self._cpu_s * self.cores / self.free_cores)
         low = self.step_s / (coordinated + self.unexplained_s + slow)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
+
+    def gain_of_cached_samples(self) -> Gain:
+        """Speed-up of a step if samples come from memory, where only the work of the training process is left.
+
+        No workers are started. Computing that does not share cores and CPU caches with workers was up to five times as
+        fast (benchmarks/tune_programs/repeats.py).
+        """
+        own_cpu_s = max(0.0, self.other_cpu_s - self.restart_s)
+        left = max(own_cpu_s / self.cores / self.warmer, self.compute_s / _WITHOUT_WORKERS, 1e-9)
+        high = max(1.05, self.step_s / left)
+        return Gain(low=1 + 0.3 * (min(high, 1 / max(1 - self.wait_share, 0.01)) - 1), high=high)
 
 
 def loader_model_of(analysis: RunAnalysis, rank: RankAnalysis) -> LoaderModel:

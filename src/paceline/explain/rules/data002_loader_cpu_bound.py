@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.core import units
 from paceline.explain import words
 from paceline.explain.analysis.gains import at_most, twice_as_fast
+from paceline.explain.analysis.loader import steps_of_epoch
 from paceline.explain.analysis.loader_model import (
     WORTH,
     LoaderModel,
@@ -19,6 +20,7 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
+_MUCH = 0.2  # of step time that training waits for data
 PAGE = """
 ## What it means
 
@@ -38,7 +40,9 @@ least a quarter of the time.
 ## What helps
 
 - `loader.decode`: use a faster decoder, or decode images directly to a smaller size.
-- `loader.cache`: keep decoded samples in memory.
+- `loader.cache`: keep decoded samples in memory. The expected gain is modelled if training waits for data during
+  at least 20% of step time, a second epoch was seen, and loading a sample draws no random numbers. Without workers that
+  use all CPU cores, computing becomes faster too, so the gain may be larger than the waiting.
 - `loader.batch_transform`: apply transforms to whole batches, or apply them on the GPU.
 
 More CPU cores per GPU also help. More loader workers do *not* help.
@@ -58,13 +62,13 @@ def check(analysis: RunAnalysis) -> Finding | None:
     return Finding(
         code="DATA002",
         name="loader-cpu-bound",
-        severity="critical" if share >= 0.2 else "warning",
+        severity="critical" if share >= _MUCH else "warning",
         confidence="high" if analysis.host.samples >= 3 else "medium",
         time_share=share,
         gain=gain,
         ranks=[rank.record.rank],
         evidence=_evidence(rank, loader_model),
-        remedies=_remedies(rank, share),
+        remedies=_remedies(rank, loader_model),
         summary=f"{words.makers(rank.loader)} use all CPU cores, and training still waits {units.percent(share)} of "
         f"its time for data",
     )
@@ -82,7 +86,8 @@ def _applies(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderMode
     )
 
 
-def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
+def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
+    share = loader_model.steady_share
     function = rank.loader.hot[0].function if rank.loader and rank.loader.hot else "the slowest transform"
     return [
         Remedy(
@@ -95,7 +100,7 @@ def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
             id="loader.cache",
             safety="exact",
             change="keep decoded samples in memory, if they fit",
-            gain=at_most(share),
+            gain=loader_model.gain_of_cached_samples() if _repeats_samples(rank, share) else at_most(share),
         ),
         Remedy(
             id="loader.batch_transform",
@@ -104,6 +109,17 @@ def _remedies(rank: RankAnalysis, share: float) -> list[Remedy]:
             gain=at_most(share),
         ),
     ]
+
+
+def _repeats_samples(rank: RankAnalysis, share: float) -> bool:
+    """Say whether training waits for samples that are the same in each epoch, as far as that was seen."""
+    return (
+        share >= _MUCH
+        and rank.loader is not None
+        and rank.loader.draws_random is False
+        and not words.is_stream(rank.loader)
+        and steps_of_epoch(rank.record) is not None
+    )
 
 
 def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:

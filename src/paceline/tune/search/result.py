@@ -95,19 +95,23 @@ class TuneResult:
     batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at
     quality: Quality | None  # None: not asked for
     whole_run: WholeRun | None = None  # the last recorded run of the program; None: there is none that succeeded
+    warmup_steps: int = 0  # at the beginning of a run, before the best recipe is fully in force
     last_failure: str | None = None  # how the last recorded run of the program failed; None: it did not, or is none
 
     @property
     def is_per_step(self) -> bool:
         """Whether the speed-up is that of a step; larger batches are compared by the time to the same loss."""
-        return not any(trial.status == "kept" and "batch" in trial.recipe for trial in self.trials)
+        kept = {part for trial in self.trials if trial.status == "kept" for part in trial.remedy.split(_JOINED)}
+        return "batch.size" not in kept
 
     @property
-    def whole_speedup(self) -> float | None:
+    def whole_speedup(self) -> Interval | None:
         """The speed-up to expect of a whole run, if only steps become faster; None if it is not known."""
-        if self.whole_run is None or self.speedup is None or not self.is_per_step or not self.speedup.value > 0:
+        one, step = self.whole_run, self.speedup
+        if one is None or step is None or not self.is_per_step or not step.low > 0:
             return None
-        return self.whole_run.speedup_with(self.speedup.value)
+        value, low, high = (one.speedup_with(each, self.warmup_steps) for each in (step.value, step.low, step.high))
+        return Interval(value=value, low=low, high=high, count=step.count)
 
 
 @dataclass(frozen=True, kw_only=True)

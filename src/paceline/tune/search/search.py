@@ -379,6 +379,7 @@ class Search:
             price_per_hour=self._limits.price_per_hour,
             batch=self._batch,
             quality=self._quality,
+            warmup_steps=max((candidate.warmup_steps or 0 for candidate in self._chosen), default=0),
         )
 
 
