@@ -48,7 +48,8 @@ def after_run(
 
     A run with a recipe is compared with the run before it. If no setting of the recipe had an effect, the program is
     tuned. If ``paceline tune`` can try a remedy of the verdict, that is the next step; where computing takes the time,
-    it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a verdict is repeated, and the text says what has to change before.
+    it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a verdict is
+    repeated, and the text says what has to change before.
 
     Args:
         diagnosis: The run, explained.
