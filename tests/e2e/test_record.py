@@ -35,6 +35,55 @@ def test_what_is_recorded_of_every_step(long_run):
     assert rank.noted("end")[-1]["exception"] is None
 
 
+def test_the_record_lists_what_was_patched(long_run):
+    """Of a run without a recipe: what steps, loaders and exchanges are seen by, each name once."""
+    patched = long_run.diagnosis.patched
+    assert {"torch.nn.modules.module.Module.__call__", "torch.utils.data.dataloader.DataLoader.__iter__"} <= set(
+        patched
+    )
+    assert len(set(patched)) == len(patched)
+    assert all(name.startswith("torch.") for name in patched)
+
+
+PATCHES = """
+import sys, types, torch
+from paceline.inprocess import hooks
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for inputs in DataLoader(torch.randn(40, 4), batch_size=4):
+    optimizer.zero_grad()
+    model(inputs).sum().backward()
+    optimizer.step()
+def value_of(name):
+    parts = name.split(".")
+    module = next(m for at in range(len(parts), 0, -1) if (m := ".".join(parts[:at])) in sys.modules)
+    value = sys.modules[module]
+    for part in parts[module.count(".") + 1 :]:
+        value = getattr(value, part)
+    return value
+
+listed = [value_of(name) for name in hooks.installed()]  # some have a second name in torch
+ours = sorted(
+    f"{module.__name__}.{name}"
+    for module in list(sys.modules.values()) if getattr(module, "__name__", "").startswith("torch.")
+    for name, value in list(vars(module).items())
+    if isinstance(value, types.FunctionType) and "paceline" in value.__code__.co_filename
+    and not any(value is one for one in listed)
+)
+print(len(listed), ours)
+"""
+
+
+def test_nothing_of_torch_is_patched_without_being_listed(script, tmp_path):
+    """Looked for from the inside: every function in a module of torch whose code is ours."""
+    result = watched([script(PATCHES)], tmp_path, ["--no-profile"])
+    assert result.code == 0, result.err
+    count, _, unlisted = result.out.strip().partition(" ")
+    assert (len(result.diagnosis.patched), unlisted) == (int(count), "[]")
+
+
 def test_it_can_be_read_while_it_is_written(going):
     run = going(TRAIN)
     seen = []

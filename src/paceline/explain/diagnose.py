@@ -112,6 +112,7 @@ def _with_steps(run: Run, analysis: RunAnalysis) -> Diagnosis:
         timelines={r.record.rank: timeline(r.record) for r in analysis.ranks[:16]},
         gauges=gauge_series(run),
         problems=[*run.problems, *_faults(analysis)],
+        patched=list(dict.fromkeys(str(name) for rank in run.ranks for name in rank.meta.get("patched") or ())),
         top_operators=_operators(analysis),
         startup_s=ranks[0].startup_s,
         sources=source_lines(run, findings, _listed(analysis)),

@@ -269,6 +269,7 @@ class Diagnosis:
     timelines: Mapping[int, Sequence[TimelinePoint]]  # by rank
     gauges: Sequence[GaugeSeries]
     problems: Sequence[str] = ()
+    patched: Sequence[str] = ()  # names of torch and Python that stood for functions of Paceline, on any rank
     top_operators: Sequence[HotFunction] = ()  # from the profiler window
     startup_s: float | None = None
     sources: Mapping[str, SourceLines] = field(default_factory=dict)  # by function: "augment (train.py:31)"

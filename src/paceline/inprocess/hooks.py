@@ -5,24 +5,38 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _undo: list[Callable[[], None]] = []
+_installed: dict[str, None] = {}  # in order
 _after_fault: list[Callable[[str], None]] = []
 _faulted = False
 _told_path: str | None = None
 
 
+def installed() -> list[str]:
+    """Return the names of torch and Python that stand for functions of ours in this process, in order."""
+    return list(_installed)
+
+
+def install(owner: Any, name: str, new: Any) -> None:
+    """Put `new` at ``owner.name`` for the rest of the program, and list the name; ``owner`` is a module or a class."""
+    place = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+    _installed[f"{place}.{name}"] = None
+    setattr(owner, name, new)
+
+
 def replace(owner: Any, name: str, new: Any) -> None:
-    """Put `new` at ``owner.name`` and remember how to take it back."""
+    """Put `new` at ``owner.name``, list the name, and remember how to take it back."""
     old = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
 
     def undo() -> None:
         if vars(owner).get(name) is new:  # unless the program has patched it since
             setattr(owner, name, old)
 
-    setattr(owner, name, new)
+    install(owner, name, new)
     _undo.append(undo)
 
 

@@ -62,6 +62,7 @@ def to_json(diagnosis: Diagnosis, following: NextStep | None = None) -> Json:
     clean: Json = {name: _without_nan(value, name, missing) for name, value in found.items()}
     clean["unavailable"] = missing | dict(diagnosis.unavailable)
     clean["problems"] = list(diagnosis.problems)
+    clean["patched"] = list(diagnosis.patched)
     clean["next"] = [following.record] if following is not None else []
     return clean
 

@@ -159,6 +159,7 @@ def _describe() -> dict[str, Any]:
         "debug": debug_switches.seen(torch),
         "argv": sys.argv,
         "switched_off": torch_names.switched_off,
+        "patched": hooks.installed(),
         **_state["device"].describe(),
     }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, outermost_forward, recompute
 
 _EVERY, _BUDGET = "memory.checkpoint_every", "memory.activation_budget"
@@ -140,7 +141,7 @@ class _Blocks:
                 return self._weigh(module, functools.partial(original, module, *args, **kwargs))
             return original(module, *args, **kwargs)
 
-        module_class.__call__ = __call__
+        hooks.install(module_class, "__call__", __call__)
 
     def _weigh(self, block: Any, run: Callable[[], Any]) -> Any:
         own = {p.untyped_storage().data_ptr() for p in block.parameters()}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 from weakref import ref
 
+from paceline.inprocess import hooks
 from paceline.inprocess.side_stream import can_copy
 
 Path = tuple[Any, ...]  # keys and indices from a batch to one of its tensors
@@ -129,7 +130,7 @@ class Moves:
         kind.to = self._moving(kind.to, self._parsed_to)
         kind.cuda = self._moving(kind.cuda, self._parsed_cuda)
         for name in _GIVE_OUT:
-            setattr(kind, name, self._giving_out(getattr(kind, name)))
+            hooks.install(kind, name, self._giving_out(getattr(kind, name)))
         data, giving_out = kind.data, self._giving_out
         kind.data = property(giving_out(data.__get__), giving_out(data.__set__), data.__delete__, data.__doc__)
         dlpack = self._torch.utils.dlpack

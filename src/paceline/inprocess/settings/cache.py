@@ -18,6 +18,7 @@ from typing import Any
 
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.dataset_state import changed, in_words, state_of
 from paceline.inprocess.settings.digest import digest
@@ -50,7 +51,7 @@ def patch(torch: Any) -> None:
                 self.dataset = _Lent(samples, copies)  # from here on the fetcher asks it, counted and timed as always
         return original(self, index)
 
-    fetcher.fetch = fetch
+    hooks.install(fetcher, "fetch", fetch)
 
 
 class _Room:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, on_cuda, outermost_forward
 
 _COMPILE = "compute.compile"
@@ -48,7 +49,7 @@ def _set_threads(torch: Any, count: int) -> None:
         if os.getpid() != owner:
             original(number)
 
-    torch.set_num_threads = set_num_threads
+    hooks.install(torch, "set_num_threads", set_num_threads)
     confirmation.took("compute.num_threads", f"{count} threads")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.dataset_state import State, changed, in_words, state_of
 
@@ -107,7 +108,7 @@ def _patch_epochs(loader_class: Any) -> None:
             _of_iterators[iterator] = (one, self)
         return iterator
 
-    loader_class.__iter__ = __iter__
+    hooks.install(loader_class, "__iter__", __iter__)
 
 
 def _patch_batches(iterator_class: Any) -> None:
@@ -125,7 +126,7 @@ def _patch_batches(iterator_class: Any) -> None:
             _compare_within(*found)
             raise
 
-    iterator_class.__next__ = __next__
+    hooks.install(iterator_class, "__next__", __next__)
 
 
 def _reads_as_before(loader: Any, one: _Followed) -> bool:

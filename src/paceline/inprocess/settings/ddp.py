@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import comm_hook, confirmation, no_sync
 
 _SEARCHES = "find_unused_parameters"
@@ -61,4 +62,4 @@ def _patch_init(kind: Any, wanted: Mapping[str, Any], *, searches: bool) -> None
             _search_no_more(bound.arguments)
         original(*bound.args, **bound.kwargs)
 
-    kind.__init__ = __init__
+    hooks.install(kind, "__init__", __init__)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, on_cuda
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -36,7 +37,7 @@ def _keep_off(torch: Any, function: str, key: str, what: str) -> None:
             confirmation.took(key, what)
         return original(False, *args, **kwargs)
 
-    setattr(torch, function, keep_off)
+    hooks.install(torch, function, keep_off)
 
 
 def _lower_distributed_debug(torch: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline.inprocess import hooks
 from paceline.inprocess.gpu_detection import has_gpu
 from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.batch_moves import AheadCopy, Handed, Moves, Path
@@ -188,4 +189,4 @@ def _patch_next(iterator: Any) -> None:
             return original(self)
         return self._paceline_ahead.next(functools.partial(original, self))
 
-    iterator._next_data = _next_data
+    hooks.install(iterator, "_next_data", _next_data)

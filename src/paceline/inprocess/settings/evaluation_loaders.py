@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 
 KEY = "loader.evaluation_workers"
@@ -57,7 +58,7 @@ def patch(torch: Any, workers: int | None) -> None:
         finally:
             _set(self, changed)
 
-    loader_class.__iter__ = __iter__
+    hooks.install(loader_class, "__iter__", __iter__)
 
 
 def _with_workers(torch: Any, loader: Any, own: Mapping[str, Any], workers: int) -> Mapping[str, Any]:

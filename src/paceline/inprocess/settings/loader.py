@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, dataset_changes, evaluation_loaders, loader_draws, pin_memory
 from paceline.inprocess.settings.streams import Watched
 
@@ -75,7 +76,7 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], thread
             evaluation_loaders.follow(self, given_before)
             dataset_changes.follow(self, before, now, _key(wanted, threads))
 
-    loader_class.__init__ = __init__
+    hooks.install(loader_class, "__init__", __init__)
 
 
 def _workers(arguments: Mapping[str, Any]) -> int:

@@ -11,6 +11,8 @@ import functools
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from paceline.inprocess import hooks
+
 _more: WeakSet[Any] = WeakSet()  # loaders that keep workers which the program would start anew
 _fewer: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # that keep none where it would; whether one epoch has begun
 
@@ -60,7 +62,7 @@ def _patch_kept(torch: Any, iterator: Any) -> None:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         return original(self, loader, first_iter)
 
-    iterator._reset = _reset
+    hooks.install(iterator, "_reset", _reset)
 
 
 def _patch_new(torch: Any, iterator: Any) -> None:
@@ -79,4 +81,4 @@ def _patch_new(torch: Any, iterator: Any) -> None:
         original(self, loader)
         generator.set_state(state)
 
-    iterator.__init__ = __init__
+    hooks.install(iterator, "__init__", __init__)

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 
 _KEY = "precision.autocast"
@@ -185,7 +186,7 @@ def _patch_backward(torch: Any, scaling: _Scaling) -> None:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         return scaling.backward(original, tensors, args, kwargs)
 
-    torch.autograd.backward = backward
+    hooks.install(torch.autograd, "backward", backward)
 
 
 def _patch_optimizers(torch: Any, scaling: _Scaling) -> None:
@@ -197,7 +198,7 @@ def _patch_optimizers(torch: Any, scaling: _Scaling) -> None:
         scaling.made(self)
         return original(self, *args, **kwargs)
 
-    kind.add_param_group = add_param_group
+    hooks.install(kind, "add_param_group", add_param_group)
 
 
 def _patch_scalers(torch: Any, scaling: _Scaling) -> None:
@@ -209,4 +210,4 @@ def _patch_scalers(torch: Any, scaling: _Scaling) -> None:
         scaling.scaled_by_program(self)
         return original(self, outputs)
 
-    kind.scale = scale
+    hooks.install(kind, "scale", scale)

@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 
 _KEY = "optimizer.lr_factor"
@@ -33,7 +34,7 @@ def _patch_optimizers(kind: Any, factor: float) -> None:
                 _KEY, f"{type(self).__name__}: {groups[0]['lr']:.6g} instead of {groups[0]['lr'] / factor:.6g}"
             )
 
-    kind.__init__ = __init__
+    hooks.install(kind, "__init__", __init__)
 
 
 def _patch_schedule(kind: Any, arguments: tuple[str, ...], factor: float) -> None:
@@ -52,4 +53,4 @@ def _patch_schedule(kind: Any, arguments: tuple[str, ...], factor: float) -> Non
             bound[name] = [r * factor for r in given] if isinstance(given, list | tuple) else given * factor
         original(**bound)
 
-    kind.__init__ = __init__
+    hooks.install(kind, "__init__", __init__)

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, outermost_forward
 
 _KEY = "ddp.no_sync"
@@ -128,7 +129,7 @@ def _patch_backward(torch: Any, done: Callable[[], None]) -> None:
                 inside[0] = False
                 done()
 
-    torch.autograd.backward = backward
+    hooks.install(torch.autograd, "backward", backward)
 
 
 def _patch_before(owner: Any, name: str, act: Callable[[], None]) -> None:
@@ -139,4 +140,4 @@ def _patch_before(owner: Any, name: str, act: Callable[[], None]) -> None:
         act()
         return original(*args, **kwargs)
 
-    setattr(owner, name, after_acting)
+    hooks.install(owner, name, after_acting)

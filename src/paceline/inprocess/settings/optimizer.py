@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, lr_factor, state_8bit
 
 
@@ -51,7 +52,7 @@ def _patch_init(torch: Any, kind: Any, key: str) -> None:
         confirmation.refused(f"optimizer.{key}", f"{kind.__name__}: {reason}")
         original(self, *args, **kwargs)
 
-    kind.__init__ = __init__
+    hooks.install(kind, "__init__", __init__)
 
 
 def _listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

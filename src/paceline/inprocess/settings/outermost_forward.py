@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from paceline.inprocess import hooks
+
 Around = Callable[[Any, Any, Any, Any], Any]  # module, its forward, args, kwargs -> result
 
 _inside = threading.local()
@@ -50,7 +52,7 @@ def _patch(torch: Any) -> None:
         finally:
             _inside.forward = False
 
-    module_class.__call__ = __call__
+    hooks.install(module_class, "__call__", __call__)
 
 
 def _within(action: Around, module: Any, forward: Callable[..., Any]) -> Callable[..., Any]:

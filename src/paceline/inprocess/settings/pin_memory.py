@@ -9,6 +9,7 @@ import functools
 from typing import Any
 from weakref import WeakSet
 
+from paceline.inprocess import hooks
 from paceline.inprocess.gpu_detection import has_gpu
 from paceline.inprocess.settings import confirmation
 
@@ -46,4 +47,4 @@ def patch_iterator(torch: Any, iterator: Any) -> None:
             confirmation.refused(_KEY, "the program begins to load batches before it uses CUDA")
         original(self, loader)
 
-    iterator.__init__ = __init__
+    hooks.install(iterator, "__init__", __init__)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+from paceline.inprocess import hooks
+
 _iterators: WeakSet[Any] = WeakSet()
 _ahead: WeakSet[Any] = WeakSet()
 _epochs: list[int] = [0]  # that have begun
@@ -57,7 +59,7 @@ def patch() -> None:
         _follow(self, _iterators)
         return original(self, *args, **kwargs)
 
-    iterator._reset = _reset
+    hooks.install(iterator, "_reset", _reset)
 
 
 def follow(batches: Any) -> None:

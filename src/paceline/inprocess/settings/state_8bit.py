@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 
 _KEY = "optimizer.state_8bit"
@@ -49,7 +50,7 @@ def _replace(torch: Any, kind: Any, library: str, name: str) -> None:
         confirmation.took(_KEY, f"{library}.{name} instead of {kind.__name__}")
         return made
 
-    kind.__new__ = __new__
+    hooks.install(kind, "__new__", __new__)
 
 
 def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any] | None:

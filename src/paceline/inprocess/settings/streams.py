@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.digest import digest, fields_of
 
@@ -61,7 +62,7 @@ def _watch(fetcher: Any, dataset: Any) -> None:
             _compare(before, dataset)
         return data
 
-    fetcher.fetch = watched
+    hooks.install(fetcher, "fetch", watched)
 
 
 def _compare(before: list[Any], dataset: Any) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from weakref import finalize
 
+from paceline.inprocess import hooks
 from paceline.inprocess.recorder.loaders import iteration
 from paceline.inprocess.settings import confirmation, dataset_changes, ready_batches
 from paceline.inprocess.settings.digest import fields_of
@@ -57,7 +58,7 @@ def patch(torch: Any, threads: int) -> None:
             data = dataloader._utils.pin_memory.pin_memory(data, self._pin_memory_device)
         return data
 
-    iterator._next_data = _next_data
+    hooks.install(iterator, "_next_data", _next_data)
 
 
 def _why_not(iterator: Any, dataloader: Any) -> str:
