@@ -25,8 +25,14 @@ class IdentityMap(Generic[Value]):
     def set(self, key: object, value: Value) -> Value:
         """Remember a value for this very object and return it."""
         if len(self.entries) > self._full:
-            for gone in [i for i, entry in self.entries.items() if entry[0]() is None]:
-                del self.entries[gone]
+            for number in list(self.entries):
+                entry = self.entries.get(number)
+                if entry is not None and entry[0]() is None:
+                    self.entries.pop(number, None)
             self._full = max(4096, 2 * len(self.entries))
         self.entries[id(key)] = (weakref.ref(key), value)
         return value
+
+    def drop_with(self, key: object) -> None:
+        """Drop the value of this object, which may hold much memory, as soon as the object is gone."""
+        weakref.finalize(key, self.entries.pop, id(key), None).atexit = False

@@ -34,7 +34,7 @@ LAYOUTS = ("dp=2", "shard=2")
 REFUSED_OF_SHARD = {
     *("limited_memory_bfgs", "stochastic_depth", "penalty_and_learned_temperature", "lazy_layers"),
     *("real_rows_penalised", "differential_equation", "gradients_by_name", "traced_before_further_steps"),
-    "other_format_later",
+    *("other_format_later", "new_heads_on_one_body"),
 }
 
 

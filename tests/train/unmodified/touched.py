@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import weakref
 
 import torch
 from torch import nn
@@ -694,6 +695,38 @@ def many_models_one_after_the_other():
             del model
             gc.collect()
     gc.set_threshold(*first)
+    return found
+
+
+@case
+def models_that_are_gone_keep_no_memory():
+    """As in a search for settings: what is left of each model, its weights and its optimizer; nothing."""
+    left = []
+    for _ in range(3):
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        fit(model, optimizer=optimizer)
+        left += [weakref.ref(each) for each in (model, optimizer, *model.parameters())]
+        del model, optimizer
+    gc.collect()
+    return [float(each() is not None) for each in left]
+
+
+@case
+def new_heads_on_one_body():
+    """Heads that are replaced take their weights with them, on each rank when it collects its garbage."""
+    keeps = json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"] == 1
+    body, found = nn.Sequential(nn.Linear(12, 16), nn.Tanh()), []
+    gc.disable()
+    for _ in range(4):
+        model = nn.Sequential(body, nn.Linear(16, 5))
+        model.itself = [model]
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        found += fit(model, optimizer=optimizer)
+        del model, optimizer
+        if not keeps:
+            gc.collect()
+    gc.enable()
     return found
 
 

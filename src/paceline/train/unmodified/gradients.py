@@ -100,10 +100,11 @@ def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     new = [weight for weight in trained if _watched.get(weight) is None]
     if new:
-        group = _Group(new)
-        for weight in new:
+        slots = [_Slot(weight) for weight in new]
+        group = _Group(slots)
+        for weight, slot in zip(new, slots, strict=True):
             _watched.set(weight, weakref.ref(group))
-            weight.register_post_accumulate_grad_hook(functools.partial(_buckets[0].add, group))
+            weight.register_post_accumulate_grad_hook(functools.partial(_buckets[0].add, group, slot))
     found = (_watched.get(weight) for weight in trained)
     groups = (reference() for reference in found if reference is not None)
     return tuple(dict.fromkeys(group for group in groups if group is not None))
@@ -140,61 +141,105 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
     return tuple(found)
 
 
+class _Slot:
+    """The place of a weight in a bucket. It does not keep the weight alive, and stays when the weight is gone.
+
+    A weight may be gone on one rank and not yet on another, where it waits for the garbage collector. The bucket has
+    the same length on both.
+    """
+
+    def __init__(self, weight: Any) -> None:
+        from torch.utils.weak import TensorWeakRef
+
+        self._reference = TensorWeakRef(weight)
+        self.length = weight.numel()
+        self.kind = (weight.dtype, weight.device)
+        self.bytes = self.length * weight.element_size()
+        self.is_ready = False  # it has a gradient from this pass
+        self.bucket: _Bucket | None = None
+
+    def note_ready(self) -> None:
+        """Take note of a gradient."""
+        if not self.is_ready and self.bucket is not None:
+            self.is_ready = True
+            self.bucket.ready += 1
+
+    @property
+    def weight(self) -> Any | None:
+        """The weight; None if it is gone."""
+        return self._reference()
+
+    def flat(self, torch: Any) -> Any:
+        """Return the gradient in one dimension; zeros where there is none."""
+        weight = self.weight
+        if weight is None:
+            return torch.zeros(self.length, dtype=self.kind[0], device=self.kind[1])
+        self.length, self.kind = weight.numel(), (weight.dtype, weight.device)
+        return (torch.zeros_like(weight) if weight.grad is None else weight.grad).reshape(-1)
+
+    def take(self, piece: Any, *, of_any: bool) -> None:
+        """Give the weight the gradient of all ranks, if a rank has one."""
+        weight = self.weight
+        if weight is not None and weight.grad is not None:
+            weight.grad.copy_(piece.view_as(weight.grad))
+        elif weight is not None and of_any:
+            weight.grad = piece.view_as(weight).clone()
+
+
 class _Bucket:
     """Weights whose gradients are sent at once, and which of them have one from this pass."""
 
-    def __init__(self, weights: Sequence[Any]) -> None:
-        self.weights = weights
-        self.ready: set[int] = set()
+    def __init__(self, slots: Sequence[_Slot]) -> None:
+        self.slots = slots
+        self.ready = 0
+        for slot in slots:
+            slot.bucket = self
+            self.ready += slot.is_ready
 
     @property
     def is_full(self) -> bool:
-        return len(self.ready) == len(self.weights)
+        return self.ready == len(self.slots)
+
+    def reset(self) -> None:
+        """Begin another pass."""
+        self.ready = 0
+        for slot in self.slots:
+            slot.is_ready = False
 
     def flat(self, torch: Any) -> Any:
         """Return all gradients, and behind them for each weight whether it has one from this pass."""
-        having = [float(id(weight) in self.ready) for weight in self.weights]
-        pieces = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
-        return torch.cat([*(piece.reshape(-1) for piece in pieces), pieces[0].new_tensor(having)])
+        pieces = [slot.flat(torch) for slot in self.slots]
+        having = pieces[0].new_tensor([float(slot.is_ready) for slot in self.slots])
+        return torch.cat([*pieces, having])
 
 
 class _Group:
-    """Weights that a model has brought, in buckets that are the same on all ranks."""
+    """Weights that a model has brought, in buckets that are the same on all ranks. Its weights keep it."""
 
-    def __init__(self, weights: Sequence[Any]) -> None:
-        self._of: dict[int, _Bucket] = {}
+    def __init__(self, slots: Sequence[_Slot]) -> None:
         self.is_known = False  # which of the weights are used
         self.buckets: list[_Bucket] = []
-        self._cut(weights[::-1])
+        self._cut(slots[::-1])
 
-    def add(self, weight: Any) -> None:
-        """Take note of a gradient."""
-        self._of[id(weight)].ready.add(id(weight))
-
-    def put_last(self, unused: set[int]) -> None:
+    def put_last(self, unused: set[_Slot]) -> None:
         """Let weights that got no gradient keep none waiting that get one."""
-        weights = [weight for bucket in self.buckets for weight in bucket.weights]
+        slots = [slot for bucket in self.buckets for slot in bucket.slots]
         self.buckets, self.is_known = [], True
-        self._cut([weight for weight in weights if id(weight) not in unused])
-        self._cut([weight for weight in weights if id(weight) in unused])
+        self._cut([slot for slot in slots if slot not in unused])
+        self._cut([slot for slot in slots if slot in unused])
 
-    def _cut(self, weights: Iterable[Any]) -> None:
+    def _cut(self, slots: Iterable[_Slot]) -> None:
         """Put weights into buckets, each of one format on one device."""
-        begun: list[Any] = []
+        begun: list[_Slot] = []
         full = 0
-        for weight in weights:
-            alike = not begun or (begun[0].dtype, begun[0].device) == (weight.dtype, weight.device)
-            if not alike or full >= _BUCKET_BYTES:
-                self._end(begun)
+        for slot in slots:
+            if begun and (begun[0].kind != slot.kind or full >= _BUCKET_BYTES):
+                self.buckets.append(_Bucket(begun))
                 begun, full = [], 0
-            begun.append(weight)
-            full += weight.numel() * weight.element_size()
-        self._end(begun)
-
-    def _end(self, weights: Sequence[Any]) -> None:
-        if weights:
-            self.buckets.append(_Bucket(weights))
-            self._of |= {id(weight): self.buckets[-1] for weight in weights}
+            begun.append(slot)
+            full += slot.bytes
+        if begun:
+            self.buckets.append(_Bucket(begun))
 
 
 class _Buckets:
@@ -215,14 +260,14 @@ class _Buckets:
                 self._active[group] = None
                 self._waiting += group.buckets
 
-    def add(self, group: _Group, weight: Any) -> None:
+    def add(self, group: _Group, slot: _Slot, weight: Any) -> None:
         """Take a gradient that has just been computed."""
         if self._spread.off or self._spread.on_trial:
             return
         if weight.grad.layout is not self._torch.strided:
             self._spread.refuse("a gradient is sparse (Embedding(sparse=True)); leave sparse=True out")
         check_hooks(self._spread, weight)
-        group.add(weight)
+        slot.note_ready()
         if group not in self._active:
             self._strays[group] = None
         if self._spread.backward == 1:  # else more may be added to it
@@ -235,7 +280,7 @@ class _Buckets:
         self.begin(self._strays)
         while self._waiting:
             self._send(self._waiting.pop(0), with_account=not self._waiting)
-        unused: set[int] = set()
+        unused: set[_Slot] = set()
         with self._torch.no_grad():
             for place, (bucket, flat, work) in enumerate(self._sent):
                 work.wait()
@@ -247,16 +292,13 @@ class _Buckets:
                 group.put_last(unused)
         self._end()
 
-    def _take(self, bucket: _Bucket, flat: Any) -> set[int]:
+    def _take(self, bucket: _Bucket, flat: Any) -> set[_Slot]:
         """Give weights their gradients; returns those that no rank has one for, where a rank must know."""
-        *pieces, having = flat.split([*(weight.numel() for weight in bucket.weights), len(bucket.weights)])
+        *pieces, having = flat.split([*(slot.length for slot in bucket.slots), len(bucket.slots)])
         had = having.tolist() if not bucket.is_full or not self._all_known() else [1.0] * len(pieces)
-        for weight, piece, of_any in zip(bucket.weights, pieces, had, strict=True):
-            if weight.grad is not None:
-                weight.grad.copy_(piece.view_as(weight.grad))
-            elif of_any:
-                weight.grad = piece.view_as(weight).clone()
-        return {id(weight) for weight, of_any in zip(bucket.weights, had, strict=True) if not of_any}
+        for slot, piece, of_any in zip(bucket.slots, pieces, had, strict=True):
+            slot.take(piece, of_any=bool(of_any))
+        return {slot for slot, of_any in zip(bucket.slots, had, strict=True) if not of_any}
 
     def _all_known(self) -> bool:
         return all(group.is_known for group in self._active)
@@ -267,7 +309,7 @@ class _Buckets:
 
     def _end(self) -> None:
         for bucket in (bucket for group in (*self._active, *self._strays) for bucket in group.buckets):
-            bucket.ready.clear()
+            bucket.reset()
         for kept in (self._active, self._strays, self._waiting, self._sent):
             kept.clear()
 

@@ -23,7 +23,7 @@ _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
 _parts: WeakSet[Any] = WeakSet()  # modules in models that are split
 _watch: list[Callable[[Any, int], None]] = []
-_groups: list[Any] = []  # FSDP2's, in one order on all ranks
+_places = [0]  # given to split weights by now, in one order on all ranks; weights that are gone keep theirs
 _used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
 _without: list[tuple[int, Any]] = []  # weights that had no gradient before this pass
 _reducing: list[Any] = []  # groups whose gradients FSDP2 exchanges at this moment
@@ -117,6 +117,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         block.register_forward_pre_hook(check, prepend=True)  # before FSDP2 gathers its weights
     for name, weight in module.named_parameters(remove_duplicate=False):
         _now.set(before[name], weight)
+        _now.drop_with(before[name])
         if name in trained_names:
             weight.register_post_accumulate_grad_hook(_note_own_gradient)
             before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, weight))
@@ -183,9 +184,9 @@ def _note_used(module: Any) -> None:
     module.set_reduce_scatter_unused_params(True)
     for part in module.modules():
         for group in part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ():
-            _note_used_of(group, sum(len(each.fsdp_params) for each in _groups))
-            _watch[0](group, sum(len(each.fsdp_params) for each in _groups))
-            _groups.append(group)
+            _note_used_of(group, _places[0])
+            _watch[0](group, _places[0])
+            _places[0] += len(group.fsdp_params)
 
 
 def _note_used_of(group: Any, first: int) -> None:
@@ -210,16 +211,16 @@ def _note_used_of(group: Any, first: int) -> None:
 
 def drop_unused(exchange: Any) -> None:
     """After a backward pass, leave weights that no rank has used without a gradient, as one process does."""
-    if not _groups:
+    places = _places[0]
+    if not places:
         return
     account, ranks = exchange.account.digests(), exchange.spread.ranks
-    weights = sum(len(group.fsdp_params) for group in _groups)
-    used = exchange.torch.zeros(weights + ranks * len(account), dtype=exchange.torch.int64)
+    used = exchange.torch.zeros(places + ranks * len(account), dtype=exchange.torch.int64)
     for place, has in _used.items():
         used[place] = int(has)
-    used[weights:].view(ranks, -1)[exchange.spread.rank] = exchange.torch.tensor(account)
+    used[places:].view(ranks, -1)[exchange.spread.rank] = exchange.torch.tensor(account)
     exchange.sum_(used)
-    exchange.account.check(used[weights:].view(ranks, -1).tolist())
+    exchange.account.check(used[places:].view(ranks, -1).tolist())
     for place, weight in _without:
         if not used[place] and id(weight) not in _by_program:
             weight.grad = None
