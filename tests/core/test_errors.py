@@ -10,6 +10,7 @@ from paceline.core.errors import (
     UsageError,
     did_you_mean,
     nearest,
+    whole_number,
 )
 
 
@@ -31,3 +32,10 @@ def test_a_hint_names_the_nearest_choice_or_says_something_else() -> None:
     assert did_you_mean("repot", ["compare", "report"]) == "; did you mean report?"
     assert did_you_mean("zzz", ["report"], otherwise="; there is: report") == "; there is: report"
     assert did_you_mean("zzz", ["report"]) == ""
+
+
+def test_a_whole_number_is_an_int_that_is_large_enough() -> None:
+    assert whole_number("size", 3, 1) == 3
+    for wrong in (0, 1.0, "2", None):
+        with pytest.raises(UsageError, match="size is .*; it must be a whole number of 1 or more"):
+            whole_number("size", wrong, 1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.files import host_file, replace_bytes, replacing, user_folder
+from paceline.core.files import host_file, replace_bytes, replacing, sync_folder, user_folder, write_durably
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -22,6 +22,15 @@ def test_the_old_file_stays_while_the_new_one_is_written(tmp_path: Path) -> None
         part.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
+
+
+def test_a_durable_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "note.json"
+    for data in (b"first", b"second"):
+        write_durably(path, data)
+        assert path.read_bytes() == data
+    sync_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -11,7 +11,9 @@ Every message names the given value, the allowed values and the next command.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 
 class PacelineError(Exception):
@@ -60,3 +62,23 @@ def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "") -> str:
     """Return ``; did you mean NAME?`` for the end of a message, or ``otherwise`` if no choice is similar."""
     near = nearest(word, choices)
     return f"; did you mean {near[0]}?" if near else otherwise
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a setting as an int.
+
+    Args:
+        name: The name of the setting, for the message.
+        value: What was given.
+        least: The smallest number that is allowed.
+
+    Raises:
+        UsageError: The value is not a whole number, or it is less than ``least``.
+    """
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = least - 1
+    if found < least:
+        raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more")
+    return found

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+TEMPORARY_FILES = ".*.part"  # pattern of the files that are not complete yet
 _FOLDERS = {"state": ("XDG_STATE_HOME", (".local", "state")), "cache": ("XDG_CACHE_HOME", (".cache",))}
 
 
@@ -40,6 +41,30 @@ def replace_bytes(path: Path, data: bytes) -> None:
     """Write a file as a whole: readers see the old file or the new file."""
     with replacing(path) as part:
         part.write_bytes(data)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file as a whole and sync it to the disk before it replaces the earlier file.
+
+    After a power failure the path holds the old file or the new file.
+
+    Raises:
+        OSError: The file cannot be written; the earlier file stays as it was.
+    """
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to the disk, so that they survive a power failure."""
+    with suppress(OSError):  # not every file system and operating system can
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def user_folder(kind: Literal["state", "cache"], environment: Mapping[str, str]) -> Path | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.durable_files import write_durably
+from paceline.core.files import write_durably
 from paceline.data.index import UNREADABLE, DamagedData, ShardIndex, read_index
 from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
 

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.settings import whole
+from paceline.core.errors import whole_number
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -68,7 +68,7 @@ class RandomResizedCrop:
     antialias: bool = True  # shrink with a filter that averages all pixels, as PIL and torchvision do; False is faster
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
+        whole_number("size", self.size, 1)
 
     @property
     def draws(self) -> int:
@@ -112,8 +112,8 @@ class CenterCrop:
     antialias: bool = True  # as of RandomResizedCrop
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 1)
-        whole("resize", self.resize, 1)
+        whole_number("size", self.size, 1)
+        whole_number("resize", self.resize, 1)
 
     @property
     def draws(self) -> int:

@@ -20,7 +20,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, whole_number
 from paceline.data.batches import Maker
 from paceline.data.changed import transformed
 from paceline.data.crops import Crop
@@ -36,7 +36,7 @@ from paceline.data.ranks import Share, rank_and_world, share_here
 from paceline.data.reach import Arrays, Reach, unpinned_array
 from paceline.data.reading import BlockStore, Buffers
 from paceline.data.report import LoaderReport, report_of
-from paceline.data.settings import bounds_of, chosen, first_pace, whole, within_memory
+from paceline.data.settings import bounds_of, chosen, first_pace, within_memory
 from paceline.data.sharded import ShardedDataset
 from paceline.data.slices import Slice, steps_left
 from paceline.data.stages import Clock, Lap, Spent
@@ -80,7 +80,7 @@ class Loader:
         """
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
-        self.batch_size = whole("batch_size", batch_size, 1)
+        self.batch_size = whole_number("batch_size", batch_size, 1)
         self._wanted = wanted_of(self._data, transform, collate_fn, own)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(

@@ -10,7 +10,6 @@ conversion keeps a shard if its bytes are those of the note.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import msgspec
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.durable_files import TEMPORARY_FILES, sync_folder, write_durably
+from paceline.core.files import TEMPORARY_FILES, sync_folder, write_durably
 from paceline.data.index import DamagedData
 from paceline.data.model import CONTENTS_FILE, Shard
 from paceline.data.shards import crc32_of
@@ -31,7 +30,6 @@ from paceline.data.shards import crc32_of
 PLAN_FILE = ".converting.json"
 WAIT_S = 5.0  # for the workers of a conversion that was killed
 _LOOK_S = 0.05
-_PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
 _NOTES = ".*.made.json"  # pattern
 
 
@@ -81,16 +79,6 @@ def is_as_written(folder: Path, shard: Shard) -> bool:
         )
     except OSError:
         return False
-
-
-def sampled_content(path: Path) -> bytes:
-    """Return a digest of parts of a file: it may change and keep its size."""
-    digest, size = hashlib.sha256(), path.stat().st_size
-    with path.open("rb") as file:
-        for part in range(_PARTS):
-            file.seek(max(0, size - _PART_BYTES) * part // (_PARTS - 1))
-            digest.update(file.read(_PART_BYTES))
-    return digest.digest()
 
 
 def clear(folder: Path) -> None:

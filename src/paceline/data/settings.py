@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import UsageError, whole_number
 from paceline.data.ranks import Share
 from paceline.data.slices import Ends
 from paceline.data.tuning import Bounds, Pace
@@ -73,25 +72,10 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
     found = Settings(**settings)
     for name, least in _LEAST.items():
         if getattr(found, name) is not None:
-            whole(name, getattr(found, name), least)
+            whole_number(name, getattr(found, name), least)
     for name, allowed in _OF.items():
         if getattr(found, name) not in allowed:
             raise UsageError(f"{name} is {getattr(found, name)!r}; allowed: {', '.join(map(repr, allowed))}")
-    return found
-
-
-def whole(name: str, value: Any, least: int) -> int:
-    """Return a whole number that is large enough.
-
-    Raises:
-        UsageError: It is none.
-    """
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = least - 1
-    if found < least:
-        raise UsageError(f"{name} is {value!r}; it must be a whole number of {least} or more")
     return found
 
 

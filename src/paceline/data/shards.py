@@ -17,7 +17,7 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 from paceline.core.errors import EnvironmentFault
-from paceline.data.durable_files import write_durably
+from paceline.core.files import write_durably
 from paceline.data.index import Growing
 from paceline.data.model import Column, Payload, Sample, Shard, index_name
 

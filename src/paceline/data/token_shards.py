@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.core.files import replacing
-from paceline.data.durable_files import write_durably
+from paceline.core.files import replacing, write_durably
 from paceline.data.resuming import alone_in, clear, note_path
 from paceline.data.shards import crc32_of
 from paceline.data.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.resuming import sampled_content
 from paceline.data.sources.files import files_below, left_out_notes
 from paceline.data.tokens import ByteTokenizer, Text, Tokenizer
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
 SUFFIXES = (*PLAIN, *LINES, *(f"{suffix}.gz" for suffix in (*PLAIN, *LINES)), *TABLES)
 FIELD = "text"
+_PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
 _TOGETHER_BYTES = 1 << 22  # of documents that are made into tokens together
 _PIECE_BYTES = 1 << 22  # of a long document, where it may be cut
 _ROWS = 1024  # of Parquet, that are read together
@@ -75,8 +75,18 @@ def fingerprint(path: Path, tokenizer: str, field: str = FIELD) -> str:
     digest.update(field.encode())
     for file in text_files(path):
         digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
-        digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True) + sampled_content(file))
+        digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True) + _sampled_content(file))
     return digest.hexdigest()
+
+
+def _sampled_content(path: Path) -> bytes:
+    """Return a digest of parts of a file: it may change and keep its size."""
+    digest, size = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        for part in range(_PARTS):
+            file.seek(max(0, size - _PART_BYTES) * part // (_PARTS - 1))
+            digest.update(file.read(_PART_BYTES))
+    return digest.digest()
 
 
 def text_files(path: Path) -> list[Path]:
