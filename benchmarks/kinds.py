@@ -217,7 +217,7 @@ def zarr(at: Path) -> Truth:
 
 
 def tfrecord(at: Path) -> Truth:
-    from paceline.data import tfrecord as form
+    from paceline.data.format import tfrecord as form
 
     with (at / "src.tfrecord").open("wb") as file:
         for text, whole in zip(TEXTS, WHOLE):

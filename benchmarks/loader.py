@@ -173,9 +173,9 @@ def _folder_rate(files: Sequence[Path]) -> float:
 
 def _shards_rate(shards: Path) -> float:
     """Read blocks as the loader does, several at a time."""
-    from paceline.data.reading import BlockStore, Buffers
-    from paceline.data.sharded import ShardedDataset
-    from paceline.data.stages import Clock
+    from paceline.data.reading.blocks import BlockStore, Buffers
+    from paceline.data.reading.sharded import ShardedDataset
+    from paceline.data.reading.stages import Clock
 
     for path in sorted(shards.glob("*.tar")):
         forget(path)

@@ -48,7 +48,7 @@ TESTS = (
     "tests/inprocess/recorder/device/test_cuda_forked.py",
     "tests/inprocess/recorder/profiler/test_window.py",
     "tests/inprocess/settings/test_device_prefetch.py",
-    "tests/data/test_engine.py",
+    "tests/data/loader/test_prefetch.py",
     "tests/train/test_one_process.py",
 )
 

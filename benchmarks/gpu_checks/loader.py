@@ -66,7 +66,7 @@ def made(folder: Path) -> Path:
     """Write pictures like photographs in size, and shards of them."""
     import simplejpeg
 
-    from paceline.data.convert import Options, convert
+    from paceline.data.convert.convert import Options, convert
     from paceline.data.sources.image_folder import image_folder
 
     chance = np.random.default_rng(0)

@@ -11,8 +11,8 @@ def prepare(source, dest):
 
 
 def batches(dest, workers):
-    from paceline.data.crops import RandomResizedCrop
-    from paceline.data.loader import Loader
+    from paceline.data.loader.loader import Loader
+    from paceline.data.reading.crops import RandomResizedCrop
 
     return Loader(dest, BATCH, True, transform=RandomResizedCrop(SIZE, antialias=False), threads=workers)
 

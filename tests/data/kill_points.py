@@ -34,13 +34,13 @@ import numpy as np
 from PIL import Image
 
 from paceline.core.errors import UsageError
-from paceline.data import resuming
-from paceline.data.convert import Options, convert
+from paceline.data.convert import resuming
+from paceline.data.convert.convert import Options, convert
+from paceline.data.convert.token_shards import write_tokens
+from paceline.data.format.tokens import ByteTokenizer
 from paceline.data.sources import text
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.text import documents, fingerprint
-from paceline.data.token_shards import write_tokens
-from paceline.data.tokens import ByteTokenizer
 
 HOW = ("before", "empty", "half")
 DONE, REFUSED, FAILED = 0, 2, 3

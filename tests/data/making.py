@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from paceline.data.convert import Options, convert
-from paceline.data.sharded import ShardedDataset
+from paceline.data.convert.convert import Options, convert
+from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.sources.image_folder import image_folder
 
 

@@ -13,8 +13,8 @@ from tests.data.making import converted
 PROGRAM = """
 import sys
 import torch
-from paceline.data.crops import RandomResizedCrop
-from paceline.data.loader import Loader
+from paceline.data.reading.crops import RandomResizedCrop
+from paceline.data.loader.loader import Loader
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 3))

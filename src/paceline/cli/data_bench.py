@@ -16,8 +16,8 @@ from paceline.cli.progress import Progress
 from paceline.core import units
 
 if TYPE_CHECKING:
-    from paceline.data.measure import Around, Measured
-    from paceline.data.offer import CacheOffer
+    from paceline.data.loader.measure import Around, Measured
+    from paceline.data.reading.cache_offer import CacheOffer
     from paceline.data.remote.asking import Counts
 
 SCHEMA = "paceline.data-bench/1"
@@ -87,12 +87,13 @@ def command(folder: str, **options: Any) -> int:
     DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage. Downloaded data stays
     in the cache. After each round, decoding alone is measured, because no loader can be faster than decoding.
     """
-    from paceline.data.crops import RandomResizedCrop
-    from paceline.data.folders import is_url
-    from paceline.data.measure import measure
-    from paceline.data.sharded import ShardedDataset
-    from paceline.data.tokens import CONTENTS_FILE, TokenDataset
-    from paceline.data.wanted import picture_column
+    from paceline.data.format.folders import is_url
+    from paceline.data.format.tokens import CONTENTS_FILE
+    from paceline.data.loader.measure import measure
+    from paceline.data.loader.spec import picture_column
+    from paceline.data.reading.crops import RandomResizedCrop
+    from paceline.data.reading.sharded import ShardedDataset
+    from paceline.data.reading.token_dataset import TokenDataset
 
     check_writable(options["json_file"])
     tokens = not is_url(folder) and (Path(folder) / CONTENTS_FILE).exists()

@@ -125,7 +125,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
 
 def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any]) -> None:
     """Convert from a path of this machine to another."""
-    from paceline.data.convert import Options, convert, cores
+    from paceline.data.convert.convert import Options, convert, cores
     from paceline.data.sources import BadSample
 
     if is_text(paths, options):
@@ -161,8 +161,8 @@ def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any
 
 def _warn(source: Source, *, verbatim: bool) -> None:
     """Warn about options that are probably a mistake."""
-    from paceline.data.lossless import jpegtran
-    from paceline.data.model import shown
+    from paceline.data.convert.lossless import jpegtran
+    from paceline.data.format.model import shown
     from paceline.data.sources.files import Files
 
     if not verbatim and jpegtran() is None and any(column.kind == "image" for column in source.columns):

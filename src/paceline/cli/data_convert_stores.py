@@ -45,7 +45,7 @@ def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[Lo
         given: SRC and DEST, or DEST alone.
         options: Of the command.
     """
-    from paceline.data.folders import is_url
+    from paceline.data.format.folders import is_url
     from paceline.data.remote.copies import check_empty, fetched, is_complete, staging_folder
     from paceline.data.remote.secrets import shown_url
 
@@ -75,7 +75,7 @@ def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[Lo
 
 def _conversion(sources: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return what is converted and how, apart from what changes no sample."""
-    from paceline.data.folders import is_url
+    from paceline.data.format.folders import is_url
 
     paths = [one if is_url(one) else str(Path(one).resolve()) for one in sources]
     return repr((paths, sorted((name, str(value)) for name, value in options.items() if name != "processes")))

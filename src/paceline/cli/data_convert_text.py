@@ -42,8 +42,8 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         options: Of the command.
         given: Names of the options that were typed.
     """
+    from paceline.data.convert.token_shards import write_tokens
     from paceline.data.sources.text import documents, fingerprint, left_out, tokenizer_of
-    from paceline.data.token_shards import write_tokens
 
     tokenizer, field = options["tokenizer"], options["text_field"]
     for name in given:

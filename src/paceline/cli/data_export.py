@@ -32,8 +32,8 @@ def command(folder: Path, dest: Path, kind: str) -> int:
     images are copied unchanged. The command names what the other format does not keep. Class names are written to
     classes.txt, or to an attribute of the HDF5 file.
     """
-    from paceline.data.export import export, export_notes
-    from paceline.data.sharded import ShardedDataset
+    from paceline.data.convert.export import export, export_notes
+    from paceline.data.reading.sharded import ShardedDataset
 
     dataset = ShardedDataset(folder)
     for text in export_notes(dataset, kind):

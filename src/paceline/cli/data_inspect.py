@@ -20,10 +20,10 @@ def command(folder: str) -> int:
 
     DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage.
     """
-    from paceline.data.described import described, described_tokens
-    from paceline.data.folders import is_url
-    from paceline.data.sharded import ShardedDataset
-    from paceline.data.tokens import CONTENTS_FILE, read_tokens
+    from paceline.data.convert.describe import described, described_tokens
+    from paceline.data.format.folders import is_url
+    from paceline.data.format.tokens import CONTENTS_FILE, read_tokens
+    from paceline.data.reading.sharded import ShardedDataset
 
     if is_url(folder):
         lines = described(ShardedDataset(folder, cache=False))

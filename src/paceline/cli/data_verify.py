@@ -14,7 +14,7 @@ from paceline.core.errors import UsageError
 from paceline.report.words import count
 
 if TYPE_CHECKING:
-    from paceline.data.verify import Verified
+    from paceline.data.convert.verify import Verified
 
 _SHOWN = 20
 
@@ -38,8 +38,8 @@ def command(folder: str, repair: bool) -> int:
     DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage, which is copied one
     shard at a time.
     """
-    from paceline.data.folders import is_url
-    from paceline.data.tokens import CONTENTS_FILE
+    from paceline.data.format.folders import is_url
+    from paceline.data.format.tokens import CONTENTS_FILE
 
     tokens = not is_url(folder) and (Path(folder) / CONTENTS_FILE).exists()
     if repair:
@@ -55,9 +55,9 @@ def command(folder: str, repair: bool) -> int:
 
 
 def _shards(folder: str) -> Verified:
-    from paceline.data.folders import is_url
-    from paceline.data.sharded import ShardedDataset
-    from paceline.data.verify import verify
+    from paceline.data.convert.verify import verify
+    from paceline.data.format.folders import is_url
+    from paceline.data.reading.sharded import ShardedDataset
 
     dataset = ShardedDataset(folder, cache=False) if is_url(folder) else ShardedDataset(folder)
     with Progress("shards") as progress:
@@ -65,7 +65,7 @@ def _shards(folder: str) -> Verified:
 
 
 def _tokens(folder: Path) -> Verified:
-    from paceline.data.token_shards import verify_tokens
+    from paceline.data.convert.token_shards import verify_tokens
 
     with Progress("files") as progress:
         return verify_tokens(folder, progress)
@@ -73,9 +73,9 @@ def _tokens(folder: Path) -> Verified:
 
 def _repair(folder: str, *, tokens: bool) -> None:
     """Rebuild the list of blocks."""
-    from paceline.data.contents import read_contents, write_contents
-    from paceline.data.convert import all_blocks
-    from paceline.data.folders import is_url
+    from paceline.data.convert.convert import all_blocks
+    from paceline.data.format.contents import read_contents, write_contents
+    from paceline.data.format.folders import is_url
 
     if is_url(folder):
         raise UsageError(

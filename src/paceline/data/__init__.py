@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.data.audio import decode_audio
-    from paceline.data.crops import CenterCrop, RandomResizedCrop
-    from paceline.data.loader import Loader
-    from paceline.data.sharded import ShardedDataset
-    from paceline.data.tokens import TokenDataset
-    from paceline.data.writer import Writer
+    from paceline.data.convert.writer import Writer
+    from paceline.data.loader.loader import Loader
+    from paceline.data.reading.audio import decode_audio
+    from paceline.data.reading.crops import CenterCrop, RandomResizedCrop
+    from paceline.data.reading.sharded import ShardedDataset
+    from paceline.data.reading.token_dataset import TokenDataset
 
 __all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset", "Writer", "decode_audio"]
 _MODULES = {
-    "CenterCrop": "crops",
-    "Loader": "loader",
-    "RandomResizedCrop": "crops",
-    "ShardedDataset": "sharded",
-    "TokenDataset": "tokens",
-    "Writer": "writer",
-    "decode_audio": "audio",
+    "CenterCrop": "reading.crops",
+    "Loader": "loader.loader",
+    "RandomResizedCrop": "reading.crops",
+    "ShardedDataset": "reading.sharded",
+    "TokenDataset": "reading.token_dataset",
+    "Writer": "convert.writer",
+    "decode_audio": "reading.audio",
 }
 
 

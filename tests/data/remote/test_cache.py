@@ -18,10 +18,10 @@ from tests.data.remote.stores import first, serving
 from tests.data.remote.test_loader import SOON, batches, until
 
 from paceline.core.errors import EnvironmentFault
-from paceline.data.folders import Stop, Stopped
+from paceline.data.format.folders import Stop, Stopped
+from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.remote import cache as of_cache
 from paceline.data.remote.cache import Cache
-from paceline.data.sharded import ShardedDataset
 
 PIECE = 1000  # bytes of a piece on the disk
 DATA = bytes(range(256)) * 3 + bytes(PIECE - 768 - 16)
@@ -173,7 +173,7 @@ def test_a_data_set_that_is_another_now_is_kept_apart(store, tmp_path):
 
 PROGRAM = """
 import sys
-from paceline.data.sharded import Place, ShardedDataset
+from paceline.data.reading.sharded import Place, ShardedDataset
 dataset = ShardedDataset(sys.argv[1], cache=sys.argv[2], wait_s=0.01, request_s=float(sys.argv[3]))
 for shard in range(len(dataset.contents.shards)):
     dataset.payload("image", Place(shard, 0))

@@ -14,10 +14,10 @@ from tests.data.remote import stores
 from tests.data.remote.stores import Served, always, serving
 
 from paceline.core.errors import UsageError
-from paceline.data.index import DamagedData
-from paceline.data.sharded import Place, ShardedDataset
-from paceline.data.tokens import TokenDataset
-from paceline.data.verify import verify
+from paceline.data.convert.verify import verify
+from paceline.data.format.index import DamagedData
+from paceline.data.reading.sharded import Place, ShardedDataset
+from paceline.data.reading.token_dataset import TokenDataset
 
 
 @pytest.fixture

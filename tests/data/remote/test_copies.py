@@ -10,8 +10,8 @@ import pytest
 from tests.data.making import folder_of_pictures
 
 from paceline.core.errors import UsageError
+from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.remote.copies import check_empty, staging_folder
-from paceline.data.sharded import ShardedDataset
 
 pytest.importorskip("fsspec")
 

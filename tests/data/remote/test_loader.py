@@ -17,10 +17,10 @@ from tests.data.remote import stores
 from tests.data.remote.stores import always, first, serving
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.crops import RandomResizedCrop
-from paceline.data.index import DamagedData
-from paceline.data.loader import Loader
-from paceline.data.sharded import ShardedDataset
+from paceline.data.format.index import DamagedData
+from paceline.data.loader.loader import Loader
+from paceline.data.reading.crops import RandomResizedCrop
+from paceline.data.reading.sharded import ShardedDataset
 
 SOON = {"wait_s": 0.01, "request_s": 5.0}  # what is waited between tries here
 

@@ -15,9 +15,9 @@ from tests.data.remote.test_loader import batches
 
 from paceline.cli.data_convert import command
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
+from paceline.data.convert.verify import verify
+from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.remote.secrets import shown_url, without_secrets
-from paceline.data.sharded import ShardedDataset
-from paceline.data.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from tests.data.remote.stores import Served, always, first, serving
 from tests.data.remote.test_loader import SOON, batches
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.index import DamagedData
-from paceline.data.sharded import ShardedDataset
+from paceline.data.format.index import DamagedData
+from paceline.data.reading.sharded import ShardedDataset
 
 URL = "s3://bucket/photos"
 

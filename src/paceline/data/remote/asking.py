@@ -16,7 +16,7 @@ from threading import Lock
 
 from paceline.core import units
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.folders import Stop, Stopped
+from paceline.data.format.folders import Stop, Stopped
 from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings
 from paceline.data.remote.store import Store

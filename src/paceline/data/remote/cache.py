@@ -26,7 +26,7 @@ from isal import isal_zlib
 
 from paceline.core import units
 from paceline.core.errors import EnvironmentFault
-from paceline.data.folders import Stop
+from paceline.data.format.folders import Stop
 
 _END = struct.Struct("<4sIQ")  # behind the bytes: a mark, CRC-32, length
 _MARK = b"PLC1"

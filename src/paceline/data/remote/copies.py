@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.model import CONTENTS_FILE
+from paceline.data.format.model import CONTENTS_FILE
 from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings, cache_folder
 

@@ -18,10 +18,10 @@ import numpy as np
 from isal import isal_zlib
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.contents import Blocks, blocks_in, contents_in
-from paceline.data.folders import Filled, IndexOf, LostPart, Piece, Stop
-from paceline.data.index import ShardIndex, read_index
-from paceline.data.model import BLOCKS_FILE, CONTENTS_FILE, Contents, Shard
+from paceline.data.format.contents import Blocks, blocks_in, contents_in
+from paceline.data.format.folders import Filled, IndexOf, LostPart, Piece, Stop
+from paceline.data.format.index import ShardIndex, read_index
+from paceline.data.format.model import BLOCKS_FILE, CONTENTS_FILE, Contents, Shard
 from paceline.data.remote.asking import Asker, Counts, Missing, Unfetched
 from paceline.data.remote.cache import Cache
 from paceline.data.remote.secrets import shown_url

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from paceline.data.model import Column, Sample, shown
+from paceline.data.format.model import Column, Sample, shown
 
 
 class Source(Protocol):

@@ -12,9 +12,16 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.index import UNREADABLE
-from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes, text_of
-from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.format.column_kinds import (
+    array_of,
+    column_names,
+    kind_of_suffix,
+    number_of,
+    suffix_of_bytes,
+    text_of,
+)
+from paceline.data.format.index import UNREADABLE
+from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import files_below, left_out_notes, times_of
 from paceline.data.sources.zarr_arrays import of_zarr

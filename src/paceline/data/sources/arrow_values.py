@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import array_of, json_of, number_of, suffix_of_bytes, text_of
-from paceline.data.model import Column, ColumnKind, Payload, Value
+from paceline.data.format.column_kinds import array_of, json_of, number_of, suffix_of_bytes, text_of
+from paceline.data.format.model import Column, ColumnKind, Payload, Value
 
 _OF_FILES = {"bytes", "path"}  # fields of a struct that stands for a file, as Hugging Face's datasets writes it
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import column_names, json_of
-from paceline.data.model import Column, Sample
+from paceline.data.format.column_kinds import column_names, json_of
+from paceline.data.format.model import Column, Sample
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import Files, file_column, size_of
 

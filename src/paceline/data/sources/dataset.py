@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import array_of, column_names, json_of, number_of, text_of
-from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.format.column_kinds import array_of, column_names, json_of, number_of, text_of
+from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset_images import Written, image_payload, images_choice
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from paceline.core import units
 from paceline.core.errors import UsageError
-from paceline.data.image_modes import pil
-from paceline.data.kinds import plain_suffix
-from paceline.data.model import Payload
+from paceline.data.format.column_kinds import plain_suffix
+from paceline.data.format.image_modes import pil
+from paceline.data.format.model import Payload
 
 Written = Literal["png", "jpeg"]
 _WRITTEN: tuple[Written, ...] = ("png", "jpeg")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import PICTURES, text_of
-from paceline.data.model import Column, Payload, Sample, shown
+from paceline.data.format.column_kinds import PICTURES, text_of
+from paceline.data.format.model import Column, Payload, Sample, shown
 from paceline.data.sources import BadSample
 
 AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac")

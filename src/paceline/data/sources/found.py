@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paceline.core.errors import UsageError
-from paceline.data.contents import read_contents
+from paceline.data.format.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.data.model import Column
+from paceline.data.format.model import Column
 from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, files_below, numbers_of, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision

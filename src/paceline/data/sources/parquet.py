@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.data.kinds import column_names, kind_of_suffix, suffix_of_bytes
-from paceline.data.model import Column, ColumnKind, Sample
+from paceline.data.format.column_kinds import column_names, kind_of_suffix, suffix_of_bytes
+from paceline.data.format.model import Column, ColumnKind, Sample
 from paceline.data.sources import BadSample
 from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kept_value, kind_of_type, merged_schema
 from paceline.data.sources.files import times_of

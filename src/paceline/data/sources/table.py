@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import column_names
-from paceline.data.model import Column
+from paceline.data.format.column_kinds import column_names
+from paceline.data.format.model import Column
 from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, size_of
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.data.format.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.data.sources.files import files_below, left_out_notes
-from paceline.data.tokens import ByteTokenizer, Text, Tokenizer
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
 SUFFIXES = (*PLAIN, *LINES, *(f"{suffix}.gz" for suffix in (*PLAIN, *LINES)), *TABLES)

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes
-from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.format.column_kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes
+from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.format.tfrecord import Feature, NotATFRecord, decoded, places
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import times_of
-from paceline.data.tfrecord import Feature, NotATFRecord, decoded, places
 
 _PROBED = 64  # records by which it is found out what there is
 _NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # as TensorFlow's own sets have

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.data.kinds import column_names, column_of_suffix, plain_suffix
-from paceline.data.model import Column, ColumnKind, Payload, Sample, Value
+from paceline.data.format.column_kinds import column_names, column_of_suffix, plain_suffix
+from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import left_out_notes, times_of
 

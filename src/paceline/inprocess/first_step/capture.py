@@ -60,7 +60,7 @@ def begin(path: str) -> None:
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
     actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
     import_hook.install(
-        {**actions, "paceline.data.loop": batches.patch_ours, "transformers.training_args": _allow_bf16}
+        {**actions, "paceline.data.loader.iterator": batches.patch_ours, "transformers.training_args": _allow_bf16}
     )
 
 

@@ -42,7 +42,7 @@ def begin(run_dir: str) -> None:
     actions |= dict.fromkeys(timed_functions.SAVERS, timed_functions.patch_savers)
     actions[timed_functions.WAITS] = lambda module: timed_functions.patch_waits(module) if "torch" in _state else None
     actions["torchdata.stateful_dataloader.stateful_dataloader"] = _patch_stateful
-    actions["paceline.data.loader"] = _patch_ours
+    actions["paceline.data.loader.loader"] = _patch_ours
     import_hook.install(actions)
     _beside("begin")
 

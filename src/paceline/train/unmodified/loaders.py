@@ -31,7 +31,7 @@ def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None
     _patch_indices(spread, reading, base)
     for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
         _patch_next(spread, reading, kind)
-    import_hook.install({"paceline.data.loader": lambda module: _refuse_ours(spread, module.Loader)})
+    import_hook.install({"paceline.data.loader.loader": lambda module: _refuse_ours(spread, module.Loader)})
     _patch_fetch(reading, dataloader._utils.fetch._MapDatasetFetcher)
 
 

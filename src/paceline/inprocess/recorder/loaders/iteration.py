@@ -28,7 +28,7 @@ CPU_EVERY = (
 )
 UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
 _IN_A_THREAD = 0  # in place of the time at which the training thread began to iterate
-_OURS = "paceline.data.loader"
+_OURS = "paceline.data.loader.loader"
 _telling: dict[int, Any] = {}  # loaders that tell what they do, weakly
 described: list[dict[str, Any]] = []  # by number
 in_threads: dict[int, int] = {}  # number of the loader that a thread beside the training thread fetches from now

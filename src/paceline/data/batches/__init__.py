@@ -1,0 +1,1 @@
+"""Makes batches from samples, and replaces samples that are damaged or lost."""

@@ -1,0 +1,76 @@
+"""What is in a data set of shards, in words?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from paceline.core import units
+from paceline.data.convert.mixing import mixing_of
+from paceline.data.format.image_modes import EACH
+from paceline.data.format.model import Column
+from paceline.data.format.tokens import TokenContents
+from paceline.data.order.order import Shuffle
+from paceline.data.reading.sharded import ShardedDataset
+
+_MOST_CLASSES = 8
+_ORDER = {True: "shuffled", False: "in their original order"}
+
+
+def described(dataset: ShardedDataset) -> list[str]:
+    """Return lines about a data set: what it has, how it is cut, and its columns."""
+    contents = dataset.contents
+    size = sum(shard.bytes for shard in contents.shards)
+    lines = [
+        f"{dataset.address}: {contents.samples:,} samples, {units.size(size)}, shards: {len(contents.shards):,}",
+        f"{len(dataset.blocks):,} blocks; samples on disk are {_ORDER[bool(contents.made.get('mixed'))]}",
+    ]
+    lines.append(_mixing(dataset))
+    lines += [line for column in contents.columns for line in _column(dataset, column)]
+    if contents.classes:
+        shown = ", ".join(contents.classes[:_MOST_CLASSES])
+        more = ", ..." if len(contents.classes) > _MOST_CLASSES else ""
+        lines.append(f"{len(contents.classes):,} classes: {shown}{more}")
+    return lines
+
+
+def described_tokens(folder: Path, contents: TokenContents) -> list[str]:
+    """Return lines about a folder of tokens."""
+    size = contents.tokens * np.dtype(contents.dtype).itemsize
+    return [
+        f"{folder}: {contents.tokens:,} tokens of {contents.documents:,} documents, {units.size(size)}",
+        f"token ids below {contents.vocabulary:,} ({contents.dtype}), tokenizer {contents.tokenizer}; "
+        f"id {contents.end} ends a document",
+    ]
+
+
+def _mixing(dataset: ShardedDataset) -> str:
+    found = mixing_of(dataset.blocks["first"].astype(np.int64), len(dataset), Shuffle(seed=0))
+    return (
+        f"with shuffle=True, a batch of {found.batch} comes from {found.blocks:.0f} blocks (a perfect shuffle: "
+        f"{found.perfect:.0f}); correlation of two epochs {abs(found.epochs_alike):.2f}"
+    )
+
+
+def _column(dataset: ShardedDataset, column: Column) -> list[str]:
+    arrays = [dataset.index(number).arrays for number in range(len(dataset.contents.shards))]
+    if column.is_number:
+        values = np.concatenate([own[f"{column.name}.value"] for own in arrays])
+        return [f"{column.name} ({column.kind}): {values.min()} to {values.max()}"]
+    lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])
+    suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist())
+    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
+    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean)"
+    if column.kind != "image":
+        return [line]
+    if column.mode:
+        line += "; each image has a mode of its own" if column.mode == EACH else f"; mode {column.mode}"
+    heights, widths = (np.concatenate([own[f"{column.name}.{key}"] for own in arrays]) for key in ("height", "width"))
+    known = heights > 0
+    if known.any():
+        line += f", {np.median(widths[known]):.0f} x {np.median(heights[known]):.0f} pixels (median)"
+    parts = np.concatenate([np.diff(own[f"{column.name}.first_interval"]) for own in arrays])
+    cut = int((parts > 0).sum())
+    return [line, f"{cut:,} of {len(parts):,} images can be decoded partially"]

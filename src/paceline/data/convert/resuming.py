@@ -1,0 +1,253 @@
+"""What an interrupted conversion leaves behind, and which process may continue it.
+
+The plan file says what is converted. It is there from the beginning of a conversion to its very end, and the process
+that converts holds a lock on it, which its workers inherit. Removing the plan file ends the conversion and releases the
+lock in one step, so that a kill at any moment leaves an unfinished folder with a plan, or a complete one without.
+
+Beside each finished shard lies a note of its size and checksums, written when the shard was complete. A resumed
+conversion keeps a shard if its bytes are those of the note.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection, parent_process, reduction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import TEMPORARY_FILES, sync_folder, write_durably
+from paceline.data.convert.shard_writer import crc32_of
+from paceline.data.format.index import DamagedData
+from paceline.data.format.model import CONTENTS_FILE, Shard
+
+PLAN_FILE = ".converting.json"
+WAIT_S = 5.0  # for the workers of a conversion that was killed
+_LOOK_S = 0.05
+_NOTES = ".*.made.json"  # pattern
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard that was finished."""
+
+    shard: Shard
+    skipped: Sequence[str]  # samples that could not be read, with the reason
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    fingerprint: str
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Write the note of a shard that is in its place."""
+    write_durably(note_path(folder / note.shard.file), msgspec.json.encode(note))
+
+
+def note_path(shard: Path) -> Path:
+    """Return where the note of a shard is."""
+    return shard.with_name(f".{shard.name}.made.json")
+
+
+def finished(tar: Path) -> Note | None:
+    """Return the note of a shard whose bytes are those that were written; None if there is none.
+
+    Args:
+        tar: Where the shard would be.
+    """
+    try:
+        note = msgspec.json.decode(note_path(tar).read_bytes(), type=Note)
+    except (OSError, DamagedData, msgspec.DecodeError):
+        return None
+    return note if is_as_written(tar.parent, note.shard) else None
+
+
+def is_as_written(folder: Path, shard: Shard) -> bool:
+    """Say whether the bytes of a shard and of its index are those that were written."""
+    try:
+        return all(
+            (folder / name).stat().st_size == size and crc32_of(folder / name) == crc32
+            for name, size, crc32 in (
+                (shard.file, shard.bytes, shard.crc32),
+                (shard.index, shard.index_bytes, shard.index_crc32),
+            )
+        )
+    except OSError:
+        return False
+
+
+def clear(folder: Path) -> None:
+    """Remove what only a resumed conversion needs."""
+    for pattern in (TEMPORARY_FILES, _NOTES):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def has_notes(folder: Path) -> bool:
+    """Say whether an interrupted conversion has finished a shard."""
+    return any(folder.glob(_NOTES))
+
+
+def check_folder(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) -> None:
+    """Refuse a folder that is not new, not empty, and not that of the same conversion, interrupted.
+
+    Raises:
+        UsageError: It holds something else.
+    """
+    there = _fingerprint_in(folder / PLAN_FILE)
+    if there:
+        if there != mark:
+            raise UsageError(
+                f"{folder} holds an unfinished conversion of another source, or with other options; "
+                "remove it, or name another folder"
+            )
+    elif (folder / contents_file).exists():
+        raise UsageError(f"{folder} holds a data set; name another folder")
+    elif there is None and folder.exists() and (not folder.is_dir() or any(map(_is_other, folder.iterdir()))):
+        raise UsageError(f"{folder} exists and is not empty; name a new folder")
+
+
+@contextmanager
+def alone_in(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) -> Iterator[int]:
+    """Hold the plan file of a conversion, and remove it at the end; after an error it stays if a shard was finished.
+
+    Args:
+        folder: Where to convert to; made if it is not there.
+        mark: The same for the same conversion, and no other.
+        contents_file: The file that makes the folder a data set.
+
+    Yields:
+        The file descriptor that holds the lock; see `InheritedFile`.
+
+    Raises:
+        UsageError: Another process converts into the folder, or the folder holds something else.
+        EnvironmentFault: The folder cannot be written to.
+    """
+    plan = folder / PLAN_FILE
+    with _errors_of(folder):
+        held = _opened(plan, mark, contents_file)
+    try:
+        with _errors_of(folder):
+            _begin(held, plan, mark, contents_file)
+        yield held
+        sync_folder(folder)
+        plan.unlink(missing_ok=True)
+    except BaseException:
+        if not has_notes(folder) and _is_at(held, plan):
+            clear(folder)
+            plan.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(held)
+
+
+@contextmanager
+def _errors_of(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write to {folder}: {error.strerror or error}; name another folder") from error
+
+
+def _opened(plan: Path, mark: str, contents_file: str) -> int:
+    """Open the plan file and lock it; make it if the folder is new."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        check_folder(plan.parent, mark, contents_file)
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held = os.open(plan, os.O_RDWR | (0 if plan.exists() else os.O_CREAT | os.O_EXCL), 0o666)
+        except (FileExistsError, FileNotFoundError):
+            continue  # another process has just begun, or has just finished
+        if _lock(held):
+            if _is_at(held, plan):
+                return held
+        elif time.monotonic() >= until:
+            os.close(held)
+            raise UsageError(f"another process converts into {plan.parent} now; wait for it, or name another folder")
+        else:
+            time.sleep(_LOOK_S)
+        os.close(held)
+
+
+def _is_at(held: int, path: Path) -> bool:
+    """Say whether an open file is the one at a path, which may have been removed and made anew."""
+    try:
+        return os.path.samestat(os.fstat(held), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(held: int) -> bool:
+    """Lock an open file, and say whether no other process has; true where files cannot be locked."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # not a POSIX system
+        return True
+    try:
+        flock(held, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # the file system has no locks
+    return True
+
+
+def _begin(held: int, plan: Path, mark: str, contents_file: str) -> None:
+    """Write the plan unless it is there; shards without a plan that can be read are made again."""
+    if _fingerprint_in(plan) == mark:
+        return
+    if (plan.parent / contents_file).exists():
+        plan.unlink(missing_ok=True)  # another process has finished before this one made a new plan
+    check_folder(plan.parent, mark, contents_file)
+    clear(plan.parent)
+    os.truncate(held, 0)
+    os.write(held, msgspec.json.encode(_Plan(fingerprint=mark)))
+    os.fsync(held)
+
+
+def _fingerprint_in(plan: Path) -> str | None:
+    """Return what a plan file says; nothing if it is empty or damaged, None if there is none."""
+    try:
+        return msgspec.json.decode(plan.read_bytes(), type=_Plan).fingerprint
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.DecodeError:
+        return ""
+
+
+def _is_other(path: Path) -> bool:
+    """Say whether a file is something else than the rest of a file that was being written."""
+    return not path.match(TEMPORARY_FILES)
+
+
+class InheritedFile:
+    """An open file that a spawned process inherits. A lock on it is held until the last of the processes has ended."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+
+def _inherited(duplicate: Any) -> InheritedFile:
+    return InheritedFile(duplicate.detach())
+
+
+def end_with_parent() -> None:
+    """Have this process, a worker of a conversion, end as soon as its parent is gone, however that ended."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="paceline-parent", daemon=True).start()

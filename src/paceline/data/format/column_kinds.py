@@ -1,0 +1,135 @@
+"""What kind of column do bytes belong in? By the suffix of the file that they would be."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paceline.core.errors import UsageError
+from paceline.data.format.model import KEY, Column, ColumnKind, Payload
+
+PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
+TEXTS = ("txt", "json", "jsonl", "csv", "xml", "html", "caption")
+NUMBERS = ("cls", "int", "float", "index", "inx", "id")
+_SAME = {"jpeg": "jpg"}
+_MAGIC = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"BM", "bmp"), (b"\x93NUMPY", "npy"))
+_RIFF, _WEBP = b"RIFF", b"WEBP"
+
+
+def kind_of_suffix(suffix: str) -> ColumnKind:
+    """Return the kind of what a file with such a suffix holds; "int" stands for a number as text."""
+    last = suffix.lower().rpartition(".")[2]
+    if last in PICTURES:
+        return "image"
+    if last == "npy":
+        return "array"
+    if last == "float":
+        return "float"
+    if last in NUMBERS:
+        return "int"
+    return "text" if last in TEXTS else "bytes"
+
+
+def column_of_suffix(suffix: str) -> Column:
+    """Return the column that files with such a suffix make: pictures are ``image``, classes are ``label``.
+
+    A suffix of two parts, as ours are, tells its column in the first: ``caption.txt`` is ``caption``.
+    """
+    kind = kind_of_suffix(suffix)
+    first, dot, _ = suffix.rpartition(".")
+    if dot:
+        return Column(name=_plain(first), kind=kind)
+    if kind == "image":
+        return Column(name="image", kind=kind)
+    return Column(name="label" if suffix == "cls" else suffix, kind=kind)
+
+
+def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dict[str, str]:
+    """Return what columns are called, by what the source calls them: letters, digits, ``_`` and ``-``.
+
+    Args:
+        names: In the source.
+        usual: What is said in place of a name, where that does not make two of them the same.
+
+    Raises:
+        UsageError: Two would be called the same.
+    """
+    made = [_plain(usual(name)) for name in names]
+    if len(set(made)) < len(made):
+        made = [_plain(name) for name in names]
+    for place, name in enumerate(made):
+        if name in made[:place]:
+            both = f"{names[made.index(name)]!r} and {names[place]!r}"
+            raise UsageError(f"{both} would both become the column {name}; rename one of them")
+    return dict(zip(names, made, strict=True))
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be a part of a file's name in a tar, between dots; `__key__` is ours."""
+    return "key" if name == KEY else re.sub(r"[^\w-]+", "_", name)
+
+
+def suffix_of_bytes(data: bytes) -> str:
+    """Return the suffix of a file with such content, by its first bytes; "bin" where they tell nothing."""
+    if data[:4] == _RIFF and data[8:12] == _WEBP:
+        return "webp"
+    return next((suffix for magic, suffix in _MAGIC if data.startswith(magic)), "bin")
+
+
+def plain_suffix(suffix: str) -> str:
+    """Return one spelling of suffixes that mean the same."""
+    return _SAME.get(suffix.lower(), suffix.lower())
+
+
+def array_of(value: Any) -> Payload:
+    """Return an array as NumPy writes it.
+
+    Raises:
+        ValueError: It is one of Python objects, or has a mask.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("it is a masked array, whose mask would be lost; give data and mask as two arrays")
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise ValueError("it is an array of Python objects; only arrays of numbers are supported")
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return Payload(data=file.getvalue(), suffix="npy")
+
+
+def text_of(value: Any) -> Payload:
+    """Return text as bytes."""
+    return Payload(data=str(value).encode(), suffix="txt")
+
+
+def json_of(value: Any) -> Payload:
+    """Return a list or a dict as JSON.
+
+    Raises:
+        ValueError: It would not be the same when it is read.
+    """
+    try:
+        data = msgspec.json.encode(value)
+        same = msgspec.json.decode(data) == value
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise ValueError(f"it cannot be written as JSON: {error}") from error
+    if not same:
+        raise ValueError("it would not be the same in JSON, where keys are text; convert keys to text, tuples to lists")
+    return Payload(data=data, suffix="json")
+
+
+def number_of(value: Any, column: Column) -> int | float:
+    """Return a number as its column has it: 64 bits, whole or not.
+
+    Raises:
+        ValueError: It would be another number.
+    """
+    found = float(value) if column.kind == "float" else int(value)
+    if found != value and value == value:  # noqa: PLR0124 - NaN is no other number
+        raise ValueError(f"{value} would become {found} in a column of kind {column.kind}; give text or an array")
+    return found

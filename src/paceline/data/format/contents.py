@@ -1,0 +1,159 @@
+"""What does a folder hold? Its `dataset.json`, and the blocks that are read in one piece."""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.core.files import write_durably
+from paceline.data.format.index import UNREADABLE, DamagedData, ShardIndex, read_index
+from paceline.data.format.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
+
+BLOCK_BYTES = 2 << 20  # read in one piece, about
+# Of each block: the shard, the first sample (of all), where it begins in the shard's file and where it ends, in bytes.
+BLOCK_ROW = np.dtype([("shard", np.int32), ("first", np.int64), ("begin", np.int64), ("end", np.int64)])
+
+Blocks = NDArray[np.void]
+
+
+def read_contents(folder: Path) -> Contents:
+    """Read what a data set says of itself.
+
+    Raises:
+        UsageError: There is none in the folder.
+        DamagedData: What is there cannot be read, or comes from a newer version.
+    """
+    path = folder / CONTENTS_FILE
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        if (folder / "tokens.json").exists():
+            raise UsageError(f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length)") from error
+        said = "its conversion is unfinished, or it is not a data set" if folder.is_dir() else "there is no such folder"
+        raise UsageError(
+            f"no {CONTENTS_FILE} in {folder}: {said}; `paceline data convert SRC {folder}` makes one"
+        ) from error
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot read {path}: {error.strerror or error}; give a folder that `paceline data convert` wrote"
+        ) from error
+    return contents_in(text, str(path))
+
+
+def contents_in(text: bytes, path: str) -> Contents:
+    """Return what a `dataset.json` says.
+
+    Raises:
+        DamagedData: It cannot be read, or comes from a newer version.
+    """
+    try:
+        found = msgspec.json.decode(text, type=Contents)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedData(f"{path} cannot be read: {error}") from error
+    if found.schema != SCHEMA:
+        raise DamagedData(
+            f"{path} has schema {found.schema!r}, and this version reads {SCHEMA!r}; a newer Paceline may read it"
+        )
+    outside = [shard.file for shard in found.shards if shard.file != os.path.basename(shard.file)]
+    if outside:
+        raise DamagedData(f"{path} lists shards that are not in its folder: {outside[0]!r}; convert the data set again")
+    if found.checksum and found.checksum != _checksum(found):
+        raise DamagedData(
+            f"{path} is damaged: its checksum does not match; copy it again, or convert the data set again"
+        )
+    if sum(shard.samples for shard in found.shards) != found.samples:
+        raise DamagedData(f"{path} is damaged: its number of samples ({found.samples:,}) is not that of its shards")
+    return found
+
+
+def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
+    """Write what makes a folder a data set: the blocks first, and what says that they are there last."""
+    packed = io.BytesIO()
+    np.save(packed, blocks)
+    write_durably(folder / BLOCKS_FILE, packed.getvalue())
+    text = msgspec.json.format(msgspec.json.encode(replace(contents, checksum=_checksum(contents))), indent=1)
+    write_durably(folder / CONTENTS_FILE, text)
+
+
+def _checksum(contents: Contents) -> int:
+    """Return a checksum of all that a `dataset.json` says, never 0."""
+    return zlib.crc32(msgspec.json.encode(replace(contents, checksum=0))) or 1
+
+
+def read_blocks(folder: Path) -> Blocks:
+    """Read the blocks.
+
+    Raises:
+        DamagedData: They are not there, or are not blocks.
+    """
+    return blocks_in(folder / BLOCKS_FILE, f"{folder / BLOCKS_FILE}", str(folder))
+
+
+def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
+    """Return the blocks that a file holds.
+
+    Raises:
+        DamagedData: There are none.
+    """
+    try:
+        found = np.load(file, allow_pickle=False)
+    except UNREADABLE as error:
+        raise DamagedData(
+            f"{path} cannot be read ({error}); `paceline data verify {folder} --repair` rebuilds it"
+        ) from error
+    if found.dtype != BLOCK_ROW or not len(found):
+        raise DamagedData(f"{path} is not a list of blocks; `paceline data verify {folder} --repair` rebuilds it")
+    return found
+
+
+def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardIndex:
+    """Read the index beside a shard.
+
+    Raises:
+        DamagedData: It is missing, or cannot be read.
+    """
+    try:
+        packed = (folder / index_file).read_bytes()
+    except OSError as error:
+        raise DamagedData(
+            f"{folder / index_file}, the index of {shard_file}, cannot be read: {error.strerror}"
+        ) from error
+    return read_index(shard_file, packed)
+
+
+def blocks_of(shard: int, first: int, index: ShardIndex, columns: list[str], block_bytes: int = BLOCK_BYTES) -> Blocks:
+    """Cut a shard into blocks of about so many bytes, between samples.
+
+    Args:
+        shard: Its number.
+        first: The number of its first sample among all.
+        index: Of the shard.
+        columns: Those of bytes.
+        block_bytes: Of a block, at most, unless one sample has more.
+    """
+    if not columns:  # numbers only: there is nothing to read
+        return np.array([(shard, first, 0, 0)], BLOCK_ROW)
+    begins = np.min([_of(index, name, "offset") for name in columns], axis=0)
+    ends = np.max([_of(index, name, "offset") + _of(index, name, "length") for name in columns], axis=0)
+    rows, begin = [], 0
+    while begin < len(begins):
+        after = max(begin + 1, int(np.searchsorted(ends, begins[begin] + block_bytes, side="right")))
+        rows.append((shard, first + begin, int(begins[begin]), int(ends[after - 1])))
+        begin = after
+    return np.array(rows, BLOCK_ROW)
+
+
+def _of(index: ShardIndex, name: str, key: str) -> NDArray[np.int64]:
+    found = index.column(name, key)
+    if found is None:
+        raise DamagedData(f"the index of {index.shard} has no {name}.{key}; convert the data set again")
+    return found.astype(np.int64)

@@ -1,0 +1,127 @@
+"""The mode of an image: its channels and their depth, named as in PIL, and read from the head of the file.
+
+PIL reduces images with 16 bits per channel to 8 bits. The modes `RGB;16`, `RGBA;16` and `LA;16` keep the 16 bits.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from paceline.core.errors import EnvironmentFault
+from paceline.data.format.jpeg import NotAJpeg, header_of
+
+EACH = "each"  # of a column whose images have modes that no one mode holds: each image keeps its own
+DEEP = ("RGB;16", "RGBA;16", "LA;16")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_OF_PNG = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}  # by colour type (PNG specification, 11.2.1)
+_OF_JPEG = {1: "L", 3: "RGB", 4: "CMYK"}  # by number of components
+_BITS_PER_SAMPLE = 258  # tag of TIFF
+# The mode that holds all images of a column without loss: the first one that covers the modes of the column.
+_COVERING = (
+    ("L", {"1", "L"}),
+    ("RGB", {"1", "L", "P", "RGB", "CMYK", "YCbCr"}),
+    ("LA", {"1", "L", "LA"}),
+    ("RGBA", {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}),
+    ("I", {"I;16", "I;16B", "I"}),
+)
+_CROPPED = ("", "1", "L", "RGB", "LA", "RGBA")  # modes of columns that a crop makes 8-bit RGB of
+
+
+class NotAnImage(ValueError):
+    """Bytes that no image decoder reads, or an image that cannot be kept as one array."""
+
+
+class ImageHeader(NamedTuple):
+    """What the head of an image file says."""
+
+    mode: str
+    width: int  # pixels
+    height: int
+
+
+def image_header(data: bytes | memoryview) -> ImageHeader:
+    """Read the mode and the size of an image; its pixels are not decoded.
+
+    Raises:
+        NotAnImage: The bytes are no image, or hold several frames or pages.
+    """
+    if bytes(data[:2]) == b"\xff\xd8":
+        try:
+            header = header_of(data)
+        except NotAJpeg as error:
+            raise NotAnImage(f"it is not a valid JPEG file: {error}") from error
+        return ImageHeader(_OF_JPEG.get(header.components, "RGB"), header.width, header.height)
+    return _header_of_png(bytes(data[:4096])) if bytes(data[:8]) == _PNG else _header_by_pil(data)
+
+
+def column_mode(modes: Iterable[str]) -> str:
+    """Return the mode that all images of a column are decoded to without loss; `EACH` where there is none.
+
+    Args:
+        modes: Of its images. A column of one mode keeps this mode. CMYK and YCbCr are decoded to RGB.
+    """
+    found = set(modes) - {""}
+    if not found:
+        return ""
+    if len(found) == 1 and not found & {"CMYK", "YCbCr"}:
+        return found.pop()
+    return next((mode for mode, covered in _COVERING if found <= covered), EACH)
+
+
+def is_cropped(mode: str) -> bool:
+    """Say whether a crop may make 8-bit RGB of images of a column of such a mode: it would lose ids and depth."""
+    return mode in _CROPPED
+
+
+def pil() -> Any:
+    """Import PIL, which decodes all but JPEG and 8-bit RGB.
+
+    Raises:
+        EnvironmentFault: It is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise EnvironmentFault("images that are not JPEG files need Pillow: pip install 'paceline[data]'") from error
+    return Image
+
+
+def _header_of_png(head: bytes) -> ImageHeader:
+    if head[12:16] != b"IHDR" or len(head) < 26:
+        raise NotAnImage("its PNG header is truncated")
+    width, height, depth, colour = struct.unpack(">IIBB", head[16:26])
+    mode = _OF_PNG.get(colour)
+    if mode is None or not width or not height:
+        raise NotAnImage(f"its PNG header says {width} x {height} pixels of colour type {colour}")
+    if b"acTL" in head[:128]:
+        raise NotAnImage("it is an animated PNG; only images of one frame are supported, so extract the frames first")
+    if depth == 16 and mode != "P":
+        return ImageHeader("I;16" if mode == "L" else f"{mode};16", width, height)
+    return ImageHeader("1" if mode == "L" and depth == 1 else mode, width, height)
+
+
+def _header_by_pil(data: bytes | memoryview) -> ImageHeader:
+    try:
+        with pil().open(io.BytesIO(data)) as image:
+            frames, mode = getattr(image, "n_frames", 1), str(image.mode)
+            width, height = image.size
+            deep = image.format == "TIFF" and max(image.tag_v2.get(_BITS_PER_SAMPLE) or (8,)) > 8
+    except EnvironmentFault:
+        raise
+    except Exception as error:
+        raise NotAnImage(f"no image decoder can read it: it begins with {bytes(data[:12])!r}") from error
+    if frames > 1:
+        raise NotAnImage(
+            f"it holds {frames} frames or pages; only images of one frame are supported, so extract the frames first"
+        )
+    deep = deep or (bytes(data[:2]) == b"P6" and _largest_of_ppm(bytes(data[:256])) > 255)
+    return ImageHeader(f"{mode};16" if deep and f"{mode};16" in DEEP else mode, width, height)
+
+
+def _largest_of_ppm(head: bytes) -> int:
+    """Return the largest sample value of a binary PPM image: the fourth word of its header, without comment lines."""
+    words = b" ".join(line.partition(b"#")[0] for line in head.split(b"\n")).split()
+    return int(words[3]) if len(words) > 3 and words[3].isdigit() else 255

@@ -1,0 +1,228 @@
+"""How fast is a data set read, and how close is that to what decoding alone costs? Measured in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from paceline.data.batches.picture_batches import in_turn
+from paceline.data.format.jpeg import Frame
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.report import StageCost
+from paceline.data.loader.spec import picture_column
+from paceline.data.order.counter_rng import key_of, uniforms
+from paceline.data.reading.cache_offer import CacheOffer
+from paceline.data.reading.crops import Crop, antialiases
+from paceline.data.reading.decoded_cache import CacheUse
+from paceline.data.reading.jpeg_parts import Parts, parts_of
+from paceline.data.reading.pictures import Box, libraries, resize_into
+from paceline.data.reading.sharded import ShardedDataset
+from paceline.data.reading.token_dataset import TokenDataset
+
+_LIMIT_PICTURES = 512  # by which the cost of decoding alone is measured
+_POLL_S = 0.004
+_IDLE_CORES = 0.1  # below which nothing is made ahead any more
+_LONGEST_S = 5.0  # to wait for that: another thread of the program may be busy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """A median of rounds, with the least and the most of them."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What reading costs."""
+
+    samples: int  # of a round
+    batch_size: int
+    threads: int
+    samples_per_s: Around
+    cpu_ms_per_sample: Around  # of the whole process
+    decode_limit_cpu_ms: Around | None  # of a picture: decoding and resizing alone; None: there are no pictures
+    times_limit: Around | None  # CPU time as a multiple of that, each round with its own
+    stages: Sequence[StageCost]
+    cache: CacheUse | None
+    offer: CacheOffer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Some batches that were made."""
+
+    samples: int
+    wall_s: float
+    cpu_s: float
+
+
+def measure(
+    dataset: ShardedDataset | TokenDataset,
+    crop: Crop | None,
+    *,
+    batch_size: int,
+    samples: int,
+    rounds: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **settings: Any,
+) -> Measured:
+    """Read a data set in several rounds, each beside a measurement of decoding alone.
+
+    As in training, epoch follows epoch, and what was read ahead in one round is used in the next. A round begins and
+    ends when as much is made ahead as may be, so that what it makes is as much as it takes.
+
+    Args:
+        dataset: What to read.
+        crop: What to take of pictures; None: samples as they are.
+        batch_size: Samples of a batch.
+        samples: Of a round, about; an epoch at most.
+        rounds: How many.
+        progress: Called with the rounds that are done, and all.
+        settings: Of the loader.
+    """
+    batch_size = min(batch_size, len(dataset))
+    loader = Loader(dataset, batch_size, shuffle=True, transform=crop, ends="drop", **settings)  # whole batches
+    pictures = _limit_of(dataset, crop) if isinstance(dataset, ShardedDataset) else None
+    steps = max(1, min(len(loader), samples // batch_size))
+    taken = endless(loader)
+    read_round(
+        taken, batch_size, len(loader) if settings.get("decoded_cache") else steps
+    )  # memory is taken, caches fill
+    loader.forget_report()
+    found: list[Round] = []
+    limits: list[float] = []
+    for number in range(rounds):
+        progress(number, rounds)
+        found.append(read_round(taken, batch_size, steps))
+        if pictures is not None:
+            limits.append(pictures(max(1, loader.threads)))
+    report = loader.report()
+    taken.close()
+    loader.close()
+    each_ms = [1e3 * one.cpu_s / one.samples for one in found]
+    return Measured(
+        samples=found[0].samples,
+        batch_size=batch_size,
+        threads=report.threads,
+        samples_per_s=around([one.samples / one.wall_s for one in found]),
+        cpu_ms_per_sample=around(each_ms),
+        decode_limit_cpu_ms=around(limits) if limits else None,
+        times_limit=around([own / limit for own, limit in zip(each_ms, limits, strict=True)]) if limits else None,
+        stages=report.stages,
+        cache=report.cache,
+        offer=report.offer,
+    )
+
+
+def endless(loader: Loader) -> Generator[Any]:
+    """Yield batches of epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
+    """Take some batches and let go of them."""
+    settled()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in islice(taken, steps):
+        pass
+    busy_until = settled()
+    return Round(samples=steps * batch_size, wall_s=busy_until - wall, cpu_s=time.process_time() - cpu)
+
+
+def settled() -> float:
+    """Wait until no thread of this process computes, and return since when."""
+    begun = since = time.perf_counter()
+    spent = time.process_time()
+    while since - begun < _LONGEST_S:
+        time.sleep(_POLL_S)
+        now, cpu = time.perf_counter(), time.process_time()
+        if cpu - spent < _IDLE_CORES * (now - since):
+            break
+        since, spent = now, cpu
+    return since
+
+
+def around(values: Sequence[float]) -> Around:
+    """Return the median of rounds and how far they are apart."""
+    return Around(value=statistics.median(values), low=min(values), high=max(values), count=len(values))
+
+
+def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], float] | None:
+    """Prepare what decodes pictures and nothing else; it returns milliseconds of CPU for each. None: there are none.
+
+    It is called with a number of threads: as many as in the loader, for cores that share a cache or their arithmetic
+    slow each other down.
+    """
+    column = picture_column(dataset)
+    if column is None or crop is None:
+        return None
+    cut = _pictures(dataset, column, crop)
+
+    def decoded(threads: int) -> float:
+        with ThreadPoolExecutor(threads) as pool:
+            spent = sum(pool.map(lambda _: _decoded(cut, crop), range(threads)))
+        return 1e3 * spent / (max(1, len(cut)) * threads)
+
+    return decoded
+
+
+def _decoded(cut: Sequence[_Cut], crop: Crop) -> float:
+    """Decode pictures and resize them, and return the CPU seconds of it."""
+    jpeg, cv2 = libraries()
+    slot, antialias = np.empty((crop.size, crop.size, 3), np.uint8), antialiases(crop)
+    scratch = np.empty(max((one.pixels for one in cut), default=1), np.uint8)
+    begun = time.thread_time()
+    for one in cut:
+        strip = jpeg.decode_jpeg(one.data, "RGB", fastdct=True, fastupsample=True, buffer=scratch)
+        box = one.box
+        part = strip[box.top : box.top + box.height, box.left : box.left + box.width]
+        resize_into(slot, part, cv2, antialias=antialias)
+    return time.thread_time() - begun
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A JPEG of what a crop needs, and the crop in it."""
+
+    data: bytes
+    box: Box
+    pixels: int  # bytes of it, decoded
+
+
+def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut]:
+    """Return JPEGs of known size, from all over the data set."""
+    count = min(_LIMIT_PICTURES, len(dataset))
+    last = count if dataset.remote is not None else len(dataset)  # what lies together is fetched together
+    ids = np.linspace(0, last - 1, count).astype(np.int64)
+    places = dataset.places(ids)
+    told = dataset.gathered(column, Frame._fields, places)
+    frames = Frame(*(told[key].astype(np.int64) for key in Frame._fields))
+    drawn = uniforms(key_of(0), ids, crop.draws)
+    boxes = crop.boxes(np.maximum(frames.height, 1), np.maximum(frames.width, 1), drawn)
+    parts = parts_of(frames, dataset.intervals(column, places), boxes, beyond=False)
+    files = [dataset.payload(column, place) for place in places]
+    whole = (3 * frames.height * frames.width).tolist()
+    return [
+        _cut(data, parts, picture, box, whole[picture])
+        for picture, (data, box) in enumerate(zip(files, in_turn(boxes), strict=True))
+        if whole[picture] and data[:2] == b"\xff\xd8"
+    ]
+
+
+def _cut(data: bytes, parts: Parts, picture: int, box: Box, whole: int) -> _Cut:
+    if not parts.cut[picture]:
+        return _Cut(data, box, whole)
+    moved = box._replace(top=parts.tops[picture], left=parts.lefts[picture])
+    return _Cut(bytes(parts.alone(picture, memoryview(data))), moved, 3 * parts.pixels[picture])

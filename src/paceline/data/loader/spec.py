@@ -1,0 +1,351 @@
+"""What does a user want of a data set? Checked before anything is read, and turned into what makes batches."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import UsageError
+from paceline.data.batches.batch_context import Arrays, Reach
+from paceline.data.batches.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
+from paceline.data.batches.own_generators import own_generators
+from paceline.data.batches.picture_batches import PictureBatches
+from paceline.data.batches.replacements import Reachable
+from paceline.data.format.image_modes import is_cropped
+from paceline.data.format.model import KEY, Column
+from paceline.data.loader.processes import manner_of
+from paceline.data.loader.settings import Settings
+from paceline.data.order.order import Order, SelectedOrder, Shuffle
+from paceline.data.order.position import Position
+from paceline.data.reading.cache_offer import CacheOffer, cache_offer
+from paceline.data.reading.crops import Crop
+from paceline.data.reading.decoded_cache import Cache, cache_in
+from paceline.data.reading.pictures import libraries
+from paceline.data.reading.sharded import ShardedDataset
+from paceline.data.reading.stages import Spent
+from paceline.data.reading.token_dataset import TokenDataset
+
+Numbers = NDArray[np.int64]
+_log = logging.getLogger("paceline.data")
+_TRIED = 64  # samples by which it is found out how they behave
+_TOKEN_BLOCK = 512  # samples of tokens that lie together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A data set, and what is to be made of it."""
+
+    data: Any  # ShardedDataset, TokenDataset, or a Dataset of the user's own
+    numbers: Numbers | None  # of the samples of shards or tokens that are read; None: all
+    transform: Crop | Callable[[Mapping[str, Any]], Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_transform: Callable[[Any, Any], Any] | None
+    exact: bool
+    only: Sequence[str] | None = None  # of columns; None: all
+    mode: str | None = None  # of images; None: that of their column
+
+    @property
+    def digest(self) -> str:
+        """A digest of the data set, by which a state knows it; empty for a Dataset of the user's own."""
+        if not isinstance(self.data, ShardedDataset | TokenDataset):
+            return ""
+        shards = [(one.file, getattr(one, "samples", 0), one.crc32) for one in self.data.contents.shards]
+        told = repr((shards, getattr(self.data, "length", None))) + digest_of(self.numbers)
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether it is read from shards."""
+        return isinstance(self.data, ShardedDataset)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what one process of this machine fetches from a store is there for all of them."""
+        return self.is_sharded and self.data.remote is not None and self.data.remote.cache is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether batches are gathered in one go: less work than handing them over."""
+        return isinstance(self.data, TokenDataset) and self.collate is None
+
+    @property
+    def crop(self) -> Crop | None:
+        """What is taken of each picture, where whole batches are made of pictures."""
+        return self.transform if isinstance(self.transform, Crop) else None
+
+    @property
+    def function(self) -> Callable[[Mapping[str, Any]], Any] | None:
+        """The user's function of a sample."""
+        return self.transform if not isinstance(self.transform, Crop) else None
+
+    @property
+    def columns(self) -> list[Column]:
+        """What samples of shards have.
+
+        Raises:
+            UsageError: A column was asked for that is not there.
+        """
+        there = {column.name: self._in_mode(column) for column in self.data.contents.columns}
+        if self.only is None:
+            return list(there.values())
+        there[KEY] = Column(name=KEY, kind="text")
+        missing = [name for name in self.only if name not in there]
+        if missing or isinstance(self.only, str):
+            raise UsageError(f"columns={self.only!r}: give a list of columns; there are {', '.join(there)}")
+        return [there[name] for name in self.only]
+
+    def _in_mode(self, column: Column) -> Column:
+        return replace(column, mode=self.mode) if self.mode is not None and column.kind == "image" else column
+
+    @property
+    def cropped(self) -> Column | None:
+        """The column of pictures that a crop is of: the first whose images it keeps whole; None without a crop."""
+        pictures = [column for column in self.columns if column.kind == "image"] if self.crop is not None else []
+        return next((column for column in pictures if is_cropped(column.mode)), None)
+
+    def samples(self) -> Any:
+        """Return what gives a sample by its number."""
+        if not self.is_sharded:
+            return self.data
+        return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
+
+    def order(self, at: Position) -> Order:
+        """Return the order of an epoch."""
+        shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
+        if self.numbers is not None:
+            return SelectedOrder(self._blocks, self.numbers, shuffle, at.epoch)
+        return Order(self._blocks, at.samples, shuffle, at.epoch)
+
+    @property
+    def _blocks(self) -> Numbers:
+        """The number of the first sample of each block."""
+        if isinstance(self.data, ShardedDataset):
+            return self.data.blocks["first"].astype(np.int64)
+        size = _TOKEN_BLOCK if isinstance(self.data, TokenDataset) else 1  # each by itself: mixed as well as can be
+        return np.arange(0, len(self.data), size, dtype=np.int64)
+
+    @property
+    def replacements(self) -> int | Numbers:
+        """The number of samples, or the samples that may take the place of bad ones."""
+        return len(self.data) if self.numbers is None else self.numbers
+
+    def maker(self, reach: Reach, arrays: Arrays, *, alone: bool) -> Maker:
+        """Return what makes batches of shards.
+
+        Args:
+            reach: What they are made of.
+            arrays: Where pictures become batches.
+            alone: Whether the training's own thread makes them.
+        """
+        column, columns = self.cropped, self.columns
+        if self.crop is None or column is None:
+            made = SampleBatches(reach, columns, self.function, self.collate, exact=self.exact, draws=alone)
+            return Reachable(made, reach)
+        others = [one for one in columns if one != column]
+        return Reachable(PictureBatches(reach, column.name, others, self.crop, arrays, exact=self.exact), reach)
+
+    def cache(self, where: str | None, most_bytes: int | None) -> Cache | None:
+        """Return where decoded pictures are kept; None: nowhere.
+
+        Raises:
+            UsageError: Nothing that it could keep is made.
+            EnvironmentFault: The folder cannot be used.
+        """
+        if where is None:
+            return None
+        crop, cropped = self.crop, self.cropped
+        if crop is None or cropped is None:
+            raise UsageError("decoded_cache= needs a crop: give RandomResizedCrop or CenterCrop as transform=")
+        column = cropped.name
+        kind = f"{column}, exact {self.exact}, " + ("whole" if crop.draws else repr(crop))
+
+        def shapes(shard: int) -> NDArray[np.int64]:
+            arrays = self.data.index(shard).arrays
+            high, wide = (arrays[f"{column}.{key}"].astype(np.int64) for key in ("height", "width"))
+            return np.stack([high, wide], 1) if crop.draws else np.full((len(high), 2), crop.size, np.int64)
+
+        return cache_in(where, most_bytes, self.data, kind, shapes)
+
+    def offer(self, spent: Mapping[str, Spent]) -> CacheOffer | None:
+        """Return what a cache of decoded pictures would cost and save; None where none would pay."""
+        if self.crop is None or self.cropped is None:
+            return None
+        return cache_offer(self.data, self.cropped.name, None if self.crop.draws else self.crop.size, spent)
+
+    def maker_of_own(self, clock: Any, faults: Any, seed: int | None) -> Maker:
+        """Return what makes batches of tokens, or of the user's own data set.
+
+        Args:
+            clock: Adds up what it takes.
+            faults: Counts bad samples.
+            seed: Of what samples draw; None: nothing.
+        """
+        if self.is_plain:
+            return TokenBatches(self.data, clock)
+        return DatasetBatches(self.data, self.collate, clock, faults, seed)
+
+
+def wanted_of(
+    data: Any,
+    transform: Crop | Callable[[Mapping[str, Any]], Any] | None,
+    collate: Callable[[list[Any]], Any] | None,
+    own: Settings,
+) -> Wanted:
+    """Return what a loader is to make.
+
+    Args:
+        data: The data set, or a subset of one.
+        transform: A crop, or a function of a sample.
+        collate: A function of a list of samples.
+        own: The settings of the loader.
+
+    Raises:
+        UsageError: It cannot be made.
+        EnvironmentFault: A package that decodes is not there.
+    """
+    selection = selection_of(data)
+    return checked(
+        Wanted(
+            data=selection.data,
+            numbers=selection.numbers,
+            transform=transform,
+            collate=collate,
+            batch_transform=own.batch_transform,
+            exact=own.exact,
+            only=own.columns,
+            mode=own.image_mode,
+        )
+    )
+
+
+def checked(wanted: Wanted) -> Wanted:
+    """Return what is wanted, if it can be had.
+
+    Raises:
+        UsageError: It cannot.
+        EnvironmentFault: A package that decodes is not there.
+    """
+    if not wanted.is_sharded:
+        if wanted.transform is not None or wanted.only is not None:
+            raise UsageError(
+                "transform= and columns= are for shards; with your own Dataset, transform samples in its __getitem__"
+            )
+        if not hasattr(wanted.data, "__len__") or not hasattr(wanted.data, "__getitem__"):
+            raise UsageError(
+                f"{type(wanted.data).__name__} has no __len__ and __getitem__, which shuffling needs; "
+                "convert it to shards, or use DataLoader"
+            )
+        return wanted
+    images = [column for column in wanted.columns if column.kind == "image"]
+    if images:
+        libraries()
+    if wanted.crop is not None:
+        _check_crop(wanted, images)
+    if wanted.crop is not None and wanted.collate is not None:
+        raise UsageError("a crop makes whole batches; leave collate_fn= out, or give a function as transform=")
+    return wanted
+
+
+def _check_crop(wanted: Wanted, images: Sequence[Column]) -> None:
+    """Refuse a crop that would lose values, and warn of a channel that it drops."""
+    if not images:
+        raise UsageError(f"{wanted.data.address} has no image column; its columns are {columns_in_words(wanted.data)}")
+    if wanted.cropped is None:
+        one = images[0]
+        raise UsageError(
+            f"a crop makes 8-bit RGB, and the images of column {one.name} have mode {one.mode}, whose values would be "
+            f"lost; give a function as transform=, which gets sample[{one.name!r}] as an array of this mode, or "
+            "image_mode='RGB' for the colours of a palette"
+        )
+    if wanted.cropped.mode in ("LA", "RGBA"):
+        _log.warning(
+            "the crop drops the alpha channel of column %s; a function as transform= gets it", wanted.cropped.name
+        )
+
+
+def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:
+    """Return how many processes make samples, in place of threads: none, unless code of the user's has a part in it.
+
+    A Dataset may open files and keep what it read last, which threads would share; it gets threads where they are
+    asked for. Those, and functions of samples, are tried first: threads suit what lets others run and draws no
+    random numbers.
+
+    Args:
+        wanted: What is to be made.
+        own: What was said of how.
+        cores: That this rank may use.
+    """
+    if isinstance(wanted.data, TokenDataset) or (wanted.is_sharded and wanted.function is None):
+        return 0
+    if own.processes is not None or own.threads == 0:
+        return own.processes or 0
+    processes = own.threads or cores
+    if not wanted.is_sharded and own.threads is None:
+        return processes
+    samples = wanted.samples()
+    if own_generators(samples):
+        return processes  # threads would share them
+    ids = np.arange(min(len(samples), _TRIED), dtype=np.int64)
+    return 0 if manner_of(samples.__getitem__, ids).suits_threads else processes
+
+
+def picture_column(dataset: ShardedDataset) -> str | None:
+    """Return the name of the first column of pictures; None where there is none."""
+    return next((column.name for column in dataset.contents.columns if column.kind == "image"), None)
+
+
+def columns_in_words(dataset: ShardedDataset) -> str:
+    """Return what columns there are."""
+    return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)
+
+
+class Selection(NamedTuple):
+    """A data set, and the numbers of its samples that are read."""
+
+    data: Any
+    numbers: Numbers | None  # None: all
+
+
+def selection_of(data: Any) -> Selection:
+    """Return the data set below subsets of it, and the samples that are left, if it is one of shards or of tokens.
+
+    Any other data set is returned as it is.
+
+    Raises:
+        UsageError: A subset has the number of a sample that is not there, or no sample.
+    """
+    torch = sys.modules.get("torch")  # without torch there is no Subset
+    subset = getattr(getattr(torch, "utils", None), "data", None)
+    chain, below = [], data
+    while subset is not None and type(below) is subset.Subset:
+        chain.append(below.indices)
+        below = below.dataset
+    if not chain or not isinstance(below, ShardedDataset | TokenDataset):
+        return Selection(data, None)
+    numbers = np.arange(len(below), dtype=np.int64)
+    for indices in reversed(chain):
+        numbers = _taken(numbers, np.asarray(indices))
+    if not len(numbers):
+        raise UsageError("the subset has no samples; give it the number of one at least")
+    return Selection(below, numbers)
+
+
+def digest_of(numbers: Numbers | None) -> str:
+    """Return a digest of the numbers of samples; empty for all."""
+    return "" if numbers is None else hashlib.sha256(numbers.tobytes()).hexdigest()
+
+
+def _taken(numbers: Numbers, indices: NDArray[Any]) -> Numbers:
+    if len(indices) and not np.issubdtype(indices.dtype, np.integer):
+        raise UsageError(f"the indices of a subset are {indices.dtype}; they must be whole numbers")
+    wrong = indices[(indices < -len(numbers)) | (indices >= len(numbers))]
+    if len(wrong):
+        raise UsageError(f"a subset has sample {wrong[0]}, but there are {len(numbers):,} samples")
+    return numbers[indices.astype(np.int64)]

@@ -1,0 +1,238 @@
+"""Batches are copied to a GPU while it computes: from pinned memory, two batches before they are needed.
+
+The training's stream waits for a copy where its batch is taken. A batch that was handed out is its taker's alone; the
+host's memory of a batch is kept until its copy has ended, and no longer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, MutableMapping
+from concurrent.futures import Future
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import UsageError
+from paceline.data.reading.stages import Clock, Spent
+from paceline.inprocess.side_stream import Copier, Copy, SideStream, can_copy
+
+_AHEAD = 2  # batches that are copied before they are taken
+_TIMED = 8  # one copy in so many
+
+
+class Delivery(Protocol):
+    """Takes what was made to where it is needed."""
+
+    def begin(self) -> None:
+        """Prepare for a loop."""
+
+    def soon(self, made: Iterable[Future[Any]]) -> None:
+        """Hear what comes next, in order, ready or not."""
+
+    def take(self, made: Future[Any]) -> Any:
+        """Return what was made, there where it is needed."""
+
+    def at_once(self, made: Any) -> Any:
+        """The same for what nobody was told of before."""
+
+    def end(self) -> None:
+        """Let go of all that is kept of a loop."""
+
+
+class Here:
+    """It is needed where it was made."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def soon(self, made: Iterable[Future[Any]]) -> None:
+        """Do nothing."""
+
+    def take(self, made: Future[Any]) -> Any:
+        """Return it as it is."""
+        return made.result()
+
+    def at_once(self, made: Any) -> Any:
+        """Return it as it is."""
+        return made
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnItsWay:
+    """A batch that is being copied."""
+
+    here: Any  # in the host's memory
+    copied: Copy  # of those of its tensors that a copier takes
+
+
+class ToDevice:
+    """Copies batches to a device beside what that computes."""
+
+    def __init__(self, device: Any, clock: Clock, copier: Callable[[], tuple[Any, Copier]]) -> None:
+        """Prepare copying; the device is not touched before the first loop.
+
+        Args:
+            device: A `torch.device`.
+            clock: Adds up what copying takes.
+            copier: Returns the device with its index, and what begins copies to it. Called once.
+        """
+        self._device = device
+        self._clock = clock
+        self._make_copier = copier
+        self._copier: Copier | None = None
+        self._on_way: dict[Future[Any], OnItsWay] = {}
+        self._taken: deque[OnItsWay] = deque()  # whose copy may not have ended
+        self._copies = 0
+
+    def begin(self) -> None:
+        """Use the device, if no loop did before.
+
+        Raises:
+            UsageError: There is no such device.
+        """
+        if self._copier is None:
+            self._device, self._copier = self._make_copier()
+
+    def soon(self, made: Iterable[Future[Any]]) -> None:
+        """Begin to copy what is ready of the next two."""
+        for one in islice(made, _AHEAD):
+            if one not in self._on_way and one.done() and not one.cancelled() and one.exception() is None:
+                self._on_way[one] = self._begun(one.result())
+
+    def take(self, made: Future[Any]) -> Any:
+        """Return a batch on the device; the current stream waits for its copy, the host does not."""
+        return self._arrived(self._on_way.pop(made) if made in self._on_way else self._begun(made.result()))
+
+    def at_once(self, made: Any) -> Any:
+        """Return a batch on the device, whose copy begins now."""
+        return self._arrived(self._begun(made))
+
+    def end(self) -> None:
+        """Let go of all batches. Waits for copies that have begun, because they read the host's memory."""
+        for way in self._on_way.values():
+            way.copied.arrive()
+            self._taken.append(way)
+        self._on_way.clear()
+        while self._taken:
+            try:
+                self._taken[0].copied.wait()
+            except RuntimeError:
+                return  # the device has failed, which the program hears of: what it may still read stays
+            self._ended(self._taken.popleft())
+
+    def _begun(self, batch: Any) -> OnItsWay:
+        self.begin()
+        assert self._copier is not None  # it has begun
+        self._copies += 1
+        sources: list[Any] = []
+        each_tensor(batch, lambda one: sources.append(one) if can_copy(one) else None)
+        return OnItsWay(here=batch, copied=self._copier.begin(sources, timed=self._copies % _TIMED == 1))
+
+    def _arrived(self, way: OnItsWay) -> Any:
+        arrived = iter(way.copied.arrive())
+        there = each_tensor(
+            way.here,
+            lambda one: next(arrived) if can_copy(one) else one.to(self._device),
+            lambda one: one.to(self._device),
+        )
+        self._taken.append(way)
+        while self._taken and self._taken[0].copied.has_ended():
+            self._ended(self._taken.popleft())
+        return there
+
+    def _ended(self, way: OnItsWay) -> None:
+        wall_s = way.copied.wall_s()
+        if wall_s is not None:
+            self._clock.add("copy", Spent(wall_s=wall_s, cpu_s=0.0, samples=samples_of(way.here)))
+
+
+def delivery_to(device: Any, clock: Clock) -> Delivery:
+    """Return what takes batches to a device; None and the CPU: they are there.
+
+    The device is not touched: a program may still fork before its first loop.
+
+    Raises:
+        UsageError: There can be no such device.
+    """
+    if device is None:
+        return Here()
+    import torch
+
+    wanted = torch.device(device)
+    if wanted.type == "cpu":
+        return Here()
+    if wanted.type != "cuda":
+        raise UsageError(f"device is {device}; allowed: cuda and cpu. Copy batches to other devices yourself")
+    missing = UsageError(f"device is {device}, and torch sees no such device; leave device= out, or give cpu")
+    if not (torch.version.cuda or torch.version.hip):
+        raise missing
+
+    def copier() -> tuple[Any, Copier]:
+        if not torch.cuda.is_available() or (wanted.index or 0) >= torch.cuda.device_count():
+            raise missing
+        index = torch.cuda.current_device() if wanted.index is None else wanted.index
+        return torch.device("cuda", index), SideStream(torch.device("cuda", index))
+
+    return ToDevice(wanted, clock, copier)
+
+
+def pinned_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return an array of bytes in pinned memory, from which a device copies by itself."""
+    import torch
+
+    found: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+    return found
+
+
+def each_tensor(batch: Any, change: Callable[[Any], Any], movable: Callable[[Any], Any] = lambda one: one) -> Any:
+    """Return a batch with each tensor in it changed; in tuples, lists, dicts and dataclasses.
+
+    Args:
+        batch: As a collate function makes it.
+        change: Makes what stands in a tensor's place.
+        movable: The same for an object that is no such container and has a `to` of its own, such as a `PackedSequence`.
+    """
+    if hasattr(batch, "record_stream"):
+        return change(batch)
+    if isinstance(batch, MutableMapping):
+        changed = copy.copy(batch)
+        changed.update({key: each_tensor(value, change, movable) for key, value in batch.items()})
+        return changed
+    if callable(getattr(type(batch), "to", None)):
+        return movable(batch)
+    if isinstance(batch, list | tuple):
+        values = (each_tensor(value, change, movable) for value in batch)
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return _each_field(batch, lambda value: each_tensor(value, change, movable))
+    return batch
+
+
+def _each_field(one: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a dataclass with each field changed, a frozen one too."""
+    changed = copy.copy(one)
+    for field in fields(one):
+        object.__setattr__(changed, field.name, change(getattr(one, field.name)))
+    return changed
+
+
+def bytes_of(batch: Any) -> int:
+    """Return the bytes of all tensors of a batch."""
+    sizes: list[int] = []
+    each_tensor(batch, lambda tensor: sizes.append(tensor.numel() * tensor.element_size()))
+    return sum(sizes)
+
+
+def samples_of(batch: Any) -> int:
+    """Return how many samples a batch has: the length of its first tensor; 1 where it has none."""
+    found: list[int] = []
+    each_tensor(batch, lambda tensor: found.append(len(tensor) if tensor.dim() else 1))
+    return found[0] if found else 1

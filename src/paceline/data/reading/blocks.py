@@ -1,0 +1,248 @@
+"""How do bytes get from files to those who decode them? In blocks, read ahead of time, in one piece, within a budget.
+
+Readers of their own fetch blocks in the order in which they will be wanted, several at a time; who wants one that is
+not there yet reads it himself, or waits for the reader that has begun. Buffers are used again: a new one costs as much
+in page faults as reading it from the page cache.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from paceline.data.format.folders import LostPart
+from paceline.data.reading.sharded import ShardedDataset
+from paceline.data.reading.stages import Clock, Lap
+
+_UNUSED = 2  # references to a buffer that nobody has: of the list, and of the call that counts them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Bytes of a shard."""
+
+    begin: int  # in the shard's file
+    data: memoryview
+    fetched: bool = False  # from a store, just now
+
+    def part(self, offset: int, length: int) -> memoryview:
+        """Return some bytes, by their place in the file; fewer where the file ends before."""
+        return self.data[offset - self.begin : offset - self.begin + length]
+
+
+class Buffers:
+    """Memory that blocks had, for those that come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[bytearray] = []
+
+    def taken(self, length: int) -> bytearray:
+        """Return a buffer of so many bytes at least, that nobody uses any more, or a new one."""
+        with self._lock:
+            for place in range(len(self._kept)):
+                if len(self._kept[place]) >= length and sys.getrefcount(self._kept[place]) <= _UNUSED:
+                    return self._kept.pop(place)
+        return bytearray(length)
+
+    def keep(self, buffer: bytearray, most_bytes: int) -> None:
+        """Keep a buffer, if all that are kept do not become more than so many bytes."""
+        with self._lock:
+            if sum(map(len, self._kept)) + len(buffer) <= most_bytes:
+                self._kept.append(buffer)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that are kept."""
+        with self._lock:
+            return sum(map(len, self._kept))
+
+
+class BlockStore:
+    """The blocks of a data set that are in memory."""
+
+    def __init__(
+        self,
+        dataset: ShardedDataset,
+        buffers: Buffers,
+        budget_bytes: int,
+        clock: Clock,
+        waited: Callable[[float], None],
+    ) -> None:
+        """Prepare a store; nobody reads ahead until readers are allowed.
+
+        Args:
+            dataset: What is read.
+            buffers: Memory for blocks.
+            budget_bytes: Of all blocks together, at most, if that is enough for one.
+            clock: Adds up what reading takes.
+            waited: Is told the seconds that a thread waited for a block.
+        """
+        self._dataset = dataset
+        self._buffers = buffers
+        self._budget = budget_bytes
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._blocks: OrderedDict[int, Future[Block]] = OrderedDict()  # what was used last comes last
+        self._wanted: deque[int] = deque()
+        self._sizes: dict[int, int] = {}
+        self._lost: dict[int, LostPart] = {}  # not asked for again
+        self._reading = dataset.reading()
+        self._plans: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+        self._closed = False
+        self._waited = waited
+        self._allowed = 0
+        self._readers: list[threading.Thread] = []
+
+    def allow(self, readers: int) -> None:
+        """Say how many threads may read ahead; a store wants some in any case."""
+        readers = max(readers, self._reading.readers)
+        with self._lock:
+            self._allowed = readers
+            self._lock.notify_all()
+        for number in range(len(self._readers), readers):
+            reader = threading.Thread(
+                target=self._read_ahead, args=(number,), name=f"paceline-reader-{number}", daemon=True
+            )
+            self._readers.append(reader)
+            reader.start()
+
+    def want(self, blocks: Sequence[int]) -> None:
+        """Say which blocks come next, in the order in which they are needed.
+
+        What was wanted two times ago, and is not wanted since, is let go: nobody works with it any more.
+        """
+        with self._lock:
+            before, last = self._plans
+            self._plans = (last, frozenset(blocks))
+            for block in before - last - self._plans[1]:
+                if block in self._blocks and self._blocks[block].done():
+                    self._drop(block)
+            known = {*self._wanted, *self._blocks, *self._lost}
+            self._wanted.extend(block for block in blocks if block not in known)
+            self._lock.notify_all()
+
+    def get(self, block: int) -> Block:
+        """Return a block; it is read now if it is not there.
+
+        Raises:
+            LostPart: It cannot be had.
+            Stopped: The store was told to stop.
+        """
+        with self._lock:
+            if block in self._lost:
+                raise self._lost[block]
+            found = self._blocks.get(block)
+            own = found is None
+            if found is None:
+                found = self._begun(block)
+            self._blocks.move_to_end(block)
+        if not found.done():
+            begun = time.perf_counter()
+            if own:
+                self._fill(block, found)
+            found.exception()
+            self._waited(time.perf_counter() - begun)
+        return found.result()
+
+    @property
+    def foreseen(self) -> int:
+        """Samples beyond those that are planned, of which to say that they will be wanted: a store takes its time."""
+        if not self._reading.readers:
+            return 0
+        blocks = self._dataset.blocks
+        each = max(1.0, float((blocks["end"] - blocks["begin"]).sum()) / len(self._dataset))
+        return int(self._budget / 2 / each)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the blocks in memory, of those that are being read, and of memory that waits for others."""
+        with self._lock:
+            return sum(self._sizes.values()) + self._buffers.held_bytes
+
+    def stop(self) -> None:
+        """Have all that is being read end soon: nobody wants it any more."""
+        with self._lock:
+            self._closed = True
+            self._wanted.clear()
+            self._lock.notify_all()
+        self._reading.stop()
+
+    def close(self) -> None:
+        """End the readers, close the files, and let go of all blocks."""
+        self.stop()
+        for reader in self._readers:
+            reader.join()
+        self._reading.close()
+        with self._lock:
+            for block in list(self._blocks):
+                self._drop(block)
+
+    def _read_ahead(self, number: int) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._closed or (number < self._allowed and self._has_work()))
+                if self._closed:
+                    return
+                block = self._wanted.popleft()
+                if block in self._blocks:
+                    continue
+                future = self._begun(block)
+            self._fill(block, future)
+
+    def _has_work(self) -> bool:
+        """Say whether a block is wanted that fits in, beside those that are there: those are wanted sooner."""
+        return bool(self._wanted) and sum(self._sizes.values()) + self._size(self._wanted[0]) <= self._budget
+
+    def _begun(self, block: int) -> Future[Block]:
+        """Note that a block is being read; what was not used for longest makes room. The lock is held."""
+        future: Future[Block] = Future()
+        self._blocks[block] = future
+        self._sizes[block] = self._size(block)
+        for old in list(self._blocks):
+            if sum(self._sizes.values()) <= self._budget or old == block:
+                break
+            if self._blocks[old].done():
+                self._drop(old)
+        return future
+
+    def _drop(self, block: int) -> None:
+        """Let go of a block, and keep its memory for another. The lock is held."""
+        future = self._blocks.pop(block)
+        self._sizes.pop(block)
+        if future.exception() is None:
+            buffer = future.result().data.obj
+            assert isinstance(buffer, bytearray)  # `_read` has made it
+            self._buffers.keep(buffer, self._budget - sum(self._sizes.values()))
+
+    def _fill(self, block: int, future: Future[Block]) -> None:
+        try:
+            future.set_result(self._read(block))
+        except BaseException as error:
+            with self._lock:
+                if isinstance(error, LostPart):
+                    self._lost[block] = error
+                if self._blocks.get(block) is future:
+                    del self._blocks[block]
+                    self._sizes.pop(block, None)
+                self._lock.notify_all()
+            future.set_exception(error)
+
+    def _read(self, block: int) -> Block:
+        piece, length = self._dataset.piece(block), self._size(block)
+        lap = Lap()
+        data = memoryview(self._buffers.taken(length))[:length]
+        done, stage = self._reading.fill(piece, data)
+        lap.mark(stage, self._dataset.samples_in(block))
+        if stage == "read":  # what fetching costs is what batches wait for it: `Reachable`
+            self._clock.add(stage, lap.spent[stage])
+        return Block(begin=piece.begin, data=data[:done].toreadonly(), fetched=stage == "fetch")
+
+    def _size(self, block: int) -> int:
+        row = self._dataset.blocks[block]
+        return int(row["end"]) - int(row["begin"])

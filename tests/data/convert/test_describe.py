@@ -1,0 +1,33 @@
+"""How well samples are mixed is measured: from not at all to as well as can be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.data.convert.mixing import mixing_of
+from paceline.data.order.order import Shuffle
+
+BLOCKS = np.arange(0, 10_000, 100)
+
+
+def test_in_their_order_a_batch_is_of_one_or_two_blocks():
+    found = mixing_of(BLOCKS, 10_000, None)
+    assert 1 <= found.blocks <= 2
+    assert found.epochs_alike == pytest.approx(1.0)
+
+
+def test_a_window_over_all_blocks_mixes_as_well_as_can_be():
+    found = mixing_of(BLOCKS, 10_000, Shuffle(seed=0, window=100))
+    assert found.blocks == pytest.approx(found.perfect, rel=0.02)
+    assert abs(found.epochs_alike) < 0.05
+
+
+def test_wider_windows_mix_better():
+    each = [mixing_of(BLOCKS, 10_000, Shuffle(seed=0, window=window)).blocks for window in (1, 4, 16, 64)]
+    assert each == sorted(each)
+    assert each[0] < 2.5 < each[-1]
+
+
+def test_of_one_sample():
+    assert mixing_of(np.array([0]), 1, Shuffle(seed=0)).blocks == 1

@@ -1,0 +1,114 @@
+"""Shards that Python writes one sample after the other; whole, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.data.making import pixels
+
+from paceline.core.errors import UsageError
+from paceline.data import Loader, ShardedDataset, Writer
+from paceline.data.convert.convert import Options, convert
+from paceline.data.convert.verify import verify
+from paceline.data.sources import BadSample
+from paceline.data.sources.found import source_of
+
+
+def sample(number: int) -> dict[str, object]:
+    made = {"n": number, "image": Image.fromarray(pixels(16, 16, number)), "box": np.full((number % 3, 4), number)}
+    return made | ({"note": {"words": ["a", number]}} if number % 2 else {})
+
+
+def test_what_is_written_comes_back(tmp_path):
+    with Writer(tmp_path / "shards", shard_mb=0.02, images="png", classes=["cat"]) as writer:
+        for number in range(40):
+            writer.write(sample(number))
+    found = ShardedDataset(tmp_path / "shards")
+    assert len(found.contents.shards) > 2 and list(found.contents.classes) == ["cat"]
+    assert verify(found, lambda done, whole: None).problems == ()
+    seen = [one for batch in Loader(found, 8, transform=dict, collate_fn=list, threads=0) for one in batch]
+    for number, one in enumerate(seen):
+        assert one["n"] == number and np.array_equal(one["image"], pixels(16, 16, number))
+        assert np.array_equal(one["box"], sample(number)["box"]) and one["note"] == sample(number).get("note")
+    assert sorted(path.suffix for path in (tmp_path / "shards").iterdir() if path.name.startswith(".")) == []
+
+
+def test_an_error_leaves_no_data_set(tmp_path):
+    with pytest.raises(ZeroDivisionError), Writer(tmp_path / "shards", shard_mb=0.001) as writer:
+        for number in range(30):
+            writer.write({"n": number, "text": "words"})
+        raise ZeroDivisionError
+    assert list((tmp_path / "shards").glob("*.tar")) == []
+    with Writer(tmp_path / "shards") as writer:
+        writer.write({"n": 1})
+    assert len(ShardedDataset(tmp_path / "shards")) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"n": "text"}, "sample 20: n: it is of kind text, but of kind int"),
+        ({"n": 1, "new": 2}, "sample 20 has new, which none of the first 16 samples has"),
+        ({"n": 2**70}, "64 bits"),
+        ({"n": {1, 2}}, "a sample has a set"),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_named(tmp_path, bad, said):
+    with pytest.raises(BadSample, match=said), Writer(tmp_path / "shards") as writer:
+        for number in range(20):
+            writer.write({"n": number})
+        writer.write(bad)
+
+
+def test_a_folder_with_something_in_it_is_refused_and_so_is_nothing(tmp_path):
+    with pytest.raises(UsageError, match="no samples were written"), Writer(tmp_path / "shards"):
+        pass
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("x")
+    with pytest.raises(UsageError, match="is not empty"):
+        Writer(tmp_path / "other")
+
+
+def test_two_writers_do_not_meet(tmp_path):
+    early = Writer(tmp_path / "shards")
+    with Writer(tmp_path / "shards") as writer:
+        with pytest.raises(UsageError, match="an unfinished conversion"), Writer(tmp_path / "shards"):
+            pass
+        writer.write({"n": 1})
+    with pytest.raises(UsageError, match="holds a data set"), early:
+        pass
+    assert len(ShardedDataset(tmp_path / "shards")) == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "h5"])
+def test_groups_are_read_once_for_several_shards(tmp_path, monkeypatch, kind):
+    import h5py
+    import pyarrow
+    import pyarrow.parquet
+
+    values = np.random.default_rng(0).integers(0, 1 << 40, (600, 200))
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"x": list(values), "n": list(range(600))}), path, row_group_size=20)
+    else:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=values, chunks=(20, 200), compression="gzip")
+            file["n"] = np.arange(600)
+    read: list[int] = []
+    own = pyarrow.parquet.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetFile, "read_row_group", lambda self, group: read.append(group) or own(self, group)
+    )
+    done: list[int] = []
+    options = Options(shard_bytes=1 << 17)
+    convert(source_of(path, None), tmp_path / "one", options, 1, lambda count, whole: done.append(count))
+    found = ShardedDataset(tmp_path / "one")
+    assert len(found.contents.shards) > 4 and done[-1] == 600
+    assert kind == "h5" or len(read) <= 64 + 2  # twice: for the fingerprint too
+    source = source_of(path, None)
+    monkeypatch.setattr(type(source), "reads_groups", False)
+    convert(source, tmp_path / "two", options, 1, lambda count, whole: None)
+    assert ShardedDataset(tmp_path / "two").contents.shards == found.contents.shards
+    batch = next(iter(Loader(found, 600)))
+    assert np.array_equal(batch["x"].numpy(), values[batch["n"].numpy()])

@@ -1,0 +1,216 @@
+"""Images keep their mode and their depth, and shrink as PIL shrinks them; what is no image is refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+import types
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from tests.data.making import jpeg, pixels
+
+from paceline.core.errors import UsageError
+from paceline.data import CenterCrop, Loader, ShardedDataset
+from paceline.data.convert.convert import Options, convert
+from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.sources import BadSample
+from paceline.data.sources.dataset import DatasetSource
+from paceline.data.sources.image_folder import image_folder
+
+IDS = (np.arange(40 * 48).reshape(40, 48) % 21).astype(np.uint8)
+DEEP = (np.arange(40 * 48).reshape(40, 48) * 33).astype(np.uint16)
+
+
+def png(image: Image.Image, written: str = "PNG", **how: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, written, **how)
+    return file.getvalue()
+
+
+def by_opencv(values: np.ndarray, suffix: str) -> bytes:
+    return cv2.imencode(suffix, values)[1].tobytes()
+
+
+def palette() -> Image.Image:
+    image = Image.fromarray(IDS)
+    image.putpalette(np.random.default_rng(0).integers(0, 255, 768).tolist())
+    return image
+
+
+def gray() -> Image.Image:
+    return Image.fromarray(pixels(40, 48, colours=1))
+
+
+def images_in(folder, files: dict[str, bytes], **settings: object) -> list[np.ndarray]:
+    """Convert a folder of images, and return what the loader gives of each, in order."""
+    (folder / "pictures" / "a").mkdir(parents=True)
+    for name, data in files.items():
+        (folder / "pictures" / "a" / name).write_bytes(data)
+    convert(image_folder(folder / "pictures"), folder / "shards", Options(seed=None), 1, lambda done, whole: None)
+    loader = Loader(folder / "shards", 1, transform=dict, collate_fn=list, threads=0, **settings)
+    return [sample["image"] for (sample,) in loader]
+
+
+RGB16 = np.stack([DEEP, DEEP[::-1], DEEP // 2], -1)
+RGBA16 = np.dstack([RGB16, 65535 - DEEP])
+KINDS = {
+    "P": ("0.png", lambda: png(palette()), IDS),
+    "1": ("0.png", lambda: png(Image.fromarray(IDS > 9)), IDS > 9),
+    "L": ("0.png", lambda: png(Image.fromarray(IDS)), IDS),
+    "I;16": ("0.png", lambda: png(Image.fromarray(DEEP)), DEEP),
+    "RGB;16": ("0.png", lambda: by_opencv(RGB16[..., ::-1], ".png"), RGB16),
+    "RGBA;16": ("0.png", lambda: by_opencv(RGBA16[..., [2, 1, 0, 3]], ".png"), RGBA16),
+    "RGBA": ("0.png", lambda: png(Image.fromarray(np.dstack([pixels(40, 48), IDS]))), np.dstack([pixels(40, 48), IDS])),
+    "F": ("0.tif", lambda: png(Image.fromarray(DEEP / np.float32(7)), "TIFF"), DEEP / np.float32(7)),
+    "ppm": ("0.ppm", lambda: by_opencv(RGB16[..., ::-1], ".ppm"), RGB16),
+    "tif": ("0.tif", lambda: by_opencv(RGB16[..., ::-1], ".tiff"), RGB16),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mode_and_depth_are_kept(tmp_path, kind):
+    name, made, truth = KINDS[kind]
+    (found,) = images_in(tmp_path, {name: made()})
+    assert found.dtype == truth.dtype
+    assert np.array_equal(found, truth)
+    (column, _) = ShardedDataset(tmp_path / "shards").contents.columns
+    assert column.mode == {"ppm": "RGB;16", "tif": "RGB;16"}.get(kind, kind)
+
+
+def test_gray_jpegs_stay_gray(tmp_path):
+    data = jpeg(40, 48, colours=1)
+    (found,) = images_in(tmp_path, {"0.jpg": data}, exact=True)
+    assert np.array_equal(found, np.asarray(Image.open(io.BytesIO(data))))
+
+
+def test_a_column_gets_the_mode_that_holds_all_of_its_images(tmp_path):
+    photo, alpha = Image.fromarray(pixels(40, 48)), gray()
+    mixed = {
+        "0.png": png(photo),
+        "1.png": png(gray()),
+        "2.png": png(palette()),
+        "3.png": png(Image.merge("LA", (alpha, alpha))),
+    }
+    found = images_in(tmp_path, mixed)
+    for one, data in zip(found, mixed.values(), strict=True):
+        assert np.array_equal(one, np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")))
+
+
+@pytest.mark.parametrize(
+    ("modes", "one"),
+    [
+        (["L", "RGB", "CMYK"], "RGB"),
+        (["P"], "P"),
+        (["1", "L"], "L"),
+        (["CMYK"], "RGB"),
+        (["RGB", "LA"], "RGBA"),
+        (["I;16", "RGB"], "each"),
+        (["F", "L"], "each"),
+        (["I;16", "I"], "I"),
+        ([], ""),
+    ],
+)
+def test_modes_that_hold_others(modes, one):
+    assert column_mode(modes) == one
+
+
+def test_images_that_no_mode_holds_keep_their_own(tmp_path):
+    deep, photo = images_in(
+        tmp_path, {"0.png": png(Image.fromarray(DEEP)), "1.png": png(Image.fromarray(pixels(40, 48)))}
+    )
+    assert np.array_equal(deep, DEEP)
+    assert np.array_equal(photo, pixels(40, 48))
+
+
+@pytest.mark.parametrize("kind", ["P", "I;16", "RGB;16", "F"])
+def test_a_crop_refuses_images_whose_values_it_would_lose(tmp_path, kind):
+    name, made, _ = KINDS[kind]
+    images_in(tmp_path, {name: made()})
+    with pytest.raises(UsageError, match="values would be lost"):
+        Loader(tmp_path / "shards", transform=CenterCrop(16))
+    if kind == "P":  # colours, if they are asked for
+        ((found, _),) = Loader(tmp_path / "shards", transform=CenterCrop(40, 40), image_mode="RGB")
+        truth = np.asarray(Image.open(io.BytesIO(made())).convert("RGB"))[:, 4:44]
+        assert np.array_equal(found[0].permute(1, 2, 0).numpy(), truth)
+
+
+@pytest.mark.parametrize(("high", "wide"), [(300, 260), (900, 1200)])
+def test_shrinking_averages_as_pil_does(tmp_path, high, wide):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (high, wide, 3), dtype=np.uint8))
+    images_in(tmp_path, {"0.png": png(image)})
+    left, top, side = (wide - min(high, wide)) // 2, (high - min(high, wide)) // 2, min(high, wide)
+    cropped = image.crop((left, top, left + side, top + side))
+    truth = np.asarray(cropped.resize((224, 224), Image.Resampling.BILINEAR))
+
+    def apart(**how: object) -> int:
+        ((found, _),) = Loader(tmp_path / "shards", transform=CenterCrop(224, 224, **how))
+        return int(np.abs(found[0].permute(1, 2, 0).numpy().astype(int) - truth).max())
+
+    assert apart() <= 1
+    assert apart(antialias=False) > 10
+
+
+def bomb() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"x")) + chunk(b"IEND", b"")
+
+
+def test_an_image_that_no_decoder_takes_is_skipped_like_others(tmp_path):
+    images_in(tmp_path, {"0.png": png(Image.fromarray(pixels(40, 48)))})
+    (tmp_path / "pictures" / "a" / "1.png").write_bytes(bomb())
+    convert(image_folder(tmp_path / "pictures"), tmp_path / "more", Options(seed=None), 1, lambda done, whole: None)
+    for how in (CenterCrop(16), dict):
+        loader = Loader(tmp_path / "more", 2, transform=how, on_error="skip", threads=0)
+        assert len(list(loader)) == 1
+        assert loader.report().bad_samples == 1
+
+
+def frames(written: str) -> bytes:
+    return png(gray(), written, save_all=True, append_images=[gray().rotate(90), gray().rotate(180)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html><body>404 Not Found</body></html>",
+        frames("PNG"),
+        frames("TIFF"),
+        b"\xff\xd8\xff\xe0 cut",
+        b"\x89PNG\r\n\x1a\n",
+    ],
+)
+def test_what_is_no_image_is_not_converted_as_one(tmp_path, data):
+    with pytest.raises(NotAnImage):
+        image_header(data)
+    (tmp_path / "pictures" / "a").mkdir(parents=True)
+    (tmp_path / "pictures" / "a" / "0.jpg").write_bytes(data)
+    with pytest.raises(BadSample, match=r"0\.jpg"):
+        convert(image_folder(tmp_path / "pictures"), tmp_path / "shards", Options(), 1, lambda done, whole: None)
+
+
+def test_pixels_of_a_dataset_become_png_only_where_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(jpeg(40, 48))
+
+    def opened(turned: bool) -> list[Image.Image]:
+        return [Image.open(path).rotate(90) if turned else Image.open(path)] * 3
+
+    module = types.ModuleType("sets_of_images")
+    module.files, module.turned = opened(False), opened(True)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sets_of_images", module)
+    (column,) = DatasetSource("sets_of_images:files").columns
+    assert column.kind == "image"
+    (value,) = DatasetSource("sets_of_images:files").sample(0).values()
+    assert value.data == path.read_bytes()  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match=r"--images png keeps every value, about [0-9.]+ .iB; --images jpeg"):
+        _ = DatasetSource("sets_of_images:turned").columns
+    (value,) = DatasetSource("sets_of_images:turned", images="png").sample(0).values()
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(value.data))), np.asarray(module.turned[0]))  # type: ignore

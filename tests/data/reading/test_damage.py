@@ -1,0 +1,91 @@
+"""Whatever is damaged in a data set: an answer that is right, or an error of ours; never wrong bytes."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from tests.data.making import converted
+
+from paceline.core.errors import PacelineError
+from paceline.data.convert.verify import verify
+from paceline.data.loader.loader import Loader
+from paceline.data.reading.crops import CenterCrop
+from paceline.data.reading.sharded import ShardedDataset
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> ShardedDataset:
+    return converted(tmp_path_factory.mktemp("data"), 30, restart_marker_rows=1)
+
+
+def batches(dataset: ShardedDataset) -> list[bytes]:
+    return [images.numpy().tobytes() for images, _ in Loader(dataset, 6, transform=CenterCrop(16), threads=1)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_damage(sound, tmp_path, seed):
+    """Bytes of any of its files are changed, or its end is cut off."""
+    chance = np.random.default_rng(seed)
+    folder = tmp_path / "shards"
+    shutil.copytree(sound.folder, folder)
+    files = sorted(folder.iterdir())
+    path = files[int(chance.integers(len(files)))]
+    data = bytearray(path.read_bytes())
+    if chance.random() < 0.3:
+        data = data[: int(chance.integers(len(data)))]
+    for place in chance.integers(0, max(1, len(data)), int(chance.integers(1, 6))).tolist():
+        data[place : place + 1] = bytes([int(chance.integers(256))])
+    path.write_bytes(data)
+    try:
+        found = batches(ShardedDataset(folder))
+    except PacelineError as error:
+        assert str(error)
+        return
+    assert found == batches(sound)
+
+
+def places(sound: ShardedDataset) -> dict[str, tuple[str, int]]:
+    """A byte of every class: file and offset."""
+    shard = sound.contents.shards[1]
+    arrays = sound.index(1).arrays
+    offset, length = int(arrays["image.offset"][2]), int(arrays["image.length"][2])
+    index, told = (sound.folder / shard.index).read_bytes(), (sound.folder / "dataset.json").read_bytes()
+    return {
+        "head of a tar member": (shard.file, offset - 512 + 3),
+        "checksum of a tar head": (shard.file, offset - 512 + 148),
+        "head of a JPEG": (shard.file, offset + 1),
+        "body of a JPEG": (shard.file, offset + length // 2),
+        "last byte of a JPEG": (shard.file, offset + length - 1),
+        "padding": (shard.file, offset + length),
+        "end of the tar": (shard.file, shard.bytes - 9),
+        "labels": (shard.index, index.index(np.array(arrays["label.value"]).tobytes())),
+        "offsets": (shard.index, index.index(np.array(arrays["image.offset"]).tobytes()) + 8),
+        "checksums": (shard.index, index.index(np.array(arrays["image.crc32"]).tobytes())),
+        "names": (shard.index, index.index(arrays["name"].tobytes())),
+        "head of an array": (shard.index, index.index(b"NUMPY") + 12),
+        "list of an archive": (shard.index, len(index) - 12),
+        "blocks": ("blocks.npy", 128 + 8),
+        "head of blocks": ("blocks.npy", 30),
+        "samples of a shard": ("dataset.json", told.index(b'"samples"', told.index(b'"shards"')) + 11),
+        "a class": ("dataset.json", told.index(b"class1")),
+        "a kind of column": ("dataset.json", told.index(b'"image"') + 2),
+        "a checksum": ("dataset.json", told.index(b'"crc32"') + 10),
+    }
+
+
+@pytest.mark.parametrize("which", range(19))
+def test_a_byte_of_every_class_is_found_by_verify_and_never_read_as_another(sound, tmp_path, which):
+    folder = tmp_path / "shards"
+    shutil.copytree(sound.folder, folder)
+    what, (name, place) = list(places(sound).items())[which]
+    data = bytearray((folder / name).read_bytes())
+    data[place] ^= 1
+    (folder / name).write_bytes(data)
+    try:
+        assert verify(ShardedDataset(folder), lambda done, whole: None).problems, what
+        found = batches(ShardedDataset(folder))
+    except PacelineError:
+        return
+    assert found == batches(sound), what
